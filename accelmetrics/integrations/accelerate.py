@@ -15,7 +15,8 @@ from typing import Any
 from accelerate import tracking
 
 from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.training import TrainingRun
 from accelmetrics.schemas.selection import MetricChoice
 
 NAME = "accelmetrics"

@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun, training
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.training import TrainingRun, training
 from accelmetrics.schemas.selection import MetricChoice
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import keras
 
 from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.training import TrainingRun
 from accelmetrics.schemas.selection import MetricChoice
 
 

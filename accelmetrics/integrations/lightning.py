@@ -17,7 +17,8 @@ from importlib import import_module
 from typing import Any
 
 from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.training import TrainingRun
 from accelmetrics.schemas.selection import MetricChoice
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -13,40 +13,21 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import guarded
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, headed, measured, named
 from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
-from accelmetrics.monitor.energy import COUNTER
 from accelmetrics.monitor.monitor import Monitor, Share
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
-from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Totals, rates
-from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.record import Exporter
-from accelmetrics.schemas.selection import MetricChoice, MetricSelection
-from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTILIZATION
-
-BRIEF = "brief"
-"""Of each device utilisation, share of memory, power, temperature and energy; of the job its throughput and work per joule."""
-BRIEF_NAMES = (UTILIZATION, MEMORY_PERCENT, POWER, TEMPERATURE)
-BRIEF_SELECTION = MetricSelection([*chain(*BRIEF_NAMES), COUNTER])
-READINGS = "readings"
-"""The name in a row that says how many readings it is made of."""
-STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
-DEFAULT_PREFIX = "system/"
+from accelmetrics.schemas.selection import MetricChoice
 
 T = TypeVar("T")
-
-_REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
-"""What trackers do not take in a name."""
 
 log = logging.getLogger("accelmetrics")
 
@@ -76,7 +57,7 @@ class TrainingRun:
         self._window = monitor.tumbling_window()
         self._begun_in = 0  # the process: windows of a parent get no readings in its child
         self._worked: Totals = {}
-        self._selections: dict[object, MetricSelection] = {}
+        self._choice = RowChoice(self._tell)
         self._told: set[str] = set()
         self._other_nodes: TorchStoreRows | None = None
         self._for_others: TrainingRun | None = None
@@ -166,56 +147,19 @@ class TrainingRun:
             self._other_nodes = TorchStoreRows(place, lambda: own.row("/"), self.monitor.interval)
 
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
-        head = prefix if "/" in prefix else f"{prefix or DEFAULT_PREFIX.rstrip('/')}/"
-        selection, chosen = self._selection(keys), self._statistics(stats)
+        selection, chosen = self._choice.selection(keys), self._choice.statistics(stats)
         taken = self._window.take(selection)
-        found = dict(self._measured(taken, selection, chosen))
-        for device, used in taken.energy_joules().items():
-            if selection.wants(f"{device}.{COUNTER}"):
-                found[f"{device}.{COUNTER}"] = used.joules
+        latest = self.monitor.latest
+        devices = [slot.key for slot in latest.identities] if latest is not None else []
+        found = measured(taken, devices, latest.metrics if latest is not None else {}, selection, chosen)
         before, self._worked = self._worked, self.monitor.work
         for name, rate in rates(self._worked, before).items():
             found[f"{name}_per_second"] = rate.per_second
             if rate.per_joule is not None:
                 found[f"{name}_per_joule"] = rate.per_joule
-        found[READINGS] = taken.readings
         if self._other_nodes is not None:
             found.update(self._other_nodes.rows())
-        return {_REFUSED.sub("_", head + name): value for name, value in found.items()}
-
-    def _measured(self, taken: WindowAggregator, selection: MetricSelection, stats: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """Yield the statistics of what was read, and of what was not read anew the last reading."""
-        latest = self.monitor.latest
-        last: Mapping[str, float] = latest.metrics if latest is not None else {}
-        read = taken.metrics
-        for key in _brief(read.keys() | last.keys(), latest) if selection is BRIEF_SELECTION else filter(selection.wants, {**last, **read}):
-            if key.endswith(f".{COUNTER}"):
-                continue
-            if _counts(key):
-                yield key, read[key].last if key in read else last[key]
-                continue
-            summary = read[key].summary() if key in read else None
-            yield from ((_named(key, stat), last[key] if summary is None else getattr(summary, stat)) for stat in stats)
-
-    def _selection(self, keys: MetricChoice) -> MetricSelection:
-        """Return what a row has; the brief one also where there is no such selection."""
-        if isinstance(keys, str) and keys == BRIEF:
-            return BRIEF_SELECTION
-        choice = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
-        if choice not in self._selections:
-            outcome = guarded(MetricSelection, choice)
-            if outcome.failure is not None:
-                self._tell(f"keys {choice}", f"row: {outcome.failure.detail}: it has the brief keys instead")
-            self._selections[choice] = outcome.value or BRIEF_SELECTION
-        return self._selections[choice]
-
-    def _statistics(self, stats: Iterable[str]) -> list[str]:
-        """Return the statistics that there are; the mean where there is none of them."""
-        asked = [stats] if isinstance(stats, str) else list(stats)
-        wrong = [stat for stat in asked if stat not in STATISTICS]
-        if wrong:
-            self._tell(f"stats {wrong}", f"row: there is no statistic {wrong[0]!r}: there are {', '.join(STATISTICS)}")
-        return [stat for stat in asked if stat in STATISTICS] or ["mean"]
+        return named(found, headed(prefix))
 
     def _contain(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
         """Call our own code in the program's stead: whatever goes wrong there is told once and stays there."""
@@ -261,24 +205,6 @@ def training(
     if share is not None:
         run.hear_other_nodes()
     return run
-
-
-def _brief(known: Collection[str], latest: Snapshot | None) -> Iterator[str]:
-    """Yield the brief keys: of each device the first of each measure's names that it has."""
-    for slot in latest.identities if latest is not None else ():
-        for names in BRIEF_NAMES:
-            yield from islice((key for name in names if (key := f"{slot.key}.{name}") in known), 1)
-
-
-def _named(key: str, stat: str) -> str:
-    return key if stat == "mean" else f"{key}.{stat}"
-
-
-@lru_cache(maxsize=16384)
-def _counts(key: str) -> bool:
-    """Return whether a metric only rises, so that its mean says nothing."""
-    row = match(key)
-    return row is not None and row.kind == "counter"
 
 
 def _number(text: str | None) -> int | None:

@@ -22,7 +22,8 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.training import TrainingRun
 from accelmetrics.schemas.selection import MetricChoice
 
 NAME = "accelmetrics"

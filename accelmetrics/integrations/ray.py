@@ -1,0 +1,356 @@
+"""Ray: rows of the devices of all nodes of a cluster, for the trainer's own logger.
+
+>>> from accelmetrics.integrations.ray import Fleet
+>>> with Fleet(interval=1.0) as fleet:                                       # doctest: +SKIP
+...     for step in range(steps):
+...         logger.log({**train(), **fleet.row()}, step)
+
+An actor on each living node reads its devices, and a thread here gathers what it has read. The caller never waits for Ray.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnschedulableError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, headed, measured, named
+from accelmetrics.integrations.training import TrainingRun, training
+from accelmetrics.monitor.history import REPEATED, HistoryRow, RowMaker
+from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.selection import MetricChoice
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import clipped
+
+NAME = "accelmetrics-"
+"""An actor's name begins with this; its node's id follows."""
+GIVEN_UP = (ActorDiedError, ActorUnschedulableError)
+"""After these Ray does not start an actor again."""
+KEPT = 256
+"""Readings that an actor keeps until they are fetched."""
+RESCAN = 5.0
+"""Seconds between two looks at which nodes are alive."""
+LONGEST_PAUSE = 60.0
+"""Seconds between two attempts at an actor that cannot be made; shorter at first."""
+CLOSING = 5.0
+"""Seconds that the end waits for a call into Ray."""
+LONGEST_WAIT = 1.0
+"""Seconds of one call into Ray that waits for answers."""
+SILENT, SILENT_INTERVALS = 10.0, 5
+"""Seconds, and intervals, after which a node that does not answer has no row any more: the longer of the two."""
+LONGEST_WORDS = 300
+
+log = logging.getLogger("accelmetrics")
+
+
+class NumberedRow(NamedTuple):
+    """A reading and which one of its actor it is, from 1 on."""
+
+    number: int
+    row: HistoryRow
+
+
+class Batch(NamedTuple):
+    """What an actor answers.
+
+    Attributes:
+        reader: Which process of it that was: one that was started again counts anew.
+        devices: The keys of its devices.
+        rows: Its readings.
+    """
+
+    reader: str
+    devices: tuple[str, ...]
+    rows: list[NumberedRow]
+
+
+class NodeReader:
+    """The actor of one node: reads the node's devices and keeps the readings until they are fetched.
+
+    Ray hides devices from actors that asked for none, so all of the node's are read. The processes of a job share one reading on each node.
+
+    Args:
+        interval: Seconds between two readings.
+        options: Of :func:`accelmetrics.training`.
+    """
+
+    def __init__(self, interval: float, options: Mapping[str, Any]) -> None:
+        self._reader = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._rows: deque[NumberedRow] = deque(maxlen=KEPT)
+        self._devices: tuple[str, ...] = ()
+        self._count = 0
+        self._maker = RowMaker()
+        self._run = _reading(interval, options)
+        self._run.monitor.subscribe(self._take)
+        self._run.start()
+
+    def rows(self, reader: str, after: int) -> Batch:
+        """Return the readings after one of a number; all that are kept where that was another process's."""
+        first = after if reader == self._reader else 0
+        return Batch(self._reader, self._devices, [one for one in list(self._rows) if one.number > first])
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self._count += 1
+        self._devices = tuple(slot.key for slot in snapshot.identities)
+        self._rows.append(NumberedRow(self._count, self._maker.row(snapshot, time.monotonic(), joined=True)))
+
+
+class FleetNode:
+    """One node as it is seen from here. Its readings are folded as they arrive, so that its memory is bounded.
+
+    Args:
+        name: The node's name in rows.
+
+    Attributes:
+        name: The node's name in rows.
+        trouble: Why nothing comes from it, in words; empty while something does.
+        actor: The handle of its actor; None while there is none.
+        made: Whether it was made here, this one or one before it.
+        pending: The answer that is waited for.
+        asked_at: Since when.
+        retry_at: When an actor is tried again.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.trouble = "no answer yet"
+        self.actor: Any = None
+        self.made = False
+        self.pending: Any = None
+        self.asked_at = self.retry_at = 0.0
+        self._pause = 0.5
+        self._lock = threading.Lock()
+        self._reader, self._number = "", 0
+        self._devices: tuple[str, ...] = ()
+        self._last: dict[str, float] = {}
+        self._taken: WindowAggregator | None = None
+
+    def ask(self, now: float) -> None:
+        """Ask the actor for what it has read since the last answer."""
+        self.pending, self.asked_at = self.actor.rows.remote(self._reader, self._number), now
+
+    def add(self, batch: Batch) -> None:
+        """Take what it has answered."""
+        rows = []
+        for number, row in batch.rows:
+            following = batch.reader == self._reader and number == self._number + 1
+            rows.append(row if following else row._replace(joined=False))
+            self._reader, self._number = batch.reader, number
+        if rows:
+            with self._lock:
+                self._taken = self._taken or WindowAggregator(rows[0].at, trailing=True)
+                self._taken.fold(rows)
+                for row in rows:
+                    before = self._last
+                    self._last = {
+                        key: before.get(key, value) if value == REPEATED else value
+                        for key, value in zip(row.layout, row.values, strict=True)
+                        if value != REPEATED or key in before
+                    }
+                self._devices = batch.devices
+        self.trouble, self._pause = "", 0.5
+
+    def fail(self, words: str, now: float, dead: bool) -> None:
+        """Try its actor again after a while: Ray starts it anew. In the place of one that is dead for good there will be another."""
+        self.actor, self.pending = None if dead else self.actor, None
+        self.trouble = words
+        self.retry_at, self._pause = now + self._pause, min(2 * self._pause, LONGEST_PAUSE)
+
+    def row(self, choice: RowChoice, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
+        """Return what its devices did since the last call; nothing before the first reading, and where it does not answer."""
+        selection, chosen = choice.selection(keys), choice.statistics(stats)
+        with self._lock:
+            taken = self._taken
+            if taken is None:
+                return {}
+            self._taken = taken.following() if taken.readings else taken
+            devices, last = self._devices, self._last
+        return {} if self.trouble and not taken.readings else measured(taken, devices, last, selection, chosen)
+
+
+class Fleet:
+    """The devices of all nodes of the Ray cluster to which this process is connected, as rows.
+
+    Nodes that come later are found, one that is lost costs its own numbers, and an actor that was killed is made again. It never raises
+    into the program: what goes wrong is logged once under ``accelmetrics`` and stands in ``nodes``. While Ray is not connected there are
+    no rows.
+
+    Args:
+        interval: Seconds between two readings.
+        run: A training run of this process, which the program begins and ends: its rows then stand for this node, and there is no
+            actor here. Without one this node has an actor as the others have.
+        namespace: The namespace of the actors; that of the job when left out.
+        options: Of :func:`accelmetrics.training` in each actor: ``backends``, ``metrics`` (``"core"`` when left out) …
+
+    Raises:
+        InvalidOptionError: An option that cannot be used; so do the others that :func:`accelmetrics.training` raises.
+    """
+
+    def __init__(self, interval: float = 1.0, *, run: TrainingRun | None = None, namespace: str | None = None, **options: Any) -> None:
+        _reading(interval, options)  # what cannot be used is told here
+        self._interval, self._options, self._namespace = interval, options, namespace
+        self._run = run
+        self._nodes: dict[str, FleetNode] = {}
+        self._here = ""
+        self._told: set[str] = set()
+        self._choice = RowChoice(self._tell)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Fleet:
+        """Begin, in the background. Starting twice changes nothing; a fleet that was closed begins anew."""
+        if self._thread is None:
+            self._ended = threading.Event()
+            self._thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)  # before Ray's own: it ends while no thread of ours calls it
+        return self
+
+    def close(self) -> None:
+        """End, and with it the actors that were made here: seconds at most. Closing twice changes nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            atexit.unregister(self.close)
+            self._ended.set()
+            thread.join(CLOSING)
+
+    def __enter__(self) -> Fleet:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """By name, the nodes that are alive as far as is known here, and why nothing comes from one; empty words where something does."""
+        return {node.name: node.trouble for node in list(self._nodes.values())}
+
+    def row(self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",)) -> dict[str, float]:
+        """Return what the devices of all nodes did since the last row, flat, for the trainer's own logger. Never waits.
+
+        Names of this node are as in :meth:`TrainingRun.row`, those of others have the node's before them:
+        ``system/node-1/gpu.0.powerWatts``. A reading of another node is here an interval later. A node that does not answer has no names.
+
+        Args:
+            prefix: What names begin with, as for :meth:`TrainingRun.row`, like the others.
+            keys: The metrics: ``"brief"``, or a selection.
+            stats: Which statistics.
+        """
+        found = self._run.row(prefix, keys, stats) if self._run is not None else {}
+        made = guarded(self._rows, headed(prefix), keys, stats)
+        if made.failure is not None:
+            self._tell("row", f"row failed: {made.failure.detail}")
+        return {**found, **(made.value or {})}
+
+    def __repr__(self) -> str:
+        nodes = self.nodes
+        silent = [f"{name}: {trouble}" for name, trouble in nodes.items() if trouble]
+        return f"<Fleet of {len(nodes)} nodes every {self._interval:g} s{''.join(f', {words}' for words in silent)}>"
+
+    def _rows(self, head: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        chosen = [stats] if isinstance(stats, str) else list(stats)
+        for node_id, node in list(self._nodes.items()):
+            place = head if node_id == self._here else f"{head}{node.name}/"
+            found.update(named(node.row(self._choice, keys, chosen), place))
+        return found
+
+    def _gather(self, ended: threading.Event) -> None:
+        """Look which nodes there are, and fetch what their actors have read; at the end, end those that were made here."""
+        scanned = float("-inf")
+        while not ended.is_set():
+            began = time.monotonic()
+            if not ray.is_initialized():  # any call would begin a cluster of its own
+                self._tell("ray", "Ray is not connected: rows come when ray.init() was called")
+            else:
+                if began >= scanned + RESCAN:
+                    scanned = began
+                    self._check("nodes", guarded(self._scan))
+                self._check("fetch", guarded(self._fetch, began))
+            ended.wait(max(0.0, began + self._interval - time.monotonic()))
+        nodes, self._nodes = self._nodes, {}
+        for node_id, node in nodes.items():
+            if node.made and ray.is_initialized():
+                guarded(lambda name: ray.kill(ray.get_actor(name, self._namespace)), f"{NAME}{node_id}")
+
+    def _scan(self) -> None:
+        """Take up nodes that are new, and drop those that are gone."""
+        self._here = ray.get_runtime_context().get_node_id()
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        if self._run is not None:
+            alive.pop(self._here, None)
+        known = {node_id: node for node_id, node in self._nodes.items() if node_id in alive}
+        names = {node.name for node in known.values()}
+        for node_id, told in alive.items():
+            if node_id not in known:
+                name = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
+                known[node_id] = FleetNode(f"{name}-{node_id[:8]}" if name in names else name)
+                names.add(known[node_id].name)
+        self._nodes = known
+
+    def _fetch(self, now: float) -> None:
+        """Ask each node that is not being waited for, and take the answers that come within an interval."""
+        waited: dict[Any, FleetNode] = {}
+        for node_id, node in self._nodes.items():
+            if node.pending is None and now >= node.retry_at:
+                self._settle(node, guarded(self._ask, node_id, node, now).error, now)
+            if node.pending is not None:
+                waited[node.pending] = node
+        if not waited:
+            return
+        ready, late = ray.wait(list(waited), num_returns=len(waited), timeout=min(self._interval, LONGEST_WAIT))
+        for answer in ready:
+            node = waited[answer]
+            node.pending = None
+            outcome = guarded(ray.get, answer)
+            self._settle(node, outcome.error, now)
+            if outcome.value is not None:
+                node.add(outcome.value)
+        for answer in late:
+            node = waited[answer]
+            if now - node.asked_at > max(SILENT, SILENT_INTERVALS * self._interval):
+                node.trouble = f"no answer for {now - node.asked_at:.0f} s"
+
+    def _settle(self, node: FleetNode, error: BaseException | None, now: float) -> None:
+        """Give up the actor of a node whose call has failed."""
+        if error is not None:
+            words = clipped(str(error).strip().rpartition("\n")[2] or type(error).__name__, LONGEST_WORDS)
+            node.fail(words, now, isinstance(error, GIVEN_UP))
+            self._tell(f"{node.name} {type(error)}", f"{node.name}: {words}")
+
+    def _ask(self, node_id: str, node: FleetNode, now: float) -> None:
+        if node.actor is None:
+            name = f"{NAME}{node_id}"
+            try:
+                node.actor = ray.get_actor(name, self._namespace)
+            except ValueError:  # there is none
+                options = {"num_cpus": 0, "max_restarts": -1, "name": name, "namespace": self._namespace, "get_if_exists": True}
+                strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+                maker = ray.remote(NodeReader).options(scheduling_strategy=strategy, **options)
+                node.actor, node.made = maker.remote(self._interval, self._options), True
+        node.ask(now)
+
+    def _check(self, what: str, outcome: Outcome[None]) -> None:
+        if outcome.failure is not None:
+            self._tell(f"{what} {type(outcome.error)}", f"{what}: {outcome.failure.detail}")
+
+    def _tell(self, mark: str, words: str) -> None:
+        if mark not in self._told:
+            self._told.add(mark)
+            guarded(log.warning, "fleet: %s", words)
+
+
+def _reading(interval: float, options: Mapping[str, Any]) -> TrainingRun:
+    """Make the run of an actor."""
+    return training(interval, **{"metrics": "core", "visible": False, "rules": "none", **options})
