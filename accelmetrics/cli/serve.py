@@ -20,7 +20,7 @@ from accelmetrics.visibility.pod_resources import pod_source
 from accelmetrics.visibility.slurm_jobs import Job, dcgm_source, job_source
 
 if TYPE_CHECKING:
-    from accelmetrics.exporters.http.fleet import Fleet
+    from accelmetrics.exporters.http.fleet import FleetScraper
     from accelmetrics.schemas.record import Record
 
 EXAMPLES = """\
@@ -103,16 +103,16 @@ def run(options: Namespace, out: Stdout) -> int:
     return int(tell_losses(watching))
 
 
-def _fleet(options: Namespace) -> Fleet:
+def _fleet(options: Namespace) -> FleetScraper:
     """Make the pages about other nodes, from a file that is read again when it has changed."""
-    from accelmetrics.exporters.http.fleet import Fleet, FleetNode
+    from accelmetrics.exporters.http.fleet import FleetNode, FleetScraper
 
     hosts = HostsFile(options.fleet)
 
     def nodes() -> list[FleetNode]:
         return [FleetNode(node.target, node.url, node.series_labels) for node in hosts.nodes()]
 
-    return Fleet(nodes, lambda: service_discovery(hosts.nodes()), options.fleet_token_file, options.fleet_ca)
+    return FleetScraper(nodes, lambda: service_discovery(hosts.nodes()), options.fleet_token_file, options.fleet_ca)
 
 
 @contextmanager

@@ -106,7 +106,7 @@ class NodeReader:
         self._rows.append(NumberedRow(self._count, self._maker.row(snapshot, time.monotonic(), joined=True)))
 
 
-class FleetNode:
+class NodeRows:
     """One node as it is seen from here. Its readings are folded as they arrive, so that its memory is bounded.
 
     Args:
@@ -201,7 +201,7 @@ class Fleet:
         _reading(interval, options)  # what cannot be used is told here
         self._interval, self._options, self._namespace = interval, options, namespace
         self._run = run
-        self._nodes: dict[str, FleetNode] = {}
+        self._nodes: dict[str, NodeRows] = {}
         self._here = ""
         self._told: set[str] = set()
         self._choice = RowChoice(self._tell)
@@ -295,13 +295,13 @@ class Fleet:
         for node_id, told in alive.items():
             if node_id not in known:
                 name = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
-                known[node_id] = FleetNode(f"{name}-{node_id[:8]}" if name in names else name)
+                known[node_id] = NodeRows(f"{name}-{node_id[:8]}" if name in names else name)
                 names.add(known[node_id].name)
         self._nodes = known
 
     def _fetch(self, now: float) -> None:
         """Ask each node that is not being waited for, and take the answers that come within an interval."""
-        waited: dict[Any, FleetNode] = {}
+        waited: dict[Any, NodeRows] = {}
         for node_id, node in self._nodes.items():
             if node.pending is None and now >= node.retry_at:
                 self._settle(node, guarded(self._ask, node_id, node, now).error, now)
@@ -322,14 +322,14 @@ class Fleet:
             if now - node.asked_at > max(SILENT, SILENT_INTERVALS * self._interval):
                 node.trouble = f"no answer for {now - node.asked_at:.0f} s"
 
-    def _settle(self, node: FleetNode, error: BaseException | None, now: float) -> None:
+    def _settle(self, node: NodeRows, error: BaseException | None, now: float) -> None:
         """Give up the actor of a node whose call has failed."""
         if error is not None:
             words = clipped(str(error).strip().rpartition("\n")[2] or type(error).__name__, LONGEST_WORDS)
             node.fail(words, now, isinstance(error, GIVEN_UP))
             self._tell(f"{node.name} {type(error)}", f"{node.name}: {words}")
 
-    def _ask(self, node_id: str, node: FleetNode, now: float) -> None:
+    def _ask(self, node_id: str, node: NodeRows, now: float) -> None:
         if node.actor is None:
             name = f"{NAME}{node_id}"
             try:

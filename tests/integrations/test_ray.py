@@ -281,7 +281,7 @@ def test_wrong_options_are_told_where_it_is_made(integration: Any) -> None:
 
 def test_readings_that_were_missed_are_a_gap(integration: Any) -> None:
     """Nothing is said of the time between them; a value that was served again stands as it was."""
-    node = integration.FleetNode("node")
+    node = integration.NodeRows("node")
 
     def row(number: int, at: float, joules: float, watts: float) -> Any:
         values = array("d", [joules, watts])

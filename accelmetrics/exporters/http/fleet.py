@@ -68,7 +68,7 @@ class Page(NamedTuple):
     failure: str = ""
 
 
-class Fleet:
+class FleetScraper:
     """The nodes, asked on the loop of the server that the routes belong to.
 
     Args:
@@ -167,7 +167,7 @@ def _page(node: FleetNode, asked: asyncio.Task[Page], late: str) -> Page:
 class FleetRoute(Route):
     """Answers with the one page."""
 
-    def initialize(self, fleet: Fleet) -> None:  # type: ignore[override]  # its own arguments
+    def initialize(self, fleet: FleetScraper) -> None:  # type: ignore[override]  # its own arguments
         """Take the nodes."""
         super().initialize(compute=self._merged)
         self._fleet = fleet
