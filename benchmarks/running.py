@@ -79,7 +79,7 @@ def ranks(scale: Scale) -> Iterator[Row]:
         idle = _node_cost(scale, Path(directory), scale.ranks)
         dear = [_node_cost(scale, where, latency=DRIVER_LATENCY) for where in (Path(directory), None)]
         gap = takeover_gap(scale, directory)
-    yield Row('the same with `share="node"`', shared / one, "×", note=f"{shared * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+    yield Row('the same with `share="node"`', shared / one, "×", 1.5, 1.2, f"{shared * 1e3:.1f} ms, {one * 1e3:.2f} ms")
     what = f"the same {scale.ranks} ranks that share, against one Monitor and {scale.ranks} processes that take its readings and drop them"
     yield Row(what, shared / idle, "×", 1.5, note=f"{shared * 1e3:.1f} ms, {idle * 1e3:.1f} ms")
     what = f'{scale.ranks} ranks with `share="node"` against the same without, each call taking {DRIVER_LATENCY} µs of CPU in the driver'
