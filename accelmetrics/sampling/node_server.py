@@ -223,7 +223,7 @@ class NodeServer:
         self._last = self._spent = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._connecting: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=lambda: guarded(asyncio.run, self._serve()), name="accelmetrics-node", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="accelmetrics-node", daemon=True)
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -252,6 +252,11 @@ class NodeServer:
             client.connection.close()
         self._listener.close()
 
+    def _run(self) -> None:
+        failure = guarded(asyncio.run, self._serve()).failure
+        if failure is not None:
+            log.warning("readings are shared no longer by process %d: %s", os.getpid(), failure.detail)
+
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
@@ -271,6 +276,8 @@ class NodeServer:
             reading.cancel()
             for sampler in self._samplers.values():
                 sampler.close()
+        with suppress(asyncio.CancelledError):
+            await reading  # raises what it failed of
 
     # Clients
 

@@ -268,6 +268,17 @@ def test_the_processes_of_a_job_know_which_devices_they_see_together(path: Path)
         assert one.wait_for("job")["processes"] == 2
 
 
+def test_a_server_that_fails_says_why_and_ends(path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(node_server.Encoder, "encode", fail)
+    with serving(path), BareClient(path) as client:
+        assert client.hello().is_hung_up_on()
+        wait_for(lambda: "readings are shared no longer" in caplog.text)
+    assert "a mistake of ours" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("selections", "wanted"),
     [
