@@ -64,6 +64,13 @@ class _PerProcess(Generic[T]):
             found = self._kept[step.source] = self._make()
         return found
 
+    def numbers(self, given: RuleInput, names: Names) -> Iterator[tuple[str, float, T]]:
+        """Yield for each step with a finite number of these names what its process is called, that number, and what is kept for it."""
+        for step in given.steps:
+            number = logged(step, names)
+            if number is not None and isfinite(number) and (kept := self.of(step)) is not None:
+                yield about(step.source), number, kept
+
 
 class NonFinite:
     """Gives how many of a process's last steps had a loss that is NaN or infinite.
@@ -130,16 +137,12 @@ class SustainedNorm:
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for step in given.steps:
-            norm = logged(step, NORM)
-            process = self._processes.of(step) if norm is not None and isfinite(norm) else None
-            if process is None or norm is None:
-                continue
+        for key, norm, process in self._processes.numbers(given, NORM):
             process.seen += 1
             if process.seen > self._warm_up:
                 process.last.append(norm)
                 if len(process.last) == process.last.maxlen:
-                    found[about(step.source)] = min(process.last)
+                    found[key] = min(process.last)
         return found
 
 
@@ -169,12 +172,9 @@ class NormJump:
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for step in given.steps:
-            norm = logged(step, NORM)
-            process = self._processes.of(step) if norm is not None and isfinite(norm) else None
-            if process is None or norm is None:
-                continue
+        for key, norm, process in self._processes.numbers(given, NORM):
             process.seen += 1
+            usual = norm
             if process.seen == 1:
                 process.mean = norm
             spread = max(sqrt(process.variance), 1e-3 * abs(process.mean), 1e-12)
@@ -183,11 +183,11 @@ class NormJump:
                 process.last.append(away)
                 lasting = min(process.last) if len(process.last) == process.last.maxlen else 0.0
                 least = away if norm > self._times * process.mean else lasting
-                found[about(step.source)] = max(found.get(about(step.source), least), least)
-                norm = min(norm, process.mean + self._usual * spread)
+                found[key] = max(found.get(key, least), least)
+                usual = min(norm, process.mean + self._usual * spread)
             weight = min(self._weight, 1 - 1 / process.seen)  # a plain mean at first
-            process.variance = weight * (process.variance + (1 - weight) * (norm - process.mean) ** 2)
-            process.mean = weight * process.mean + (1 - weight) * norm
+            process.variance = weight * (process.variance + (1 - weight) * (usual - process.mean) ** 2)
+            process.mean = weight * process.mean + (1 - weight) * usual
         return found
 
 
@@ -203,12 +203,7 @@ class LossSpike:
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
-        for step in given.steps:
-            loss = logged(step, LOSS)
-            before = self._processes.of(step) if loss is not None and isfinite(loss) else None
-            if before is None or loss is None:
-                continue
-            key = about(step.source)
+        for key, loss, before in self._processes.numbers(given, LOSS):
             if len(before) == before.maxlen and min(before) > 0:
                 found[key] = max(loss / median(before), found.get(key, 0.0))
             before.append(loss)
@@ -262,12 +257,7 @@ class LossDecline:
         self._processes = _PerProcess(Thinned)
 
     def __call__(self, given: RuleInput) -> Values:
-        whole: dict[str, Thinned] = {}
-        for step in given.steps:
-            loss = logged(step, LOSS)
-            series = self._processes.of(step) if loss is not None and isfinite(loss) else None
-            if series is not None and loss is not None and series.add(loss):
-                whole[about(step.source)] = series
+        whole = {key: series for key, loss, series in self._processes.numbers(given, LOSS) if series.add(loss)}
         found: dict[str, float] = {}
         for key, series in whole.items():
             parts = int(max(self._least, series.count / 4) / series.size)
