@@ -212,8 +212,12 @@ class Fleet:
         """Begin, in the background. Starting twice changes nothing; a fleet that was closed begins anew."""
         if self._thread is None:
             self._ended = threading.Event()
-            self._thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
+            failure = guarded(thread.start).failure
+            if failure is not None:
+                self._tell("thread", f"no thread is to be had: {failure.detail}")
+                return self
+            self._thread = thread
             atexit.register(self.close)  # before Ray's own: it ends while no thread of ours calls it
         return self
 

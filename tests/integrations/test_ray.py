@@ -257,6 +257,22 @@ def test_without_ray_there_are_no_rows(integration: Any, cluster: StandIn, caplo
     assert cluster.killed == []
 
 
+def test_without_a_thread_there_are_no_rows(
+    integration: Any, cluster: StandIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "accelmetrics-fleet":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with integration.Fleet(interval=0.01) as fleet:
+        assert fleet.row() == {}
+    assert "no thread is to be had" in caplog.text
+
+
 def test_a_run_stands_for_this_node(integration: Any, cluster: StandIn) -> None:
     """Its work is in the row, and there is no actor here."""
     with accelmetrics.training(0.01, backends=[gpu()], share=None) as run:

@@ -15,7 +15,7 @@ import pytest
 from accelmetrics.sampling import node_server
 from accelmetrics.sampling.node import connected, listening
 from accelmetrics.sampling.node_server import NodeServer, union
-from accelmetrics.sampling.node_wire import PROTOCOL, frame
+from accelmetrics.sampling.node_wire import PROTOCOL, Encoder, frame
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.sampling.node import BareClient, serving
@@ -272,7 +272,7 @@ def test_a_server_that_fails_says_why_and_ends(path: Path, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(node_server.Encoder, "encode", fail)
+    monkeypatch.setattr(Encoder, "encode", fail)
     with serving(path), BareClient(path) as client:
         assert client.hello().is_hung_up_on()
         wait_for(lambda: "readings are shared no longer" in caplog.text)
