@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from tests.exporters.mlflow_store import stored
 from tests.exporters.wandb_file import runs_by_file
@@ -23,6 +24,9 @@ def tensorboard_rows(folder: Path) -> dict[int, dict[str, float]]:
         for name in events.Tags()["scalars"]:
             for scalar in events.Scalars(name):
                 rows.setdefault(scalar.step, {})[name] = scalar.value
+        for name in events.Tags()["tensors"]:  # scalars of the newer kind
+            for tensor in events.Tensors(name):
+                rows.setdefault(tensor.step, {})[name] = float(make_ndarray(tensor.tensor_proto))
     return rows
 
 
