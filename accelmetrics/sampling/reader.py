@@ -347,7 +347,7 @@ class SourceReader:
         status: Status = "degraded"
         if len(self.failures) == len(self._units):
             status = "timed_out" if all(why.reason == Reason.TIMED_OUT for _, why in wrong) else "failed"
-        return status, "; ".join([f"{key or self.source.backend.name}: {why.reason}: {why.detail}" for key, why in wrong])
+        return status, "; ".join([f"{f'{key}: ' if key else ''}{why.reason}: {why.detail}" for key, why in wrong])
 
     def _list_devices(self, devices: tuple[DeviceIdentity, ...], machine_wide: bool) -> None:
         """Note which devices there are, and which units of the driver are to be read."""

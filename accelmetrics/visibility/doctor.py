@@ -205,8 +205,9 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
     if status.status != "ok" and tried and not source.devices:
         late = status.status == "timed_out"
         wrong = Unavailable(Reason.TIMED_OUT if late else Reason.DRIVER_ERROR, status.detail)
-        if source.failure is not None:
-            wrong = source.failure.why
+        failure = source.failure or reader.failures.get("")
+        if failure is not None:
+            wrong = failure.why
     # A driver's ``remark`` says why a better source is not used.
     remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""
     own = reader.mappers[""].keys if source.backend.kind is None and "" in reader.mappers else {}

@@ -19,9 +19,10 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.openmetrics import LARGEST_ANSWER, MOST_SERIES, OpenMetricsBackend, samples_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, SourceError
+from accelmetrics.visibility.doctor import diagnose
 from tests.cli.test_serve import ready, serving
 from tests.simulators.nvml import NvmlSimulator
-from tests.support.waiting import Gate, wait_for
+from tests.support.waiting import HANG, Gate, wait_for
 
 DCGM = """# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).
 # TYPE DCGM_FI_DEV_GPU_TEMP gauge
@@ -205,6 +206,11 @@ def test_an_endpoint_that_is_away() -> None:
     with pytest.raises(SourceError, match=url) as caught:
         values(OpenMetricsBackend(url))
     assert caught.value.reason == "driver_unavailable"
+    (found,) = diagnose([OpenMetricsBackend(url)]).backends
+    assert (found.reason, found.problem) == ("driver_unavailable", caught.value.message)
+    with Sampler([OpenMetricsBackend(url)], timeout=HANG) as sampler:
+        (status,) = sampler.sample().backends
+    assert (status.status, status.detail) == ("failed", f"driver_unavailable: {caught.value.message}")
 
 
 def test_an_endpoint_that_hangs(endpoint: Endpoint) -> None:
