@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, quantity, wrapped
 from accelmetrics.monitor import settings
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.text import clipped
-from accelmetrics.visibility.allocation import Allocation, Worker, allocation
+from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation
 
+if TYPE_CHECKING:
+    from accelmetrics.integrations.ray_allocation import RayAllocation
+
+RAY_HEAD = ("ACTOR", "GROUP", "NODE", "PID", "ASKED", "SEES")
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\
   accelmetrics allocation                                   every process that uses a device
   accelmetrics allocation --pid 4711 --children             the ranks below a launcher, such as torchrun
   accelmetrics allocation --role actor=101,102,rollout=103 --expect actor=0-1,rollout=2-3
+  accelmetrics allocation --ray --pool actor=8x2,rollout=4   the actors of a Ray cluster: 8 GPUs on each of 2 nodes, 4 on one
   accelmetrics allocation --json | jq -r '.findings[].text'
 
 A process's role is what --role says, else the variable ACCELMETRICS_ROLE of its environment; its rank is what its launcher
 left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists are those it was started with.
+
+With --ray: what Ray gave to the actors of all nodes, by its own tables; nothing runs in them. An actor is of a pool when its
+name, its class's or its placement group's begins with the pool's, or matches it as a pattern ('*Worker*').
 
 Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or a process
 outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; 2 for
@@ -49,6 +60,17 @@ def _by_role(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str,
 
 roles = partial(_by_role, read=pids)
 pools = partial(_by_role, read=settings.devices.parse)
+
+
+def counts(text: str) -> list[int]:
+    """Parse devices of a node, and on how many nodes: ``8x2``."""
+    found = re.fullmatch(r"\s*([1-9]\d*)(?:x([1-9]\d*))?\s*", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of devices: write 8, or 8x2 for 8 on each of 2 nodes")
+    return [int(found[1])] * int(found[2] or 1)
+
+
+ray_pools = partial(_by_role, read=counts)
 OPTIONS: arguments.Groups = {
     "": {
         "--pid": {
@@ -66,6 +88,18 @@ OPTIONS: arguments.Groups = {
             "metavar": "NAME=LIST,…",
             "help": "devices by role: rollout=0-1,actor=2-3,teacher=4-7",
         },
+        "--ray": {
+            "nargs": "?",
+            "const": "auto",
+            "metavar": "ADDRESS",
+            "help": "the actors of a Ray cluster, HOST:PORT; this machine's when no address is given",
+        },
+        "--pool": {
+            "type": ray_pools,
+            "action": "extend",
+            "metavar": "NAME=NxNODES,…",
+            "help": "with --ray, devices by role: actor=8x2,rollout=4",
+        },
         "--json": {"action": "store_true", "help": "print it as one JSON object"},
     },
     arguments.READ: arguments.only("--backends", "--timeout"),
@@ -76,6 +110,10 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
     """Print the table and the findings."""
     if options.launchers and not options.pids:
         raise arguments.UsageError("--children needs the launcher whose children are meant: give it with --pid")
+    if options.pool and options.ray is None:
+        raise arguments.UsageError("--pool is of the actors of a Ray cluster: give --ray too, or --expect for processes of this machine")
+    if options.ray is not None:
+        return _run_ray(options, out)
     found = allocation(
         options.pids or (),
         children=options.launchers,
@@ -87,6 +125,18 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
     return 0 if found.as_expected else 1
 
 
+def _run_ray(options: argparse.Namespace, out: Stdout) -> int:
+    if options.pids or options.role or options.expect:
+        raise arguments.UsageError("--pid, --role and --expect are of processes of this machine, and --ray is of a cluster's actors")
+    if find_spec("ray") is None:
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not installed beside accelmetrics here: use the environment of the job")
+    from accelmetrics.integrations.ray_allocation import allocation_at
+
+    found = allocation_at(options.ray, _grouped(options.pool))
+    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render_ray(found, out.width, out.terminal))
+    return 0 if found.as_expected else 1
+
+
 def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
     given = pairs or ()
     return {name: [value for other, value in given if other == name] for name, _ in given}
@@ -94,15 +144,34 @@ def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
 
 def render(found: Allocation, width: int, cut: bool) -> str:
     """Return a line a process, cut to the width where that is wanted, then the pools and the findings."""
-    rows = aligned([HEAD, *(_row(worker) for worker in found.workers)])
-    table = [clipped(line, width) if cut else line for line in rows] if found.workers else ["No process that uses a device was found."]
-    expected = [
-        line
-        for pool in found.pools
-        for line in wrapped(f"{pool.role}: expected {_keys(pool.expected)}; uses {_keys(pool.used)}", width, "")
+    rows = [_row(worker) for worker in found.workers]
+    expected = [f"{pool.role}: expected {_keys(pool.expected)}; uses {_keys(pool.used)}" for pool in found.pools]
+    return _laid_out([HEAD, *rows] if rows else [], "No process that uses a device was found.", expected, found.findings, width, cut)
+
+
+def render_ray(found: RayAllocation, width: int, cut: bool) -> str:
+    """Return a line an actor, cut to the width where that is wanted, then the pools and the findings."""
+    rows = [
+        (actor.name, actor.group or "-", actor.node or "-", str(actor.pid or "-"), f"{actor.wanted:g}", ", ".join(actor.sees) or "none")
+        for actor in found.actors
     ]
+    expected = [
+        f"{pool.role}: expected {', '.join(map(str, pool.expected))} a node; "
+        f"holds {', '.join(f'{len(devices)} on {node}' for node, devices in pool.held.items()) or 'none'}"
+        for pool in found.pools
+    ]
+    return _laid_out(
+        [RAY_HEAD, *rows] if rows else [], "No actor that has to do with devices was found.", expected, found.findings, width, cut
+    )
+
+
+def _laid_out(
+    rows: Sequence[Sequence[str]], none: str, pools: Sequence[str], findings: Sequence[AllocationFinding], width: int, cut: bool
+) -> str:
+    table = [clipped(line, width) if cut else line for line in aligned(rows)] if rows else [none]
+    expected = [line for pool in pools for line in wrapped(pool, width, "")]
     words = []
-    for finding in found.findings:
+    for finding in findings:
         first, *rest = wrapped(finding.text, width, "  ")
         words += [f"- {first[2:]}", *rest]
     return "\n\n".join("\n".join(part) for part in (table, expected, words or ["Nothing to remark."]) if part) + "\n"

@@ -153,7 +153,7 @@ def test_no_process_at_all(simulator: NvmlSimulator) -> None:
         (["--role", "actor=x"], "'x' must be a process id"),
         (["--expect", "actor=9"], "unknown device 'gpu.9'"),
         (["--role", "actor=1,teacher=1"], "named twice"),
-        (["--pool", "actor=1"], "unknown option '--pool'"),
+        (["--pools", "actor=1"], "unknown option '--pools'"),
     ],
 )
 def test_arguments_that_cannot_be_used(job: Job, arguments: list[str], words: str) -> None:
@@ -215,3 +215,26 @@ def test_list_where_numbers_cannot_be_told() -> None:
     assert "cannot be told" in one_line(unknown.stderr)
     assert [line.split()[-1] for line in known.stdout.splitlines()[1:]] == ["0", "1"]
     assert known.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pool", "actor=2"], "--pool is of the actors of a Ray cluster"),
+        (["--ray", "--pid", "1"], "--ray is of a cluster's actors"),
+        (["--ray", "--pool", "actor=none"], "is no number of devices"),
+    ],
+)
+def test_options_of_a_ray_cluster_are_of_one(arguments: list[str], words: str) -> None:
+    """And not of processes."""
+    result = call("allocation", *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+
+
+def test_without_ray_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line."""
+    monkeypatch.setattr("accelmetrics.cli.allocation.find_spec", lambda name: None)
+    result = call("allocation", "--ray")
+    assert result.returncode == 1
+    assert "Ray is not installed" in one_line(result.stderr)
