@@ -42,9 +42,10 @@ class RunHook:
         self._given, self._options = run, options
         self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
         self._own = training(**options) if run is None else None  # what cannot be used is told here
+        self._closing: weakref.finalize[..., object] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_given": None, "_own": None}
+        return {**self.__dict__, "_given": None, "_own": None, "_closing": None}
 
     @property
     def run(self) -> TrainingRun:
@@ -59,8 +60,8 @@ class RunHook:
         """Begin with the framework's training, which an exception may leave without its end: then it ends with the callback."""
         run = self.run
         run.start()
-        if self._given is None:
-            weakref.finalize(self, run.close)
+        if self._given is None and (self._closing is None or not self._closing.alive):
+            self._closing = weakref.finalize(self, run.close)
 
     def contain(self, call: Callable[..., object], *arguments: object) -> None:
         """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""

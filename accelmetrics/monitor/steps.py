@@ -21,6 +21,8 @@ from accelmetrics.schemas.record import Step, StepSource, in_json
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
+MOST_PROCESSES = 4096
+"""Processes of a job whose steps are kept."""
 KEPT_STEPS = 100
 """Steps that are still known after they were given out."""
 TAKING = 1.0
@@ -231,6 +233,11 @@ class StepLog:
             if self._not_finite:
                 numbers.setdefault(NOT_FINITE, self._not_finite)
         else:
+            if source not in self._processes and len(self._processes) >= MOST_PROCESSES:
+                self._warn(
+                    "processes", "monitor: steps of more than %d processes are not kept: of others they are left out", MOST_PROCESSES
+                )
+                return
             process = self._processes.get(source) or self._processes.setdefault(source, _Process(source))
         if len(process.pending) == PENDING:
             self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 
+from accelmetrics.monitor import steps as steps_module
 from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog, rates
 from accelmetrics.schemas.record import Step
@@ -144,6 +145,17 @@ def test_what_others_tell_is_checked() -> None:
     assert steps.take(meter(2.0)) == ()
     (found,) = other.take(meter(2.0))
     assert repr(found) == repr(steps.given[0])
+
+
+def test_steps_of_a_bounded_number_of_processes_are_kept(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever others tell."""
+    monkeypatch.setattr(steps_module, "MOST_PROCESSES", 3)
+    log = StepLog((0, "node"))
+    for rank in range(1, 10):
+        log.hear({"step_entry": {"time_ns": 0, "step": 1, "values": {"loss": 1.0}, "rank": rank, "node": "node"}}, 1.0, 0)
+    log.add(1.0, 0, 1, {"loss": 1.0})
+    assert sorted(step.rank or 0 for step in log.take(meter(2.0))) == [0, 1, 2]
+    assert caplog.text.count("more than 3 processes") == 1
 
 
 @pytest.mark.parametrize(

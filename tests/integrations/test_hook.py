@@ -1,0 +1,36 @@
+"""The training run behind callbacks of frameworks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from accelmetrics.integrations.hook import RunHook
+from tests.monitor.watching import gpus
+
+
+def test_a_callback_that_is_used_again_and_again_is_ended_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept for each training; one that an exception left is ended with the callback."""
+    finalizers: list[weakref.finalize[..., Any]] = []
+
+    class Counted(weakref.finalize):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            finalizers.append(self)
+
+    monkeypatch.setattr(weakref, "finalize", Counted)
+    hook = RunHook(backends=[gpus(1)], share=None)
+    for _ in range(5):
+        hook.begin()
+        hook.end()
+    hook.begin()
+    of_hook = [each for each in finalizers if (found := each.peek()) is not None and found[0] is hook]
+    assert len(of_hook) == 1
+    monitor = hook.run.monitor
+    assert monitor.running
+    del hook, of_hook
+    gc.collect()
+    assert not monitor.running
