@@ -58,6 +58,8 @@ def _begin(folder: str) -> None:
     job = job_of(os.environ, time.time())
     if job.devices:
         _write(Path(folder, f"{job.job_id}.json"), job_text(job))
+    elif given := os.environ.get("SLURM_JOB_GPUS", ""):
+        say(f"accelmetrics job begin: job {job.job_id}: SLURM_JOB_GPUS is {given[:200]!r}, and names no GPU: nothing is written")
     else:
         say(f"accelmetrics job begin: job {job.job_id} has no devices: nothing is written")
 

@@ -81,6 +81,8 @@ def run(options: Namespace, out: Stdout) -> int:
     )
     if options.fleet:
         endpoint.routes += _fleet(options).routes
+    elif options.fleet_token_file or options.fleet_ca:
+        raise arguments.UsageError("--fleet-token-file and --fleet-ca are for --fleet")
     own = _own_keys()
     served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
     with until_stopped() as stopped, closing(endpoint), checked(options), _sharing(options) as shared:

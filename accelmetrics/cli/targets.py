@@ -8,8 +8,8 @@ from contextlib import closing, nullcontext
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, sink_of
-from accelmetrics.monitor.settings import count, label, path
-from accelmetrics.visibility.nodes import PORT, read_hosts, service_discovery, slurm_nodes
+from accelmetrics.monitor.settings import count, path, text
+from accelmetrics.visibility.nodes import PORT, node_labels, read_hosts, service_discovery, slurm_nodes
 
 EXAMPLES = """\
   accelmetrics targets --hosts nodes.txt --output /etc/prometheus/accelmetrics.json     for file_sd_configs
@@ -26,7 +26,7 @@ OPTIONS: arguments.Groups = {
         "--slurm": {"nargs": "?", "const": "", "metavar": "NODES", "help": "the nodes that Slurm has; with a host list, those of it"},
         "--partition": {"default": "", "metavar": "NAME", "help": "of Slurm's nodes, those of this partition"},
         "--port": {"type": count.parse, "default": PORT, "metavar": "N", "help": f"the port of nodes without one (default: {PORT})"},
-        "--label": {"type": label.parse, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every node, again for more"},
+        "--label": {"type": text.parse, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every node, again for more"},
         "--output": {"type": path.parse, "metavar": "FILE", "help": "replace this file, whole, instead of printing"},
     },
 }
@@ -39,7 +39,7 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.partition and options.slurm != "":
         raise arguments.UsageError("--partition chooses among the nodes that Slurm has: give it with --slurm alone")
     nodes = read_hosts(options.hosts, options.port) if options.hosts else slurm_nodes(options.slurm or "", options.partition, options.port)
-    common = dict(options.label or ())
+    common = node_labels(options.label or (), "--label")
     found = service_discovery(node._replace(labels={**common, **node.labels}) for node in nodes)
     with closing(sink_of(options.output, out)) if options.output else nullcontext(out) as target:
         target.write(json.dumps(found, indent=None if options.output else 2) + "\n")

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ def parse_hosts(text: str, port: int = PORT) -> list[Node]:
     for number, line in enumerate(text.splitlines(), 1):
         target, *pairs = line.partition("#")[0].split() or [""]
         if target:
-            nodes.append(_node(target, _labels(pairs, number), port, f"line {number}"))
+            nodes.append(_node(target, node_labels(pairs, f"line {number}"), port, f"line {number}"))
     return _unique(nodes)
 
 
@@ -173,12 +173,23 @@ def _node(text: str, labels: Mapping[str, str], port: int, where: str) -> Node:
     return Node(f"{found[2]}:{int(found[3] or port)}", kept, scheme)
 
 
-def _labels(pairs: Sequence[str], number: int) -> dict[str, str]:
-    found = {}
+def node_labels(pairs: Iterable[str], where: str) -> dict[str, str]:
+    """Read labels as Prometheus has them, each ``NAME=VALUE``.
+
+    Args:
+        pairs: The labels.
+        where: Where they stand, for the message.
+
+    Raises:
+        InvalidOptionError: One is none, or its name is there twice.
+    """
+    found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not _LABEL.fullmatch(name):
-            raise InvalidOptionError(f"line {number}: {pair[:200]!r} is no label: write NAME=VALUE, such as rack=a17")
+            raise InvalidOptionError(f"{where}: {pair[:200]!r} is no label: write NAME=VALUE, such as rack=a17")
+        if name in found:
+            raise InvalidOptionError(f"{where}: the label {name} is there twice")
         found[name] = value
     return found
 

@@ -89,6 +89,7 @@ def test_without_the_option_there_is_no_such_page(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("a\n")
     for options, said in (
+        (("--fleet-token-file", str(hosts)), "are for --fleet"),
         (("--fleet", str(tmp_path / "none")), "the file of hosts"),
         (("--fleet", str(hosts), "--fleet-token-file", str(tmp_path / "none")), "the fleet's token"),
         (("--fleet", str(hosts), "--fleet-ca", str(hosts)), "the fleet's token or authorities"),

@@ -163,6 +163,7 @@ def test_joins_of_the_documentation_answer_on_a_real_prometheus(node: Node, tmp_
         ("begin", {}, "accelmetrics job begin: SLURM_JOB_ID is not set"),
         ("end", {"SLURM_JOB_ID": "../x"}, "accelmetrics job end: SLURM_JOB_ID is '../x', and no job's number"),
         ("begin", {"SLURM_JOB_ID": "3"}, "job 3 has no devices: nothing is written"),
+        ("begin", {"SLURM_JOB_ID": "3", "SLURM_JOB_GPUS": "gpu"}, "SLURM_JOB_GPUS is 'gpu', and names no GPU"),
         ("end", {"SLURM_JOB_ID": "3"}, "3.json is not there"),
     ],
 )

@@ -48,6 +48,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         (("--hosts", "x", "--slurm"), "say where the nodes are from"),
         (("--slurm", "a", "--partition", "gpu"), "--partition chooses"),
         (("--hosts", "x", "--partition", "gpu"), "--partition chooses"),
+        (("--hosts", "/dev/null", "--label", "1x=2"), "--label: '1x=2' is no label: write NAME=VALUE"),
         (("--hosts", "/nonexistent/x"), "the file of hosts /nonexistent/x cannot be read"),
     ],
 )

@@ -52,6 +52,7 @@ def test_what_is_written_is_read() -> None:
     ("text", "said"),
     [
         ("node-1\nnode 2", "line 2: '2' is no label"),
+        ("node a=1 a=2", "line 1: the label a is there twice"),
         ("node:port", "line 1: 'node:port' is no host"),
         ("node:70000", "line 1: 'node:70000' is no host"),
         ("ftp://node", "line 1: 'ftp://node' is no host"),
