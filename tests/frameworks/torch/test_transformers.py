@@ -184,7 +184,7 @@ exporter = types.SimpleNamespace(name="broken", open=bool, export=fail, flush=fa
 run()
 run({})
 run({"exporters": [exporter, "jsonl:/dev/full", "otlp:http://127.0.0.1:9"]})
-with patch.multiple(TrainingRun, _row=fail, _step=fail):
+with patch.multiple(TrainingRun, _row=fail):
     run({})
 with patch.multiple(Monitor, start=fail, stop=fail):
     run({})
