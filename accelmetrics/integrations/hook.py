@@ -63,6 +63,12 @@ class RunHook:
         if self._given is None and (self._closing is None or not self._closing.alive):
             self._closing = weakref.finalize(self, run.close)
 
+    def place(self, rank: int) -> None:
+        """Take the rank that the framework gives this process, where its launcher said none: the run is made anew, before it begins."""
+        if self._given is None and self.run.rank is None and not self.run.monitor.running:
+            self._options = {**self._options, "labels": {"rank": str(rank), **(self._options.get("labels") or {})}}
+            self._own = training(**self._options)
+
     def contain(self, call: Callable[..., object], *arguments: object) -> None:
         """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""
         self.run._contain(call.__name__.strip("_"), call, *arguments)

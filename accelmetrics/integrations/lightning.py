@@ -67,12 +67,13 @@ class DeviceMonitor(Callback):
 
     @property
     def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor."""
+        """The training run: its findings, its monitor. Where Lightning starts the other processes itself, it is made anew in ``fit``."""
         return self._hook.run
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin."""
         self._noted = None
+        self._hook.contain(self._place, trainer)
         self._hook.begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -86,6 +87,10 @@ class DeviceMonitor(Callback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End."""
         self._hook.end()
+
+    def _place(self, trainer: Any) -> None:
+        if trainer.world_size > 1:  # it may have started the other processes itself, after this was made
+            self._hook.place(trainer.global_rank)
 
     def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
         step = _step(trainer)

@@ -73,6 +73,7 @@ class Trainer:
         self.callbacks, self.loggers, self.is_global_zero = list(callbacks), list(loggers), main
         self.accumulate_grad_batches, self.log_every_n_steps, self.should_stop = accumulate, 2, False
         self.current_epoch = self.global_step = self._batches = 0
+        self.world_size, self.global_rank = 1, 0
         self.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace(_batches_that_stepped=0) if counts else SimpleNamespace())
 
     def fit(self, *losses: Any, module: Any = AUTOMATIC) -> None:
@@ -143,10 +144,25 @@ def test_a_trainer_that_has_changed_is_told_once(integration: Any, caplog: pytes
 def test_an_exception_ends_it(integration: Any) -> None:
     """The trainer tells of it, and then no more."""
     monitor = integration.DeviceMonitor(interval=0.01, backends=[gpu()])
-    monitor.setup(None, None, "fit")
+    monitor.setup(Trainer(), None, "fit")
     assert monitor.run.monitor.running
     monitor.on_exception(None, None, RuntimeError())
     assert not monitor.run.monitor.running
+
+
+@pytest.mark.parametrize(("variable", "given", "rank"), [(None, {}, 3), ("1", {}, 1), (None, {"labels": {"rank": "2"}}, 2)])
+def test_the_trainers_rank_is_taken_where_no_launcher_says_it(
+    variable: str | None, given: dict[str, Any], rank: int, integration: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer may have started the other processes after the callback was made."""
+    if variable is not None:
+        monkeypatch.setenv("RANK", variable)
+    monitor = integration.DeviceMonitor(interval=0.01, backends=[gpu()], share=None, **given)
+    trainer = Trainer(monitor)
+    trainer.world_size, trainer.global_rank = 4, 3
+    trainer.fit(0.5)
+    assert monitor.run.rank == rank
+    assert [step.rank for step in monitor.run.monitor.steps] == [rank]
 
 
 def test_copies_have_runs_of_their_own(integration: Any) -> None:

@@ -6,6 +6,8 @@ import csv
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.frameworks.programs import EXAMPLES, run_program, train
 from tests.frameworks.torch.trackers import mlflow_steps, of_devices, tensorboard_rows, wandb_rows
 from tests.simulators.nvml import NvmlSimulator
@@ -137,8 +139,9 @@ raise SystemExit(3)
     assert list(csv_rows(tmp_path)) == [4]
 
 
-def test_two_processes_log_once(tmp_path: Path) -> None:
-    """By torchrun: every rank notes its steps, the first one logs."""
+@pytest.mark.parametrize("ranks", [2, 1], ids=["torchrun", "lightning"])
+def test_two_processes_log_once(ranks: int, tmp_path: Path) -> None:
+    """By torchrun, and by Lightning itself, which starts the second one: every rank notes its steps, the first one logs."""
     program = """
 from tests.support.waiting import wait_for
 
@@ -152,7 +155,7 @@ it = trainer(logger=loggers.CSVLogger("table"), callbacks=[monitor], strategy="d
 it.fit(module(), data)
 print("STEPS", monitor.run.rank, len([one for one in monitor.run.monitor.steps if one.rank == monitor.run.rank]))
 """
-    ended = train(tmp_path, PROGRAM + program, ranks=2)
+    ended = train(tmp_path, PROGRAM + program, ranks=ranks)
     assert ended.status == 0, ended.said
     assert sorted(re.findall(r"STEPS (\d \d+)", ended.out)) == ["0 10", "1 10"], ended.said
     rows = csv_rows(tmp_path)

@@ -24,9 +24,11 @@ def tensorboard_rows(folder: Path) -> dict[int, dict[str, float]]:
         for name in events.Tags()["scalars"]:
             for scalar in events.Scalars(name):
                 rows.setdefault(scalar.step, {})[name] = scalar.value
-        for name in events.Tags()["tensors"]:  # scalars of the newer kind
+        for name in events.Tags()["tensors"]:
             for tensor in events.Tensors(name):
-                rows.setdefault(tensor.step, {})[name] = float(make_ndarray(tensor.tensor_proto))
+                value = make_ndarray(tensor.tensor_proto)
+                if value.dtype.kind == "f":  # scalars of the newer kind; texts are tensors too
+                    rows.setdefault(tensor.step, {})[name] = float(value)
     return rows
 
 
