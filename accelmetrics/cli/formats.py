@@ -12,7 +12,7 @@ from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
 from accelmetrics.schemas.metric import device_key, fill
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import clipped, printable
+from accelmetrics.schemas.text import clipped
 
 OTHER = ("", "Other")
 """The section of keys that the catalogue does not have: a plug-in's."""
@@ -61,7 +61,7 @@ def table(snapshot: Snapshot, width: int) -> str:
 
 def _devices(snapshot: Snapshot, width: int) -> list[str]:
     places = [(place.key, place.identity) for place in snapshot.identities]
-    rows = [(key, printable(identity.name or identity.vendor), printable(identity.uuid)) for key, identity in places]
+    rows = [(key, identity.name or identity.vendor, identity.uuid) for key, identity in places]
     return [clipped(line, width) for line in aligned(rows)] if rows else ["No devices. `accelmetrics doctor` says why."]
 
 

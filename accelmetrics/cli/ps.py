@@ -10,7 +10,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.list import say_what_is_missing
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, quantity
-from accelmetrics.schemas.text import clipped, printable
+from accelmetrics.schemas.text import clipped
 from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing, processes
 
 HEAD = ("DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND")
@@ -97,7 +97,7 @@ def _row(process: ProcessInfo, command: str) -> tuple[str, ...]:
     started = process.started and datetime.fromisoformat(process.started.replace("Z", "+00:00")).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     memory = "-" if process.memory_bytes is None else quantity(process.memory_bytes, "By")
     busy = "-" if process.utilization is None else quantity(process.utilization, "%")
-    user = "?" if process.user is None else printable(process.user)
+    user = "?" if process.user is None else process.user
     return process.device or "-", str(process.pid), user, started or "?", memory, busy, _place(process), command
 
 
@@ -110,11 +110,11 @@ def _place(process: ProcessInfo) -> str:
         words.append(f"pod {process.pod}")
     if process.slurm_job:
         words.append(f"slurm {'.'.join(filter(None, (process.slurm_job, process.slurm_step)))}")
-    return printable(", ".join(words)) or ("?" if "container" in process.unavailable else "-")
+    return ", ".join(words) or ("?" if "container" in process.unavailable else "-")
 
 
 def _command(process: ProcessInfo) -> str:
-    return "?" if process.command is None else printable(process.command)
+    return "?" if process.command is None else process.command
 
 
 def _reasons(found: ProcessListing) -> list[str]:

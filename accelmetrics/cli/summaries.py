@@ -135,10 +135,10 @@ def of_job(summary: Plain) -> str:
     """Return what a job came to, as the monitor of its node has written it, for people."""
     labels, seconds, number = summary["labels"], int(summary["ended"] - summary["began"]), summary["devices_held"]
     about = ", ".join(labels[name] for name in ("user", "partition") if name in labels)
+    held = f"{number} device{'' if number == 1 else 's'}"
     lasted = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     lines = [
-        f"job {summary['job_id']}{f' ({about})' if about else ''} on {summary['hostname']}: "
-        f"{number} device{'' if number == 1 else 's'} for {lasted}",
+        printable(f"job {summary['job_id']}{f' ({about})' if about else ''} on {summary['hostname']}: {held} for {lasted}"),
         f"  GPU hours: {', '.join(f'{_hours(summary[name])} {words}' for name, words in HOURS.items())}",
         f"  energy: {_energy(summary['energy_joules'])}",
     ]

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from accelmetrics.schemas.text import cells
+from accelmetrics.schemas.text import cells, printable
 
 GAP = 2
 """Spaces between two columns."""
@@ -19,13 +19,13 @@ PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Return a text on lines of at most so many columns, each indented; only a longer word is longer."""
-    words = " ".join(text.split())
+    """Return a text on lines of at most so many columns, each indented; only a longer word is longer. Shown as ``printable`` has it."""
+    words = printable(" ".join(text.split()))
     return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
-    """Return rows with their columns below each other.
+    """Return rows with their columns below each other. Cells are shown as ``printable`` has them.
 
     Args:
         rows: The cells; every row has as many.
@@ -33,7 +33,8 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = Fal
         numeric: Whether all columns but the first are flush right.
     """
     columns = []
-    for place, column in enumerate(zip(*rows, strict=True)):
+    for place, found in enumerate(zip(*rows, strict=True)):
+        column = list(map(printable, found))
         widest = max(map(cells, column))
         padded = ((cell, " " * (widest - cells(cell))) for cell in column)
         columns.append([space + cell if numeric and place else cell + space for cell, space in padded])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.cli.formats import table
+from accelmetrics.cli.summaries import of_job
 from accelmetrics.cli.text import aligned, number, packed, quantity, seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -88,3 +89,12 @@ def test_missing_keys_are_put_together() -> None:
     missing = {f"gpu.{number}.fanSpeed": Unavailable(Reason.NOT_SUPPORTED) for number in range(2)}
     text = table(Snapshot(0, "host", {}, snapshot.identities, missing), 80)
     assert "  not_supported  2  gpu.*.fanSpeed" in text.splitlines()
+
+
+def test_texts_of_others_change_nothing_about_the_terminal() -> None:
+    """In tables, paragraphs and summaries."""
+    assert aligned([("a\x1b[31m", "b\n")]) == ["a?[31m  b"]
+    assert wrapped("a\x1b]0;x\x07 b", 80, "") == ["a?]0;x? b"]
+    hours = dict.fromkeys(("held_hours", "used_hours", "wasted_hours", "unmeasured_hours"), 1.0)
+    about = {"job_id": "7", "labels": {"user": "a\x1b[2J"}, "hostname": "h\n", "began": 0.0, "ended": 1.0, "devices_held": 0}
+    assert of_job({**about, **hours, "energy_joules": None, "devices": []}).startswith("job 7 (a?[2J) on h : 0 devices for 0:00:01\n")
