@@ -59,6 +59,7 @@ class _Judge:
         rule: The rule.
         failure: Why it cannot be called, or failed last; None while it does not.
         findings: What lasts, by what it is about.
+        of_steps: Whether it judges logged numbers alone: what was logged last holds until something is logged anew.
     """
 
     def __init__(self, rule: Rule, longest_gap: float) -> None:
@@ -68,7 +69,7 @@ class _Judge:
         self._limit = self._sign * rule.limit
         self._clear = self._limit if rule.clear is None else self._sign * rule.clear
         self._gap = max(longest_gap, (1 - COVERED) * rule.seconds)
-        self._keeps = bool(rule.logged) and not rule.needs  # what was logged last holds until something is logged anew
+        self.of_steps = bool(rule.logged) and not rule.needs
         self._states: dict[str, _State] = {}
         self._slow = 0
         made = guarded(rule.measure, **rule.options)
@@ -111,7 +112,7 @@ class _Judge:
                     changed.append(state.finding)
             elif state is not None and not isnan(number):
                 self._relax(key, state, number, given, changed)
-        if states and not self._keeps:
+        if states and not self.of_steps:
             for key in [key for key, state in states.items() if at - state.seen > max(FORGOTTEN, self._gap) and key not in found]:
                 self._end(key, states[key].seen, given, changed)
 
@@ -172,7 +173,7 @@ class FindingEngine:
         self._ended: deque[Finding] = deque(maxlen=ENDED)
         self._lacks = _Lacks(self._judges)
 
-    def judge(self, snapshot: Snapshot, row: HistoryRow, steps: Iterable[Step], joined: bool) -> Findings:
+    def judge(self, snapshot: Snapshot, row: HistoryRow, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
         """Judge a reading.
 
         Args:
@@ -180,6 +181,7 @@ class FindingEngine:
             row: Its values.
             steps: What was logged since the one before.
             joined: Whether nothing was left out since then (a pause, a start).
+            last: Whether none may follow: it is judged however soon it comes.
 
         Returns:
             All findings until then.
@@ -189,18 +191,38 @@ class FindingEngine:
         self._steps.extend(steps)
         self._joined = self._joined and joined
         # A tick comes a little early or late: half of the shortest interval more or less is the same pace.
-        if joined and row.at < self._due:
+        if joined and not last and row.at < self._due:
             return self.findings
         self._due = row.at + EVERY - min(0.05, EVERY / 2)
-        given, changed = self._given, list[Finding]()
+        given = self._given
         given.take(snapshot, row, self._steps, self._joined)
         self._steps, self._joined = [], True
-        for judge in self._judges:
-            judge.judge(given, changed)
+        changed = self._changes(self._judges)
         lacks = self._lacks.after(given)
         if changed or lacks is not self.findings.cannot_tell:
             self._publish(changed, lacks)
         return self.findings
+
+    def judge_steps(self, steps: Iterable[Step]) -> Findings:
+        """Judge what was logged since the last reading, by the rules that need nothing else: no reading will come.
+
+        Returns:
+            All findings until then.
+        """
+        self._steps.extend(steps)
+        if self._steps and self._given.snapshot.time_ns:
+            self._given.steps, self._steps = self._steps, []
+            changed = self._changes([judge for judge in self._judges if judge.of_steps])
+            if changed:
+                self._publish(changed, self.findings.cannot_tell)
+        return self.findings
+
+    def _changes(self, judges: Iterable[_Judge]) -> list[Finding]:
+        """Return what begins and what ends, as these rules see it."""
+        changed = list[Finding]()
+        for judge in judges:
+            judge.judge(self._given, changed)
+        return changed
 
     def _publish(self, changed: Sequence[Finding], lacks: tuple[CannotTell, ...]) -> None:
         for finding in changed:

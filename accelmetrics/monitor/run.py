@@ -205,7 +205,7 @@ class Run:
         self.latest = snapshot
         self._note_silence(snapshot.backends)  # what it says can be looked up there
         steps = self.state.steps.take(self._meter)
-        findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged)
+        findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged, last=self.phase is Phase.STOPPING)
         self._judged = True
         if self._deliveries:
             self._put(snapshot, steps, findings)
@@ -311,8 +311,10 @@ class Run:
             for stream in living(self._streams):
                 stream.put(None)
             steps = self.state.steps.take(self._meter, everything=True)
-            if steps and self.latest is not None:
-                self._put(self.latest, steps, self.state.findings.findings)
+            known = self.state.findings.findings
+            findings = self.state.findings.judge_steps(steps)
+            if self.latest is not None and (steps or findings is not known):
+                self._put(self.latest, steps, findings)
         for delivery in tuple(self._deliveries.values()):
             delivery.close(self._by)
         self.left.set()
