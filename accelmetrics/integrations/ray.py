@@ -25,6 +25,7 @@ from ray.exceptions import ActorDiedError, ActorUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.integrations.ray_allocation import devices_among
 from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, headed, measured, named
 from accelmetrics.integrations.training import TrainingRun, training
 from accelmetrics.monitor.history import REPEATED, HistoryRow, RowMaker
@@ -159,7 +160,7 @@ class NodeRows:
                         if value != REPEATED or key in before
                     }
                 self._devices = batch.devices
-        self.trouble, self._pause = "", 0.5
+        self.trouble, self._pause = "" if self._taken is not None else "no reading yet", 0.5
 
     def fail(self, words: str, now: float, dead: bool) -> None:
         """Try its actor again after a while: Ray starts it anew. In the place of one that is dead for good there will be another."""
@@ -289,9 +290,10 @@ class Fleet:
                 guarded(lambda name: ray.kill(ray.get_actor(name, self._namespace)), f"{NAME}{node_id}")
 
     def _scan(self) -> None:
-        """Take up nodes that are new, and drop those that are gone."""
+        """Take up nodes that are new, and drop those that are gone; where some offer devices, the others are left alone."""
         self._here = ray.get_runtime_context().get_node_id()
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        alive = {node_id: told for node_id, told in alive.items() if devices_among(told["Resources"])} or alive
         if self._run is not None:
             alive.pop(self._here, None)
         known = {node_id: node for node_id, node in self._nodes.items() if node_id in alive}

@@ -185,14 +185,14 @@ def _read(meant: Mapping[str, tuple[int, ...]]) -> RayAllocation:
     groups = {}
     for group_id, group in placement_group_table().items():
         places = group["bundles_to_node_id"]
-        bundles = [(names.get(places[index], ""), _devices(wants)) for index, wants in group["bundles"].items()]
+        bundles = [(names.get(places[index], ""), devices_among(wants)) for index, wants in group["bundles"].items()]
         if group["state"] != "REMOVED" and any(count for _, count in bundles):
             groups[group_id] = RayGroup(group["name"] or group_id, group["state"], tuple(bundles))
     actors = sorted(_actors(names, groups, meant), key=lambda actor: (actor.node, actor.sees, actor.name))
     held = {role: _held(actor for actor in actors if _belongs(actor, role)) for role in meant}
     return RayAllocation(
         rfc3339(time.time_ns()),
-        tuple(RayNode(name, _devices(alive[node_id]["Resources"])) for node_id, name in names.items()),
+        tuple(RayNode(name, devices_among(alive[node_id]["Resources"])) for node_id, name in names.items()),
         tuple(groups.values()),
         tuple(actors),
         tuple(RayPool(role, counts, held[role]) for role, counts in meant.items()),
@@ -227,14 +227,14 @@ def _actors(names: Mapping[str, str], groups: Mapping[str, RayGroup], roles: Col
             group.name if group is not None else "",
             names.get(told.address.node_id.hex(), "") if alive else "",
             told.pid if alive else 0,
-            _devices(told.required_resources),
+            devices_among(told.required_resources),
             tuple(sorted(given, key=lambda device: (device.split()[0], int(device.split()[1])))),
         )
         if actor.wanted or actor.sees or group is not None or any(_belongs(actor, role) for role in roles):
             yield actor
 
 
-def _devices(resources: Mapping[str, float]) -> float:
+def devices_among(resources: Mapping[str, float]) -> float:
     """Return how many devices there are among resources; those of a placement group stand there twice."""
     return max([amount for name, amount in resources.items() if RESOURCE.fullmatch(name)], default=0.0)
 

@@ -11,6 +11,9 @@ by ``accelmetrics`` among ``trainer.logger``, or by keywords of ``Tracking``. Wi
 from __future__ import annotations
 
 import functools
+import logging
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,9 +26,11 @@ NAME = "accelmetrics"
 """Among the loggers."""
 ENABLE, INTERVAL = "enable_gpu_monitoring", "gpu_monitor_interval"
 """Of the trainer's configuration, and keywords of ``Tracking``."""
-ATTRIBUTE = "_accelmetrics"
+ATTRIBUTE, FLEET = "_accelmetrics", "_accelmetrics_fleet"
 LOGGED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "lr", "perf/total_num_tokens": "tokens"}
 """What of verl's numbers is which of a step's."""
+
+log = logging.getLogger("accelmetrics")
 
 _init, _log = Tracking.__init__, Tracking.log
 _finish: Callable[..., None] | None = getattr(Tracking, "finish", None)  # early releases have none
@@ -57,6 +62,9 @@ def _begin(
     if hook is not None:
         setattr(self, ATTRIBUTE, hook)
         hook.begin()
+        outcome = guarded(_all_nodes, self, hook)
+        if outcome.failure is not None:
+            guarded(log.warning, "verl: rows are of this node alone: %s", outcome.failure.detail)
 
 
 @functools.wraps(_log)
@@ -66,13 +74,28 @@ def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any
     if hook is not None:
         found = guarded(_numbers, data).value
         hook.run.step(step, **(found or {}))
-        data = {**data, **hook.row()}
+        fleet = getattr(self, FLEET, None)
+        data = {**data, **(hook.row() if fleet is None else fleet.row())}
     _log(self, data, step, *arguments, **options)
+
+
+def _all_nodes(self: Any, hook: RunHook) -> None:
+    """Have rows of Ray's other nodes too, where the program is connected to a cluster."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        from accelmetrics.integrations.ray import Fleet
+
+        fleet = Fleet(hook.run.monitor.interval, run=hook.run).start()
+        setattr(self, FLEET, fleet)
+        weakref.finalize(self, fleet.close)
 
 
 def _end(self: Any, *arguments: Any, **options: Any) -> None:
     """End with the trainer's tracking, which is also finished where it could not be made."""
     hook: RunHook | None = getattr(self, ATTRIBUTE, None)
+    fleet = getattr(self, FLEET, None)
+    if fleet is not None:
+        fleet.close()
     if hook is not None:
         hook.end()
     if _finish is not None:

@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, reload
@@ -50,6 +51,7 @@ class StandIn:
     def __init__(self) -> None:
         self.connected = True
         self.alive = {"a" * 8: "head", "b" * 8: "node"}
+        self.told = defaultdict[str, dict[str, Any]](lambda: {"NodeManagerAddress": "192.0.2.1", "Resources": {"GPU": 4.0}})
         self.actors: dict[str, Any] = {}
         self.killed: list[str] = []
         self.broken: dict[str, Exception] = {}
@@ -57,7 +59,7 @@ class StandIn:
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
-            {"NodeID": node_id, "Alive": name != "", "NodeManagerHostname": name, "NodeManagerAddress": "192.0.2.1"}
+            {"NodeID": node_id, "Alive": name != "", "NodeManagerHostname": name, **self.told[node_id]}
             for node_id, name in self.alive.items()
         ]
 
@@ -115,14 +117,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "a" * 8),
     )
     exceptions, util, strategies = ModuleType("ray.exceptions"), ModuleType("ray.util"), ModuleType("ray.util.scheduling_strategies")
+    groups = ModuleType("ray.util.placement_group")
+    groups.__dict__.update(placement_group_table=dict)
     exceptions.__dict__.update(ActorDiedError=ActorDiedError, ActorUnschedulableError=ActorUnschedulableError)
     strategies.__dict__.update(NodeAffinitySchedulingStrategy=lambda node_id, soft: SimpleNamespace(node_id=node_id, soft=soft))
-    for module in (package, exceptions, util, strategies):
+    for module in (package, exceptions, util, strategies, groups):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     yield made
     for name in list(made.actors):
         made.end(name)
-    sys.modules.pop("accelmetrics.integrations.ray", None)
+    for name in ("ray", "ray_allocation"):
+        sys.modules.pop(f"accelmetrics.integrations.{name}", None)
 
 
 @pytest.fixture
@@ -196,6 +201,15 @@ def test_a_lost_node_costs_itself(fleet: Any, cluster: StandIn) -> None:
     assert all(name.count("/") == 1 for name in fleet.row())
     cluster.alive.update({"c" * 8: "node", "d" * 8: "node"})
     until(fleet, lambda: fleet.nodes == {"head": "", "node": "", "node-dddddddd": ""})
+
+
+def test_a_node_that_offers_no_device_has_no_actor(integration: Any, cluster: StandIn) -> None:
+    """Unless none offers any."""
+    cluster.told["a" * 8] = {"NodeManagerAddress": "192.0.2.1", "Resources": {"CPU": 8.0}}
+    with integration.Fleet(0.01, backends=[gpu()], share=None) as fleet:
+        until(fleet, lambda: fleet.nodes == {"node": ""})
+        cluster.told["b" * 8] = cluster.told["a" * 8]
+        until(fleet, lambda: fleet.nodes == {"node": "", "head": ""})
 
 
 def test_an_actor_that_was_killed_is_made_again(fleet: Any, cluster: StandIn) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -115,3 +117,54 @@ def test_loading_it_twice_replaces_once(tracking: Any) -> None:
     it.log({}, step=1)
     assert len(it.logged) == 1
     assert tracking.supported_backend.count("accelmetrics") == 1
+
+
+class Fleet:
+    """As the one of Ray: rows of two nodes."""
+
+    closed: ClassVar[list[float]] = []
+
+    def __init__(self, interval: float, run: Any) -> None:
+        self.interval, self.run = interval, run
+
+    def start(self) -> Fleet:
+        return self
+
+    def row(self) -> dict[str, float]:
+        return {**self.run.row(), "system/node-1/gpu.0.powerWatts": 200.0}
+
+    def close(self) -> None:
+        self.closed.append(self.interval)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_rows_of_all_nodes_of_a_cluster(connected: bool, tracking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the program is connected to one; it ends with the tracking."""
+    ray, ours = ModuleType("ray"), ModuleType("accelmetrics.integrations.ray")
+    ray.__dict__.update(is_initialized=lambda: connected)
+    ours.__dict__.update(Fleet=Fleet)
+    for module in (ray, ours):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(Fleet, "closed", [])
+    it = tracking("project", "experiment", config=ON)
+    read(it)
+    it.log({"loss": 1.0}, 1)
+    assert "system/gpu.0.powerWatts" in it.logged[0][0]
+    assert ("system/node-1/gpu.0.powerWatts" in it.logged[0][0]) == connected
+    del it
+    gc.collect()
+    assert Fleet.closed == ([0.01] if connected else [])
+
+
+def test_a_ray_that_cannot_be_used_is_told(tracking: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """And rows are of this node alone."""
+    ray = ModuleType("ray")
+    ray.__dict__.update(is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "accelmetrics.integrations.ray", None)
+    with caplog.at_level(logging.WARNING, "accelmetrics"):
+        it = tracking("project", "experiment", config=ON)
+    assert caplog.text.count("rows are of this node alone") == 1
+    read(it)
+    it.log({"loss": 1.0}, 1)
+    assert "system/gpu.0.powerWatts" in it.logged[0][0]

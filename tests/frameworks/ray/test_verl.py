@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.frameworks.programs import EXAMPLES, train
+from tests.frameworks.ray.clusters import run_beside_ray
 from tests.support.waiting import HANG
 
 OTHER_RELEASES = ("0.6.1", "0.8.0")
@@ -135,3 +136,23 @@ def test_a_tracking_that_cannot_be_made(tmp_path: Path) -> None:
     ended = train(tmp_path, f"{PROGRAM}track('no such logger', {CONFIGURED})")
     assert ended.status == 1 and "no such logger is not supported" in ended.err, ended.said
     assert "AttributeError" not in ended.err
+
+
+def test_rows_of_all_nodes_of_a_cluster(tmp_path: Path) -> None:
+    """Two of them: the trainer's own, and the other by an actor, which ends with the tracking."""
+    code = f"""
+made, _ = cluster()
+ray.init(address=made.address)
+from verl.utils.tracking import Tracking
+tracking = Tracking("project", "experiment", ["file"], {CONFIGURED})
+fleet = tracking._accelmetrics_fleet
+wait_for(lambda: list(fleet.nodes.values()) == [""])
+tracking.log({{"actor/pg_loss": 1.0}}, step=1)
+tracking.finish()
+wait_for(lambda: all(one["State"] == "DEAD" for one in ray._private.state.actors().values()))
+"""
+    ended = run_beside_ray(tmp_path, code)
+    assert ended.status == 0, ended.said
+    (row,) = rows(tmp_path)
+    assert "system/gpu.1.powerWatts" in row
+    assert len([name for name in row if name.endswith("/gpu.1.powerWatts")]) == 2
