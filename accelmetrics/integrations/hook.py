@@ -68,6 +68,8 @@ class RunHook:
         if self._given is None and self.run.rank is None and not self.run.monitor.running:
             self._options = {**self._options, "labels": {"rank": str(rank), **(self._options.get("labels") or {})}}
             self._own = training(**self._options)
+            if self._closing is not None:  # that of the run before, which has ended
+                self._closing.detach()
 
     def contain(self, call: Callable[..., object], *arguments: object) -> None:
         """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""

@@ -26,8 +26,10 @@ def test_a_callback_that_is_used_again_and_again_is_ended_once(monkeypatch: pyte
     for _ in range(5):
         hook.begin()
         hook.end()
+    hook.place(3)
+    assert hook.run.rank == 3
     hook.begin()
-    of_hook = [each for each in finalizers if (found := each.peek()) is not None and found[0] is hook]
+    of_hook = [each for each in finalizers if (each.peek() or [None])[0] is hook]
     assert len(of_hook) == 1
     monitor = hook.run.monitor
     assert monitor.running
