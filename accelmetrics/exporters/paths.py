@@ -25,12 +25,13 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def followed(path: Path) -> Path:
-    """Return where an absolute path leads.
+    """Return where a path leads, as an absolute one.
 
     Raises:
         PermissionError: On the way is another user's link, or at its end another user's file, in a folder that all may write to.
         OSError: It cannot be looked up.
     """
+    path = path.absolute()
     at, rest, links = Path(path.anchor), list(path.parts[:0:-1]), 0
     while rest:
         name = rest.pop()

@@ -174,6 +174,16 @@ def test_a_prolog_never_fails(action: str, variables: dict[str, str], said: str,
     assert said in one_line(done.stderr)
 
 
+def test_folders_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's file lies in the folder that is named, and its Epilog finds it there."""
+    monkeypatch.chdir(tmp_path)
+    given = environment(SLURM_JOB_ID="3", SLURM_JOB_GPUS="0")
+    assert call("job", "begin", "--jobs", "jobs", env=given).stderr == ""
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.json")] == [Path("jobs/3.json")]
+    assert "no summary of job 3" in one_line(call("job", "end", "--jobs", "jobs", "--summaries", "summaries", env=given).stderr)
+    assert not list(tmp_path.rglob("*.json"))
+
+
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     """Likewise, in a process of its own."""
     (tmp_path / "file").write_text("")

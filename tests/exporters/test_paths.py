@@ -190,6 +190,8 @@ def test_links_are_followed_as_the_system_does(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "a" / "up").symlink_to("b/../../a")
     (tmp_path / "abs").symlink_to(tmp_path / "a" / "up")
     assert followed(tmp_path / "abs" / "b" / "new") == (tmp_path / "abs" / "b" / "new").resolve() == tmp_path / "a" / "b" / "new"
+    monkeypatch.chdir(tmp_path)
+    assert followed(Path("abs/b/new")) == tmp_path / "a" / "b" / "new"
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(OSError, match="symbolic links"):
         followed(tmp_path / "circle")
