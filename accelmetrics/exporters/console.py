@@ -1,5 +1,6 @@
 """A line for every record, for people: ``GPU Monitor - GPU0: 85.2%/76.3% | GPU1: 0.0%/2.5%`` (utilisation/memory in use).
 
+What rules find stands behind it while it lasts: ``| ! 2 findings: hot gpu.0, hot gpu.1``.
 On a terminal it can be a table instead that is drawn in place; elsewhere a record is one line.
 """
 
@@ -13,11 +14,14 @@ from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 
 if TYPE_CHECKING:
+    from accelmetrics.schemas.finding import Findings
     from accelmetrics.schemas.record import Record
     from accelmetrics.schemas.snapshot import Snapshot
 
 Style = Literal["line", "table"]
 STYLES = get_args(Style)
+MOST_FINDINGS = 3
+"""Findings that a line names; the others are counted."""
 
 
 class ConsoleExporter:
@@ -71,7 +75,7 @@ class ConsoleExporter:
 
             self._live.update(table(record.snapshot, width=self._live.console.width), refresh=True)
             return
-        print(line(record.snapshot), file=stream, flush=True)
+        print(line(record.snapshot) + _found(record.findings), file=stream, flush=True)
 
     def flush(self) -> None:
         """Return at once: every record is printed when it comes."""
@@ -98,6 +102,15 @@ def line(snapshot: Snapshot) -> str:
         return f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True)) + silent
     metrics = snapshot.metrics
     return f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}{silent}"
+
+
+def _found(findings: Findings) -> str:
+    """Format what lasts, the gravest first."""
+    names = [f"{finding.rule} {finding.key}".rstrip() for finding in findings]
+    if not names:
+        return ""
+    more = f", and {len(names) - MOST_FINDINGS} more" if len(names) > MOST_FINDINGS else ""
+    return f" | ! {len(names)} finding{'' if len(names) == 1 else 's'}: {', '.join(names[:MOST_FINDINGS])}{more}"
 
 
 def _percent(value: float | None) -> str:

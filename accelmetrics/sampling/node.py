@@ -44,6 +44,8 @@ PATIENCE = 3.0
 """Seconds for another process to answer, beyond what its reading may take."""
 RETRY = 30.0
 """Seconds after which a process that reads for itself looks again for others."""
+NO_JOB = "nothing says that this process is one of a job: no SLURM_JOB_ID, TORCHELASTIC_RUN_ID, RAY_JOB_ID, MASTER_ADDR with MASTER_PORT"
+"""Why a process reads for itself that no launcher started."""
 FIRST_PAUSE, LAST_PAUSE = 0.002, 0.05
 """Seconds between two attempts to find the process that reads: doubled from the first to the last."""
 FLUSH = 0.2
@@ -422,7 +424,7 @@ class NodeSampler:
         if not alone and self._find_daemon(until):
             return
         if not self._job:
-            raise NotSharedError("")
+            raise NotSharedError(NO_JOB)
         if alone:
             raise NotSharedError("backends that are objects are read by the process that has them alone")
         meeting = Meeting(self._job)
@@ -536,7 +538,7 @@ class NodeSampler:
         self._retry_at = time.monotonic() + RETRY
         if self._alone is None:
             self._alone = Sampler(**self._options)
-        if why:
+        if why != NO_JOB:  # which is as usual
             self._tell(why, "this process reads for itself")
         return self._alone
 

@@ -14,6 +14,7 @@ from accelmetrics.exporters.console import ConsoleExporter, line
 from accelmetrics.exporters.device_table import GAP, HotLimits, Trail, height, host_line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
+from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -75,6 +76,24 @@ def test_a_line_for_every_record() -> None:
     exporter.flush()
     exporter.close()
     assert stream.getvalue() == f"{LINE}\n{LINE}\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (["hot"], "1 finding: hot gpu.0"),
+        (["hot", "leak"], "2 findings: hot gpu.0, leak gpu.1"),
+        (["hot", "leak", "xid", "hang", "throttled"], "5 findings: hot gpu.0, leak gpu.1, xid gpu.2, and 2 more"),
+    ],
+)
+def test_what_rules_find_stands_behind_the_devices(found: list[str], said: str) -> None:
+    """For as long as it lasts."""
+    stream = io.StringIO()
+    exporter = ConsoleExporter(stream=stream)
+    current = tuple(Finding(rule, "warning", f"gpu.{key}", "", 1.0, 0.0, 1, None, "") for key, rule in enumerate(found))
+    exporter.export(record()._replace(findings=Findings(current)))
+    exporter.export(record())
+    assert stream.getvalue() == f"{LINE} | ! {said}\n{LINE}\n"
 
 
 def test_by_its_string(capsys: pytest.CaptureFixture[str]) -> None:

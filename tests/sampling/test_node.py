@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.sampling.channel import NodeChannel
-from accelmetrics.sampling.node import Meeting, NodeSampler, NotSharedError, job_key
+from accelmetrics.sampling.node import NO_JOB, Meeting, NodeSampler, NotSharedError, job_key
 from tests.sampling.node import job_environment, rank, serving
 from tests.simulators.nvml import NvmlSimulator, Process
 
@@ -313,7 +313,7 @@ def test_a_process_that_answers_nothing_is_not_waited_for(tmp_path: Path) -> Non
 def test_without_a_job_each_process_reads_for_itself_in_silence(tmp_path: Path) -> None:
     environment = {name: value for name, value in job_environment(tmp_path).items() if not name.startswith("MASTER_")}
     with rank(READY, environment) as program:
-        assert program.told() == ["alone", ""]
+        assert program.told() == ["alone", NO_JOB]
         assert program.end() == 0
         assert not program.errors
 
