@@ -174,6 +174,12 @@ def test_a_prolog_never_fails(action: str, variables: dict[str, str], said: str,
     assert said in one_line(done.stderr)
 
 
+def test_a_command_line_that_cannot_be_read() -> None:
+    """It is told as by every command: the scripts that slurmd runs end with 0 all the same."""
+    done = call("job", "end", "--wait", "long", env=environment(SLURM_JOB_ID="3"))
+    assert done.returncode == 2 and "argument --wait: 'long'" in one_line(done.stderr)
+
+
 def test_folders_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's file lies in the folder that is named, and its Epilog finds it there."""
     monkeypatch.chdir(tmp_path)
