@@ -322,8 +322,10 @@ class TumblingWindow(Window):
         Args:
             selection: What statistics are wanted of. Others are reckoned where an earlier call asked for them.
         """
-        if os.getpid() != self._pid:  # as for a window's results
+        if os.getpid() != self._pid:  # as for a window's results; what was read until then is part of a window of the parent
             self._pid, self._lock = os.getpid(), threading.RLock()
+            self._rows.clear()
+            self._aggregator = None
         with self._lock:
             if selection not in self._selections:
                 self._selections, self._columns = (*self._selections, selection), ((), (), [])

@@ -15,6 +15,7 @@ import accelmetrics
 from accelmetrics.testing import FakeBackend
 from tests.monitor.watching import HeldClock, gpus, returned, ticks
 from tests.sampling.node import job_environment
+from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.programs import Program
 
 
@@ -50,6 +51,18 @@ def test_each_reading_and_each_joule_is_part_of_one_row() -> None:
     for device in ("gpu.0", "gpu.1"):
         joules = [row.get(f"system/{device}.energyJoules") for row in rows]
         assert joules == [pytest.approx(300.0), pytest.approx(100.0), None, pytest.approx(400.0)]
+
+
+@needs_fork
+def test_a_forked_child_has_no_reading_of_its_parents_in_a_row() -> None:
+    """Workers that load data are forked: the joules of before are in the parent's next row, and in no other."""
+    clock = HeldClock()
+    with accelmetrics.training(backends=[counting(clock)], clock=clock, share=None) as run:
+        ticks(run.monitor, 1)
+        run.row()
+        go(run, clock, 3)
+        assert in_child(lambda: run.row() == {"system/readings": 0} == run.row()) == 0
+        assert run.row()["system/readings"] == 3
 
 
 def test_the_brief_row() -> None:
