@@ -10,7 +10,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
-from statistics import median
 
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import IN_ORDER
@@ -30,6 +29,16 @@ TORCH = "torch."
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
 JOBS = ("slurm.job.id", "ray.job.id", "k8s.pod.name", "torchrun.run.id")
 """Labels of a run that holds the devices it sees."""
+
+
+def median(numbers: Iterable[float]) -> float:
+    """Return the middle of numbers, of which there is one at least.
+
+    The standard library's module brings ``decimal`` and ``fractions`` along, which every program with a monitor would load.
+    """
+    ordered = sorted(numbers)
+    half, odd = divmod(len(ordered), 2)
+    return ordered[half] if odd else (ordered[half - 1] + ordered[half]) / 2
 
 
 class RuleInput:

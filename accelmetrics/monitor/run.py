@@ -312,7 +312,8 @@ class Run:
                 stream.put(None)
             steps = self.state.steps.take(self._meter, everything=True)
             known = self.state.findings.findings
-            findings = self.state.findings.judge_steps(steps)
+            # On the program's thread, where a last reading that is late may be judged at the same time.
+            findings = guarded(self.state.findings.judge_steps, steps).value or known
             if self.latest is not None and (steps or findings is not known):
                 self._put(self.latest, steps, findings)
         for delivery in tuple(self._deliveries.values()):

@@ -7,13 +7,12 @@ meant. State is kept of each process alone, of a bounded number of steps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from math import isfinite, sqrt
-from statistics import median, pvariance
+from math import fsum, isfinite, sqrt
 from typing import Generic, TypeVar
 
-from accelmetrics.monitor.measures import Names, RuleInput, Values, WindowSums
+from accelmetrics.monitor.measures import Names, RuleInput, Values, WindowSums, median
 from accelmetrics.schemas.record import Step, StepSource
 from accelmetrics.schemas.vitals import POWER, POWER_LIMIT, UTILIZATION
 
@@ -268,7 +267,7 @@ class LossDecline:
             percent = 100 / max(abs(before), 1e-12)
             decline = percent * (before - median(later))
             # That of a median is a quarter larger than that of a mean.
-            error = 1.25 * percent * sqrt((pvariance(earlier) + pvariance(later)) / parts)
+            error = 1.25 * percent * sqrt((_variance(earlier) + _variance(later)) / parts)
             if 2 * error <= max(self._unsure, decline):
                 found[key] = decline
         return found
@@ -408,3 +407,9 @@ class StepTime:
         if not new or self._all.count < self._least:
             return {}
         return {"": 100 * median(self._last) / median(self._all.means)}
+
+
+def _variance(numbers: Sequence[float]) -> float:
+    """Return the mean square of what numbers are from their mean."""
+    mean = fsum(numbers) / len(numbers)
+    return fsum((number - mean) ** 2 for number in numbers) / len(numbers)
