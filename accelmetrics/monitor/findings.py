@@ -30,7 +30,7 @@ GAP = 3.0
 FORGOTTEN = 600.0
 """Seconds after which what has not been read any more has no state: its finding is over."""
 PATIENCE = 10.0
-"""Seconds for which something must be missing before a rule is told to be unable to judge."""
+"""Seconds for which something must be missing before a rule is told to be unable to judge; one that fails is told at once."""
 MOST = 1024
 """Things that one rule keeps track of."""
 ENDED = 64
@@ -257,7 +257,7 @@ class _Lacks:
             before = self._found
             found = ((one[:-1], one) for one in self._of_rules(given))  # its words may count seconds
             self._found = {mark: before.get(mark, (one, given.at)) for mark, one in found}
-        told = tuple(one for one, since in self._found.values() if given.at - since >= PATIENCE)
+        told = tuple(one for one, since in self._found.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
         if told != self._told:
             self._told = told
         return self._told
