@@ -79,7 +79,8 @@ class Batch(NamedTuple):
 class NodeReader:
     """The actor of one node: reads the node's devices and keeps the readings until they are fetched.
 
-    Ray hides devices from actors that asked for none, so all of the node's are read. The processes of a job share one reading on each node.
+    Ray may hide devices from actors that asked for none, so all of the node's are read. The processes of a job share one reading on each
+    node.
 
     Args:
         interval: Seconds between two readings.

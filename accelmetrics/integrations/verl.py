@@ -56,7 +56,7 @@ def _begin(
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
     wanted = asked.get(ENABLE, trainer.get(ENABLE, NAME in names))
     interval = asked.get(INTERVAL, trainer.get(INTERVAL))
-    # Ray hides the devices from the actor in which this runs: it uses none itself, and the node's are the job's.
+    # Ray may hide the devices from the actor in which this runs: it uses none itself, and the node's are the job's.
     hook = RunHook(visible=False, **({} if interval is None else {"interval": interval})) if wanted else None
     _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
     if hook is not None:
