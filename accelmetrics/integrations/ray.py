@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -288,11 +288,11 @@ class Fleet:
         nodes, self._nodes = self._nodes, {}
         for node_id, node in nodes.items():
             if node.made and ray.is_initialized():
-                guarded(lambda name: ray.kill(ray.get_actor(name, self._namespace)), f"{NAME}{node_id}")
+                guarded(lambda name: _connected(ray.kill)(_connected(ray.get_actor)(name, self._namespace)), f"{NAME}{node_id}")
 
     def _scan(self) -> None:
         """Take up nodes that are new, and drop those that are gone; where some offer devices, the others are left alone."""
-        self._here = ray.get_runtime_context().get_node_id()
+        self._here = _connected(ray.get_runtime_context)().get_node_id()
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         alive = {node_id: told for node_id, told in alive.items() if devices_among(told["Resources"])} or alive
         if self._run is not None:
@@ -316,11 +316,11 @@ class Fleet:
                 waited[node.pending] = node
         if not waited:
             return
-        ready, late = ray.wait(list(waited), num_returns=len(waited), timeout=min(self._interval, LONGEST_WAIT))
+        ready, late = _connected(ray.wait)(list(waited), num_returns=len(waited), timeout=min(self._interval, LONGEST_WAIT))
         for answer in ready:
             node = waited[answer]
             node.pending = None
-            outcome = guarded(ray.get, answer)
+            outcome = guarded(_connected(ray.get), answer)
             self._settle(node, outcome.error, now)
             if outcome.value is not None:
                 node.add(outcome.value)
@@ -340,7 +340,7 @@ class Fleet:
         if node.actor is None:
             name = f"{NAME}{node_id}"
             try:
-                node.actor = ray.get_actor(name, self._namespace)
+                node.actor = _connected(ray.get_actor)(name, self._namespace)
             except ValueError:  # there is none
                 options = {"num_cpus": 0, "max_restarts": -1, "name": name, "namespace": self._namespace, "get_if_exists": True}
                 strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -356,6 +356,12 @@ class Fleet:
         if mark not in self._told:
             self._told.add(mark)
             guarded(log.warning, "fleet: %s", words)
+
+
+def _connected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of Ray's without the part that begins a cluster of its own where the program has just ended Ray."""
+    inner: Callable[..., Any] = getattr(function, "__wrapped__", function)
+    return inner
 
 
 def _reading(interval: float, options: Mapping[str, Any]) -> TrainingRun:

@@ -29,9 +29,12 @@ fleet = Fleet(interval=0.2).start()
 tell("unconnected", fleet.row())
 ray.init(address=made.address)
 wait_for(lambda: len(fleet.nodes) == 2 and not any(fleet.nodes.values()))
-here, there = sorted(fleet.nodes, key=len)  # of one machine, so that the second has a longer name
 row = {}
-wait_for(lambda: row.update(fleet.row()) or (of(row, name="energyJoules") and of(row, f"{there}/", "energyJoules")))
+# Both are of one machine: either may have its name, and the other a longer one.
+wait_for(
+    lambda: row.update(fleet.row())
+    or (of(row, name="energyJoules") and any(of(row, f"{node}/", "energyJoules") for node in fleet.nodes))
+)
 tell("both", row)
 tell("statistics", list(fleet.row("x", keys="powerWatts", stats=["max", "p95"])))
 
