@@ -108,8 +108,7 @@ ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, _temp_dir=sys.argv[1])
 ray.get(TaskRunner.remote().run.remote(), timeout=200)
 ray.shutdown()
 """
-    short = Path(f"/tmp/r{abs(hash(tmp_path)) % 10**6}")  # Ray's sockets lie below, and their paths must be short
-    ended = train(tmp_path, PROGRAM + code, str(short), RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    ended = run_beside_ray(tmp_path, PROGRAM + code)
     assert ended.status == 0, ended.said
     assert {"system/gpu.0.powerWatts", "system/gpu.1.powerWatts"} <= rows(tmp_path)[-1].keys()
 
