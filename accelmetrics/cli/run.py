@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace, command: list[str], signals: Signals, chos
         with watching.window("command") as window:
             ended = child.attend(signals, draw, row.release)
     finally:
-        row.release()
+        row.close()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)
     stats = _stats(command, ended, watching, window)

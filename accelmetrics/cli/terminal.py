@@ -7,17 +7,20 @@ screen or none of it: neither keeps one row of a terminal that another program w
 from __future__ import annotations
 
 import fcntl
+import marshal
 import os
 import re
 import select
 import struct
+import subprocess
 import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
@@ -29,12 +32,15 @@ SAVE, RESTORE = "\x1b7", "\x1b8"
 DOWN, UP = "\x1bD", "\x1b[A"
 """One row; down from the last one, everything scrolls up."""
 PLAIN = "\x1b[0m"
+GIVE_BACK = f"{SAVE}{PLAIN}\x1b[r\x1b[9999;1H\x1b[2K{RESTORE}"
+"""All rows scroll again, and the last one is empty, whichever that is: terminals go no further than to their last row."""
 FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
 CHUNK = 256
 ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)
 """What arrow, function and Alt keys send: none of it is a key that is asked for."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
+GUARD = str(Path(__file__).with_name("terminal_guard.py"))
 
 
 def capable(descriptor: int) -> bool:
@@ -109,6 +115,53 @@ def keyboard() -> Iterator[Callable[[float], str]]:
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
+class TerminalGuard:
+    """A process that changes a terminal back where this one is killed before it could (``terminal_guard.py``). It lives until then.
+
+    Where none can be started the terminal stays as it was left, as any program leaves it that is killed.
+
+    Args:
+        screen: The terminal that is drawn on.
+        keys: The one that keys are read from.
+    """
+
+    def __init__(self, screen: int, keys: int) -> None:
+        self._streams = screen, keys
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def expect(self, text: str, sizes: tuple[bytes, bytes] | None = None, modes: tuple[list[Any], list[Any]] | None = None) -> None:
+        """Say what changes the terminal back: before it is changed, and again when that is another thing.
+
+        Args:
+            text: What is written to it.
+            sizes: As it is, and as it was.
+            modes: As they are, and as they were.
+        """
+        with suppress(OSError):
+            if self._process is None:
+                screen, keys = self._streams
+                script = [sys.executable, "-I", "-S", GUARD]
+                self._process = subprocess.Popen(script, stdin=subprocess.PIPE, stdout=screen, stderr=keys, start_new_session=True)
+            self._tell({"text": text.encode(), "sizes": sizes, "modes": modes})
+
+    def relax(self) -> None:
+        """Say that nothing has to be changed back."""
+        self._tell(None)
+
+    def close(self) -> None:
+        """End it: the terminal is as it was."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _tell(self, what: dict[str, Any] | None) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it was killed
+                self._process.stdin.write(marshal.dumps(what))
+                self._process.stdin.flush()
+
+
 class Size(NamedTuple):
     """Of a terminal, as it says itself and as programs on it are told.
 
@@ -131,6 +184,11 @@ class Size(NamedTuple):
         """
         return self._replace(rows=self.rows + more, height=self.height ^ 1)
 
+    @property
+    def packed(self) -> bytes:
+        """As the system has it."""
+        return struct.pack("HHHH", *self)
+
 
 class LastRow:
     """The last row of a terminal that another program writes to, kept out of that program's way.
@@ -144,6 +202,7 @@ class LastRow:
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = -1 if descriptor is None else descriptor
+        self._guard = TerminalGuard(self._descriptor, self._descriptor)
         self._told: Size | None = None
         self._content: object = None
         self._usable = descriptor is not None and capable(descriptor) and os.environ.get(MARK) != terminal_number(descriptor)
@@ -182,9 +241,15 @@ class LastRow:
         with suppress(OSError):
             size = read_size(self._descriptor)
             full = told.with_rows(1) if size == told else size
-            self._send(f"{SAVE}\x1b[{full.rows};1H{PLAIN}\x1b[2K\x1b[r{RESTORE}")
+            self._send(GIVE_BACK)
             if full != size:
                 _write_size(self._descriptor, full)
+        self._guard.relax()
+
+    def close(self) -> None:
+        """Give the row back for good."""
+        self.release()
+        self._guard.close()
 
     def _reserved(self) -> Size | None:
         """Take the row, again where the window has another size now; return the size that the program is told, None without room."""
@@ -195,6 +260,7 @@ class LastRow:
         if size.rows < FEWEST_ROWS or size.columns < FEWEST_COLUMNS:
             return None
         told = size.with_rows(-1)
+        self._guard.expect(GIVE_BACK, (told.packed, size.packed))
         self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told.rows}r{RESTORE}")
         _write_size(self._descriptor, told)
         self._told = told
@@ -226,4 +292,4 @@ def read_size(descriptor: int) -> Size:
 
 
 def _write_size(descriptor: int, size: Size) -> None:
-    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *size))
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, size.packed)

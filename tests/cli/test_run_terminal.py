@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from accelmetrics.cli.run import live_line
@@ -281,6 +282,39 @@ def test_a_signal_ends_it_with_the_terminal_whole(busy: NvmlSimulator) -> None:
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.end() == 143
         assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)
+
+
+def test_a_kill_leaves_a_cleared_line_at_most(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """All rows scroll again, the terminal has its whole size, and nothing of ours is left running."""
+    with shell(env=busy.environment()) as terminal:
+        terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- sh -c 'echo $PPID > {tmp_path}/pid; exec sleep 3600'\r")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        watching = psutil.Process(int((tmp_path / "pid").read_text()))
+        (command,) = (one for one in watching.children() if one.name() == "sleep")
+        (guard,) = (one for one in watching.children() if "terminal_guard.py" in " ".join(one.cmdline()))
+        watching.kill()
+        terminal.until("Killed")
+        terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls, terminal.lines[-1]) == ((24, 100), True, ""))
+        wait_for(lambda: not guard.is_running())
+        terminal.type("stty size; seq 60\r")
+        terminal.until(lambda: terminal.lines[-2:] == ["60", "$"])
+        assert "24 100" in terminal.everything
+        assert terminal.lines[:-1] == [str(number) for number in range(38, 61)]
+        command.kill()
+
+
+def test_a_kill_while_the_command_is_stopped_changes_nothing(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """The shell has the terminal then, which was given back."""
+    with shell(env=busy.environment()) as terminal:
+        terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- sh -c 'echo $PPID > {tmp_path}/pid; sleep 3600'\r")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.type("\x1a")
+        terminal.until("Stopped")
+        before = len(terminal.raw)
+        terminal.type(f"kill -9 $(cat {tmp_path}/pid); wait; clear; stty size\r")
+        terminal.until("^24 100$")
+        assert b"\x1b[9999" not in terminal.raw[before:]
+        terminal.type("kill -9 %1\r")
 
 
 def test_devices_take_turns_where_they_do_not_fit() -> None:
