@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
+from accelmetrics.dialects.steps import source_labels
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
@@ -191,8 +192,8 @@ def measurements(record: Record) -> Iterator[Point]:
     latest: dict[StepSource, dict[str, Number]] = {}
     for step in record.steps:
         latest.setdefault(step.source, {}).update(step.values if step.step is None else {**step.values, "step": step.step})
-    for (rank, node), values in latest.items():
-        labels = {} if rank is None else {"rank": str(rank), **({"node": node} if node else {})}
+    for source, values in latest.items():
+        labels = source_labels(source)
         for name, value in values.items():
             yield Point(
                 f"training_{label_name(name)}", value, labels, "gauge", "", "The number that the program logged last under this name."

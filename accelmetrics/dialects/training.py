@@ -11,13 +11,12 @@ they are absent where it does not use PyTorch, and never the driver's figures, w
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
+from accelmetrics.dialects.steps import StepCounts
 from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
-from accelmetrics.schemas.record import Record, Step, in_json
+from accelmetrics.schemas.record import Record, in_json
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import processors
 
@@ -77,16 +76,12 @@ STEP_FIELDS = {
 ALLOCATOR_FIELDS = {"memory_allocated_mb": ALLOCATED, "memory_reserved_mb": RESERVED}
 """And behind those: PyTorch's, over the devices that the program uses it on."""
 
-STEPS, DURATION, ALLOCATION = "training_steps_total", "training_step_duration_seconds", "memory_allocation_mb"
+ALLOCATION = "memory_allocation_mb"
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the durations' histogram, in seconds."""
 INDEX = "gpu_index"
 
-_MEANINGS = {
-    STEPS: "Training steps since the monitor saw the first one.",
-    DURATION: "Duration of a training step.",
-    ALLOCATION: "Memory that PyTorch's allocator holds for tensors, observed at every reading, in MiB.",
-}
+_HELD = "Memory that PyTorch's allocator holds for tensors, observed at every reading, in MiB."
 
 
 class Training(Dialect):
@@ -99,11 +94,8 @@ class Training(Dialect):
     def __init__(self) -> None:
         self._table = DialectTable(GAUGES)
         self._latest: Snapshot | None = None
-        self._step: int | None = None
-        self._steps = 0
+        self._steps = StepCounts(BUCKETS)
         self._logged: dict[str, Number] = {}
-        self._durations = [0] * (len(BUCKETS) + 1)
-        self._seconds = 0.0
         self._allocated: dict[str, Distribution] = {}
 
     def points(self, record: Record) -> Iterator[Point]:
@@ -111,7 +103,8 @@ class Training(Dialect):
         if record.snapshot is not self._latest:
             self._latest = record.snapshot
             for step in record.own_steps:
-                self._count_step(step)
+                self._steps = self._steps.after(step)
+                self._logged.update(step.values)
             for device, value in allocator(record.snapshot, ALLOCATED).items():
                 before = self._allocated.get(device, Distribution(0, 0.0))
                 self._allocated[device] = Distribution(before.observations + 1, before.total + convert(value, "By", "MiBy"))
@@ -120,25 +113,9 @@ class Training(Dialect):
         for name, (logged, meaning) in LOGGED.items():
             if (number := _logged(self._logged, logged)) is not None:
                 yield Point(name, number, {}, "gauge", "1", meaning)
-        if self._steps:
-            yield Point(STEPS, self._steps, {}, "counter", "1", _MEANINGS[STEPS])
-        if observed := sum(self._durations):
-            durations = Distribution(observed, self._seconds, tuple(zip(BUCKETS, accumulate(self._durations), strict=False)))
-            yield Point(DURATION, durations.mean, {}, "histogram", "s", _MEANINGS[DURATION], durations)
+        yield from self._steps.points({})
         for device, held in self._allocated.items():
-            yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _MEANINGS[ALLOCATION], held)
-
-    def _count_step(self, step: Step) -> None:
-        """Count a step; one that is not numbered, or with which a program begins to count anew, is one step more."""
-        before, number = self._step, step.step
-        advanced = 1 if before is None or number is None or number < before else number - before
-        self._steps += advanced
-        self._step = before if number is None else number
-        self._logged.update(step.values)
-        duration = step.values.get("step_seconds")
-        if duration is not None and advanced:
-            self._durations[bisect_left(BUCKETS, duration)] += advanced
-            self._seconds += duration * advanced
+            yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _HELD, held)
 
 
 def _logged(values: Mapping[str, Number], name: str) -> Number | None:

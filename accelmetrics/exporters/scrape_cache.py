@@ -23,6 +23,7 @@ from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, largest_uses, measurements, process_points
 from accelmetrics.dialects.registry import dialect as dialect_of
+from accelmetrics.dialects.steps import StepCounts, step_points
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource
 
@@ -62,6 +63,7 @@ class _Latest(NamedTuple):
         written: Texts by form, and whether packed.
         points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
         of_processes: By number, what is known of whose the processes are.
+        steps: By process, what its steps come to, for our own names.
     """
 
     record: Record | None
@@ -70,6 +72,7 @@ class _Latest(NamedTuple):
     written: dict[tuple[tuple[str, ...], bool], bytes]
     points: tuple[Point, ...] | None = None
     of_processes: Mapping[int, Mapping[str, str]] = NO_PROCESS_LABELS
+    steps: Mapping[StepSource, StepCounts] = {}
 
 
 class ScrapeCache:
@@ -156,12 +159,16 @@ class ScrapeCache:
     def _serve(self, record: Record, whose: Mapping[int, Mapping[str, str]]) -> None:
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
         counted = tuple(self._measured(record)) if self._dialect.counting else None
+        steps = dict(self._latest.steps)
+        if self._dialect is PROMETHEUS and record.snapshot is not self._latest.history.latest:
+            for step in record.steps:
+                steps[step.source] = steps.get(step.source, StepCounts()).after(step)
         for step in record.steps:  # of each process one step that holds the last value of each name
             last = self._steps.get(step.source, step)
             number = last.step if step.step is None else step.step
             self._steps[step.source] = step._replace(step=number, values={**last.values, **step.values})
         record = record._replace(steps=tuple(self._steps.values()))
-        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted, whose)
+        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted, whose, steps)
 
     def forget(self) -> None:
         """Go back to the state before the first record."""
@@ -199,6 +206,7 @@ class ScrapeCache:
         if latest.record is not None and fresh:
             found = self._measured(latest.record) if latest.points is None else latest.points
             yield from (point for point in found if not point.name.startswith(self._left_out))
+            yield from step_points(latest.steps)  # after what was logged: a program's own number of that name keeps its series
             yield from process_points(latest.record.snapshot, self._processes, latest.of_processes)
 
     def _is_fresh(self, latest: _Latest) -> bool:
