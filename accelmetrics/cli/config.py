@@ -9,10 +9,10 @@ from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
-from accelmetrics.cli.text import aligned
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.settings import Option, Setting
 from accelmetrics.schemas.errors import HIDDEN, UnknownNameError, without_secrets
+from accelmetrics.schemas.text import aligned
 
 HEAD = ("OPTION", "VALUE", "FROM", "FOR")
 EXAMPLES = """\

@@ -95,7 +95,7 @@ def _end(options: Namespace, out: Stdout) -> None:
     if options.json:
         out.write(json.dumps(found) + "\n")
         return
-    from accelmetrics.cli.summaries import of_job
+    from accelmetrics.views.summaries import of_job
 
     out.write(of_job(found))
 

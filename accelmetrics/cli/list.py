@@ -7,8 +7,9 @@ from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
-from accelmetrics.cli.text import aligned, quantity
+from accelmetrics.cli.text import quantity
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import aligned
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."

@@ -8,9 +8,9 @@ from argparse import Namespace
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, checked, console, exporters, log, monitor, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, WriteError
-from accelmetrics.cli.summaries import of_window
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.views.summaries import of_window
 
 FAST = 0.5
 """Seconds: an interval below which a source may be unable to keep up."""

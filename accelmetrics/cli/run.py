@@ -21,7 +21,6 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
 from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_losses, tell_sources
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
-from accelmetrics.cli.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
@@ -30,6 +29,7 @@ from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import cells, clipped
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
+from accelmetrics.views.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 
 STOP_SECONDS = 0.85
 """For the last reading, and again for what exporters have queued: the command's status is not kept waiting."""

@@ -7,10 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from accelmetrics.schemas.text import cells, printable
+from accelmetrics.schemas.text import GAP, aligned, printable
 
-GAP = 2
-"""Spaces between two columns."""
 LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
 """Units that are written otherwise than the catalogue spells them."""
 SCALED = {"By": "", "By/s": "/s"}
@@ -22,23 +20,6 @@ def wrapped(text: str, width: int, indent: str) -> list[str]:
     """Return a text on lines of at most so many columns, each indented; only a longer word is longer. Shown as ``printable`` has it."""
     words = printable(" ".join(text.split()))
     return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
-    """Return rows with their columns below each other. Cells are shown as ``printable`` has them.
-
-    Args:
-        rows: The cells; every row has as many.
-        indent: What stands before each row.
-        numeric: Whether all columns but the first are flush right.
-    """
-    columns = []
-    for place, found in enumerate(zip(*rows, strict=True)):
-        column = list(map(printable, found))
-        widest = max(map(cells, column))
-        padded = ((cell, " " * (widest - cells(cell))) for cell in column)
-        columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
-    return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str]], as_json: bool) -> str:

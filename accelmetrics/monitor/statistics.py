@@ -172,13 +172,22 @@ class Accumulator:
         mean = self._weighted / self._seconds if self._seconds > 0 else self._plain / self.count
         # The sum of equal values divided by their time may miss them by a rounding.
         mean = self._clipped(mean)
-        p50 = p95 = p99 = self._max
-        if self._cells:
-            ranks = list(accumulate(self._times))
-            # In whole numbers: 0.95 times 180 is more than 171.
-            positions = [bisect_left(ranks, -(-percent * self.count // 100)) for percent in (50, 95, 99)]
-            p50, p95, p99 = (self._clipped(self._cells[position]) for position in positions)
+        p50, p95, p99 = self.quantiles(50, 95, 99)
         return Summary(self.count, mean, self._min, self._max, self.last, p50, p95, p99, self._seconds)
+
+    def quantiles(self, *percents: int) -> list[float]:
+        """Return what so many percent of the readings do not exceed; there must have been a reading."""
+        if not self._cells:
+            return [self._max] * len(percents)
+        ranks = list(accumulate(self._times))
+        # In whole numbers: 0.95 times 180 is more than 171.
+        return [self._clipped(self._cells[bisect_left(ranks, -(-percent * self.count // 100))]) for percent in percents]
+
+    def cells(self) -> list[tuple[float, int]]:
+        """Return the values, rising, each with how often it was read; within half a percent where there are many."""
+        if not self._cells:
+            return [(self._max, self.count)] if self.count else []
+        return [(self._clipped(cell), times) for cell, times in zip(self._cells, self._times, strict=True)]
 
     def seconds_above(self, threshold: float) -> float:
         """Return for how long the value was above a threshold."""
@@ -219,13 +228,15 @@ class WindowAggregator:
         before: The last reading before that: what lies between it and the next one is known by both.
         trailing: Whether a reading stands for the time since the one before, and not until the next one. Windows that follow each
             other from reading to reading then count each reading once, and all of the time.
+        across: Whether there are statistics over all devices too.
 
     Attributes:
         energy: By device key.
         readings: Rows taken.
     """
 
-    def __init__(self, begin: float, before: HistoryRow | None = None, trailing: bool = False) -> None:
+    def __init__(self, begin: float, before: HistoryRow | None = None, trailing: bool = False, across: bool = True) -> None:
+        self._members = _members if across else _no_members
         self.energy: dict[str, DeviceEnergy] = {}
         self.readings = 0
         self._trailing = trailing
@@ -261,6 +272,7 @@ class WindowAggregator:
     def following(self) -> WindowAggregator:
         """Return the statistics of the next window, which begins where the last reading was taken."""
         found = WindowAggregator(self._at, trailing=self._trailing)
+        found._members = self._members
         found._layout, found._known, found._last = self._layout, self._known, self._last
         found.energy = {key: held.following() for key, held in self.energy.items()}
         found._metrics = {key: held.following() for key, held in self._metrics.items()}
@@ -305,8 +317,8 @@ class WindowAggregator:
         self._layout = layout
         waits = not self._trailing
         self._metrics = {key: Accumulator(waits) for key in layout}
-        self._across = {f"{kind}.{name}": Accumulator(waits) for name in _members(layout) for kind in ACROSS}
-        self._known = {name: set(positions) for name, positions in _members(layout).items()}
+        self._across = {f"{kind}.{name}": Accumulator(waits) for name in self._members(layout) for kind in ACROSS}
+        self._known = {name: set(positions) for name, positions in self._members(layout).items()}
 
     def _fold(self, rows: Sequence[HistoryRow], end: float) -> None:
         """Take rows of the same keys with no gap between them, or the one after the end."""
@@ -347,8 +359,8 @@ class WindowAggregator:
             return
         for key in set(before).difference(layout):
             self._metrics[key].lose(lead)
-        for name, devices in _members(before).items():
-            now = _members(layout).get(name, {})
+        for name, devices in self._members(before).items():
+            now = self._members(layout).get(name, {})
             if devices.keys() != now.keys():
                 self._last[name] = {device: value for device, value in self._last.get(name, {}).items() if device in now}
                 for kind in ACROSS:
@@ -361,7 +373,7 @@ class WindowAggregator:
         reading. There is no sum where a device is missing.
         """
         found: dict[str, array[float]] = {}
-        for name, devices in _members(layout).items():
+        for name, devices in self._members(layout).items():
             known = self._known.setdefault(name, set())
             known.update(devices)
             last = self._last.setdefault(name, {})
@@ -392,3 +404,9 @@ class WindowAggregator:
 def _members(layout: Layout) -> dict[str, Mapping[str, int]]:
     """Return, by aggregated name, the column of each device that has it."""
     return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED}
+
+
+def _no_members(layout: Layout) -> dict[str, Mapping[str, int]]:
+    """Return no name: nothing is taken over all devices."""
+    del layout
+    return {}

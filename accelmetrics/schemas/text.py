@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+
+GAP = 2
+"""Spaces between two columns."""
 
 
 def printable(text: str) -> str:
@@ -27,3 +31,20 @@ def clipped(text: str, width: int) -> str:
         if room < 0:
             return text[:end] + "…"
     return text  # only marks over nothing
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
+    """Return rows with their columns below each other. Cells are shown as ``printable`` has them.
+
+    Args:
+        rows: The cells; every row has as many.
+        indent: What stands before each row.
+        numeric: Whether all columns but the first are flush right.
+    """
+    columns = []
+    for place, found in enumerate(zip(*rows, strict=True)):
+        column = list(map(printable, found))
+        widest = max(map(cells, column))
+        padded = ((cell, " " * (widest - cells(cell))) for cell in column)
+        columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
+    return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli.report import report
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import rfc3339
+from accelmetrics.views.report.making import run_report
 from tests.cli.test_report import START, record
 
 
 def of(seconds: Iterable[float], interval: float | None = None) -> dict[str, Any]:
     """What readings of a GPU at 600 W come to; the monitor's interval stands in them, where there is one."""
     status = None if interval is None else MonitorStatus(interval)
-    found = report(Record(record(second, {"gpu.0.powerWatts": 600.0}, gpus=1).snapshot, {}, (), status) for second in seconds)
+    found = run_report(Record(record(second, {"gpu.0.powerWatts": 600.0}, gpus=1).snapshot, {}, (), status) for second in seconds)
     assert found is not None
-    return found
+    return found.document
 
 
 def joules(found: dict[str, Any]) -> float:

@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.cli.text import aligned
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.summary import Summary
-from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.text import aligned, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -85,11 +84,11 @@ def of_window(window: Window, latest: Snapshot | None, title: str, seconds: floa
     rows: list[tuple[str, ...]] = [("", "util mean", "max", "memory mean", "max", "power mean", "max", "temp max", "energy")]
     for place in latest.identities if latest is not None else ():
         held = measured(summary, place.key)
-        cells = [_cell(held[name], part, unit, scale) for _, name, unit, scale in COLUMNS[:3] for part in ("mean", "max")]
+        cells = [cell_text(held[name], part, unit, scale) for _, name, unit, scale in COLUMNS[:3] for part in ("mean", "max")]
         heat, used = held["temperature_celsius"], energy.get(place.key)
-        rows.append((place.key, *cells, NONE if heat is None else f"{heat['max']:.0f}°C", _energy(used and used.joules)))
+        rows.append((place.key, *cells, NONE if heat is None else f"{heat['max']:.0f}°C", energy_text(used and used.joules)))
     host = {key: summary[key]._asdict() for key in HOST if key in summary}
-    table = aligned(rows, "  ", numeric=True) if len(rows) > 1 else _host(host, ("mean", "max"))
+    table = aligned(rows, "  ", numeric=True) if len(rows) > 1 else host_table(host, ("mean", "max"))
     return "\n".join((head, *table)) + "\n"
 
 
@@ -140,12 +139,12 @@ def of_job(summary: Plain) -> str:
     lines = [
         printable(f"job {summary['job_id']}{f' ({about})' if about else ''} on {summary['hostname']}: {held} for {lasted}"),
         f"  GPU hours: {', '.join(f'{_hours(summary[name])} {words}' for name, words in HOURS.items())}",
-        f"  energy: {_energy(summary['energy_joules'])}",
+        f"  energy: {energy_text(summary['energy_joules'])}",
     ]
     rows = [("", *(heading for heading, *_ in JOB_COLUMNS), "energy")]
     for device in summary["devices"]:
-        cells = (_cell(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
-        rows.append((device["device"], *cells, _energy(device["energy_joules"])))
+        cells = (cell_text(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
+        rows.append((device["device"], *cells, energy_text(device["energy_joules"])))
     return "\n".join((*lines, *aligned(rows, "  ", numeric=True))) + "\n"
 
 
@@ -153,126 +152,29 @@ def _hours(hours: float | None) -> str:
     return "unknown" if hours is None else f"{hours:.2f}"
 
 
-# Of a recording: views of the document that ``report`` makes
-
-
-def _hosts(report: Plain) -> str:
-    return ", ".join(host or "unknown host" for host in report["hosts"])
-
-
-def text(report: Plain) -> str:
-    """Return a report for people at a terminal."""
-    devices = report["devices"]
-    lines = [
-        f"{_hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, "
-        f"{_moment(report['begin'])} to {_moment(report['end'])}"
-    ]
-    if devices:
-        rows = [("", *(word for heading, *_ in COLUMNS for word in (f"{heading} mean", "max", "p95")), "energy", "samples")]
-        for key, device in devices.items():
-            cells = [_cell(device[name], part, unit, scale) for _, name, unit, scale in COLUMNS for part in ("mean", "max", "p95")]
-            rows.append((key, *cells, _energy(device["energy"] and device["energy"]["joules"]), str(device["samples"])))
-        lines += aligned(rows, "  ", numeric=True)
-    for key, device in devices.items():
-        lines += [f"{key} was throttled for {seconds:.1f} s: {reason}" for reason, seconds in device["throttled_seconds"].items()]
-    for gap in report["gaps"]:
-        what = f"{gap['seconds']:.1f} s" if gap["seconds"] >= 0 else f"the clock was set back by {-gap['seconds']:.1f} s"
-        lines.append(f"gap: {what} after {_moment(gap['after'])}")
-    for key, device in devices.items():
-        lines += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
-    lines += _findings(report)
-    lines += [_work(name, work) for name, work in report["work"].items()]
-    return "\n".join([*lines, *([] if devices else _host(report["host"], ("mean", "max", "p95")))]) + "\n"
-
-
-def _findings(report: Plain) -> list[str]:
-    """Return a line for each finding, and one for all rules that could not be judged for the same reason."""
-    lines = []
-    for one in report["findings"]:
-        about = f"{one['key']}, " if one["key"] else ""
-        until = f"to {_moment(one['until'])}" if one["until"] else "to the end"
-        lines.append(f"{one['severity']}: {one['rule']}, {about}{_moment(one['since'])} {until}: {printable(one['message'])}")
-    lacks: dict[tuple[str, ...], list[str]] = {}
-    for one in report["cannot_tell"]:
-        about = " ".join(filter(None, (one["stream"], ", ".join(one["keys"]))))
-        lacks.setdefault((about, one["reason"], one["detail"]), []).append(one["rule"])
-    for (about, reason, detail), rules in lacks.items():
-        words = f" ({printable(detail)})" if detail else ""
-        lines.append(f"not judged: {', '.join(rules)}{f' of {about}' if about else ''}: {reason}{words}")
-    return lines
-
-
-def markdown(report: Plain) -> str:
-    """Return a table with a column for each device and their mean, and what the work cost."""
-    devices = report["devices"].values()
-    moments = f"{_moment(report['begin'])} to {_moment(report['end'])}"
-    parts = [f"# {_hosts(report)}", "", f"{report['readings']} readings, {moments}.", ""]
-    heading = [f"| Metric | {' | '.join(report['devices'])} | Mean |", "| --- |" + " ---: |" * (len(devices) + 1)]
-    parts += heading if devices else ["No devices."]
-    for title, name, part, scale in (
-        ("Mean utilisation (%)", "utilization_percent", "mean", 1.0),
-        ("Mean memory used (GiB)", "memory_used_bytes", "mean", GIB),
-        ("Mean power (W)", "power_watts", "mean", 1.0),
-        ("Maximum temperature (°C)", "temperature_celsius", "max", 1.0),
-    ):
-        known = [device[name][part] / scale for device in devices if device[name]]  # a device that says nothing is no zero
-        mean = f"{sum(known) / len(known):.1f}" if known else NONE
-        if devices:
-            parts.append(f"| {title} | {' | '.join(_cell(device[name], part, '', scale) for device in devices)} | {mean} |")
-    if found := _findings(report):
-        parts += ["", "## Findings", "", *(f"- {line}" for line in found)]
-    if report["work"]:
-        parts += ["", "## Power efficiency", "", *(f"- {_work(name, work)}" for name, work in report["work"].items())]
-    return "\n".join(parts) + "\n"
-
-
-def as_json(document: Plain) -> str:
-    """Return a document for programs."""
-    return json.dumps(document, indent=2) + "\n"
-
-
-def gpu_stats(report: Plain) -> Plain:
-    """Return the flat statistics of each GPU: percent, GiB, watts and degrees Celsius, None where nothing was measured."""
-    found = {}
-    for key, device in report["devices"].items():
-        total = device["memory_total_bytes"]
-        stats: Plain = {"name": device["name"] or None}
-        for title, name, scale, further in (
-            ("utilization", "utilization_percent", 1.0, {}),
-            ("memory_used", "memory_used_bytes", GIB, {"memory_total": None if total is None else total / GIB}),
-            ("power", "power_watts", 1.0, {"power_limit": device["power_limit_watts"]}),
-            ("temperature", "temperature_celsius", 1.0, {"sample_count": device["samples"]}),
-        ):
-            held = device[name]
-            stats |= {f"avg_{title}": held and held["mean"] / scale, f"max_{title}": held and held["max"] / scale, **further}
-        found[key.replace(".mig.", "_mig_").replace(".", "_").replace(" ", "_")] = stats
-    return found
-
-
 # Of both
 
 
-def _host(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:
+def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:
+    """Return the lines of the host's table, or one that says that there is nothing."""
     rows = [("", *parts), *((key, *(f"{host[key][part]:.1f}" for part in parts)) for key in HOST if key in host)]
     if len(rows) == 1:
         return ["nothing of the devices or the host was measured"]
     return aligned(rows, "  ", numeric=True)
 
 
-def _cell(held: Mapping[str, float] | None, part: str, unit: str, scale: float) -> str:
+def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: float) -> str:
+    """Return one part of a measure's statistics with its unit; a dash where nothing was measured."""
     return NONE if held is None else f"{held[part] / scale:.1f}{unit}"
 
 
-def _energy(joules: float | None) -> str:
+def energy_text(joules: float | None) -> str:
+    """Return energy in joules, much of it in kWh; a dash where it is not known."""
     if joules is None:
         return NONE
     return f"{joules:.0f} J" if joules < WHOLE_J else f"{joules / 3_600_000:.3f} kWh"
 
 
-def _work(name: str, work: Mapping[str, float | None]) -> str:
-    said = f"{name}: {work['per_second']:.1f} per second"
-    return said if work["per_joule"] is None else f"{said}, {work['per_joule']:.3g} per joule"
-
-
-def _moment(timestamp: str) -> str:
-    return timestamp[:19] + "Z"
+def as_json(document: Plain) -> str:
+    """Return a document for programs."""
+    return json.dumps(document, indent=2) + "\n"

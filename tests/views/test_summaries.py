@@ -7,10 +7,10 @@ import json
 import pytest
 
 from accelmetrics import Monitor
-from accelmetrics.cli.summaries import of_devices, of_process, of_window
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
+from accelmetrics.views.summaries import of_devices, of_process, of_window
 from tests.records import host, machine
 from tests.sampling.conftest import until
 

@@ -1,0 +1,168 @@
+"""Readings reduced to few points without losing a peak: least, mean and largest in each bucket of equal time, whatever the length.
+
+How long a recording is, is not known before its end. Buckets begin narrow, and when there are too many of them with readings, each two
+neighbours become one. Buckets begin at whole multiples of their width, so that those of several recordings match.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from math import inf, isfinite, nan
+from typing import NamedTuple
+
+BUCKETS = 1000
+"""Buckets with readings that are kept at most."""
+FINEST = 64
+"""Buckets in a second at first: a power of two, so that every width is exact."""
+
+
+class Points(NamedTuple):
+    """One reduced column; None where a bucket has no value."""
+
+    low: list[float | None]
+    mean: list[float | None]
+    high: list[float | None]
+    last: list[float | None]
+
+
+class _Column:
+    """One metric's buckets, in the order in which those were first filled."""
+
+    __slots__ = ("count", "high", "last", "latest", "low", "total")
+
+    def __init__(self) -> None:
+        self.low, self.high, self.total, self.last = array("d"), array("d"), array("d"), array("d")
+        self.count = array("q")
+        self.latest = nan
+
+    def extend(self, slots: int) -> None:
+        """Have room for so many buckets."""
+        lacking = slots - len(self.count)
+        if lacking > 0:
+            self.low.extend([inf] * lacking)
+            self.high.extend([-inf] * lacking)
+            self.total.extend([0.0] * lacking)
+            self.last.extend([nan] * lacking)
+            self.count.extend([0] * lacking)
+
+    def put(self, slot: int, low: float, high: float, total: float, count: int) -> None:
+        """Add readings to a bucket."""
+        self.low[slot] = min(self.low[slot], low)
+        self.high[slot] = max(self.high[slot], high)
+        self.total[slot] += total
+        self.count[slot] += count
+        self.last[slot] = self.latest
+
+    def merged(self, groups: Sequence[Sequence[int]]) -> _Column:
+        """Return the column with several buckets made one; the positions of each are in the order of their time."""
+        found = _Column()
+        found.latest = self.latest
+        found.extend(len(groups))
+        for slot, members in enumerate(groups):
+            for member in members:
+                if self.count[member]:
+                    found.low[slot] = min(found.low[slot], self.low[member])
+                    found.high[slot] = max(found.high[slot], self.high[member])
+                    found.total[slot] += self.total[member]
+                    found.count[slot] += self.count[member]
+                    found.last[slot] = self.last[member]
+        return found
+
+
+class SeriesReducer:
+    """Columns of readings in buckets of time: bounded memory, and a cost per reading that does not grow.
+
+    Args:
+        most: Buckets with readings at most.
+    """
+
+    def __init__(self, most: int = BUCKETS) -> None:
+        self._most = most
+        self._shift = 0  # how often the width was doubled
+        self._slots: dict[int, int] = {}  # by number of the bucket, its position in columns
+        self._columns: dict[str, _Column] = {}
+
+    @property
+    def width(self) -> float:
+        """Seconds of a bucket."""
+        return 2.0**self._shift / FINEST
+
+    @property
+    def keys(self) -> Iterable[str]:
+        """The columns that there are."""
+        return self._columns
+
+    def add(self, times: Sequence[float], columns: Mapping[str, Sequence[float]]) -> None:
+        """Take readings.
+
+        Args:
+            times: Their moments.
+            columns: By key, a value for each; infinity where the last one was served again, NaN where there was none.
+        """
+        runs = self._runs(times)
+        for key, values in columns.items():
+            column = self._columns.get(key)
+            if column is None:
+                column = self._columns[key] = _Column()
+            column.extend(len(self._slots))
+            first = values[0]
+            if isfinite(first) and values.count(first) == len(values):  # most metrics do not change for a while
+                column.latest = first
+                for slot, begin, end in runs:
+                    column.put(slot, first, first, first * (end - begin), end - begin)
+                continue
+            for slot, begin, end in runs:
+                part: Sequence[float] = values[begin:end]
+                total = sum(part)
+                if not isfinite(total):
+                    part = [value for value in part if isfinite(value)]
+                    total = sum(part)
+                    if not part:
+                        if values[begin] == inf and not column.count[slot] and isfinite(column.latest):  # it stands
+                            column.put(slot, column.latest, column.latest, column.latest, 1)
+                        continue
+                column.latest = part[-1]
+                column.put(slot, min(part), max(part), total, len(part))
+        if len(self._slots) > self._most:
+            self._widen()
+
+    def begins(self) -> list[float]:
+        """Return when each bucket with readings begins, rising."""
+        return [number * self.width for number in sorted(self._slots)]
+
+    def points(self, key: str) -> Points:
+        """Return a column, in the order of :meth:`begins`."""
+        column = self._columns[key]
+        column.extend(len(self._slots))
+        order = [self._slots[number] for number in sorted(self._slots)]
+        known = [slot if column.count[slot] else None for slot in order]
+        low, high, last = ([None if slot is None else one[slot] for slot in known] for one in (column.low, column.high, column.last))
+        # The sum of equal values divided by their number may miss them by a rounding.
+        mean = [
+            None if slot is None else min(max(column.total[slot] / column.count[slot], column.low[slot]), column.high[slot])
+            for slot in known
+        ]
+        return Points(low, mean, high, last)
+
+    def _runs(self, times: Sequence[float]) -> list[tuple[int, int, int]]:
+        """Return the stretches of readings that share a bucket: its position, and from where to where they stand."""
+        per_second = 1 / self.width
+        found, begin = [], 0
+        for number, same in groupby(int(moment * per_second // 1) for moment in times):
+            end = begin + sum(1 for _ in same)
+            found.append((self._slots.setdefault(number, len(self._slots)), begin, end))
+            begin = end
+        return found
+
+    def _widen(self) -> None:
+        """Double the width until half of the buckets are free."""
+        by = 1
+        while len({number >> by for number in self._slots}) > self._most // 2:
+            by += 1
+        groups = [(number, list(same)) for number, same in groupby(sorted(self._slots), lambda number: number >> by)]
+        positions = [[self._slots[number] for number in members] for _, members in groups]
+        self._columns = {key: column.merged(positions) for key, column in self._columns.items()}
+        self._slots = {number: position for position, (number, _) in enumerate(groups)}
+        self._shift += by
