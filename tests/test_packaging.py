@@ -81,6 +81,17 @@ def test_pages_that_help_names_are_in_the_wheel(wheel: Path) -> None:
     assert {f"accelmetrics/{page}" for page in named} <= inside
 
 
+def test_the_page_is_in_the_wheel(wheel: Path) -> None:
+    """Every file that it loads, and uPlot with its licence, as its authors published them."""
+    views = ROOT / "accelmetrics" / "views"
+    files = [file for folder in (views / "page" / "static", views / "assets") for file in folder.iterdir() if file.is_file()]
+    assert {"index.html", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"} <= {file.name for file in files}
+    with zipfile.ZipFile(wheel) as archive:
+        for file in files:
+            assert archive.read(str(file.relative_to(ROOT))) == file.read_bytes()
+        assert b"MIT License" in archive.read("accelmetrics/views/assets/uPlot.LICENSE")
+
+
 def test_an_editable_install_brings_no_copy(tmp_path: Path) -> None:
     """Of pages, say: it leads to the checkout and holds nothing else."""
     builders = pytest.importorskip("hatchling.builders.wheel")

@@ -21,11 +21,15 @@ from accelmetrics.visibility.slurm_jobs import Job, dcgm_source, job_source
 
 if TYPE_CHECKING:
     from accelmetrics.exporters.http.fleet import FleetScraper
+    from accelmetrics.exporters.prometheus import PrometheusExporter
     from accelmetrics.schemas.record import Record
 
+PAGE_CONNECTIONS = 1024
+"""Open at once with ``--ui``, where the process may open four times as many files; half of them from one address, such as a proxy's."""
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
   accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
+  accelmetrics serve --ui                                       a page for people at http://127.0.0.1:22235/ (docs/page.md)
   accelmetrics serve --keys dcgm                                for dashboards that were made for DCGM
   accelmetrics serve --socket --socket-group users              jobs with share="node" read nothing themselves (docs/sharing.md)
   accelmetrics serve --make-password prometheus >> users        a line of the file that --auth takes
@@ -45,6 +49,7 @@ OPTIONS: arguments.Groups = {
         **arguments.flags(settings.ENDPOINT),
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
     },
+    "the page": arguments.flags(settings.PAGE),
     "other nodes": arguments.flags(settings.FLEET),
     "who holds the devices": arguments.flags(settings.HOLDERS),
     "the readings": arguments.watching("serve"),
@@ -83,6 +88,10 @@ def run(options: Namespace, out: Stdout) -> int:
         endpoint.routes += _fleet(options).routes
     elif options.fleet_token_file or options.fleet_ca:
         raise arguments.UsageError("--fleet-token-file and --fleet-ca are for --fleet")
+    if options.ui:
+        _add_page(endpoint)
+    elif options.show_commands:
+        raise arguments.UsageError("--show-commands is for --ui")
     own = _own_keys()
     served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
     with until_stopped() as stopped, closing(endpoint), checked(options), _sharing(options) as shared:
@@ -103,6 +112,14 @@ def run(options: Namespace, out: Stdout) -> int:
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             stopped.wait()
     return int(tell_losses(watching))
+
+
+def _add_page(endpoint: PrometheusExporter) -> None:
+    """Have the page served at ``/``, to many browsers: each keeps a connection."""
+    from accelmetrics.views.page.files import file_routes
+
+    endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
+    endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
 
 
 def _fleet(options: Namespace) -> FleetScraper:

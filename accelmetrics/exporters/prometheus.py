@@ -63,6 +63,7 @@ class PrometheusExporter:
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
         routes: Path, handler and its arguments, as tornado takes them; more may be added before ``open``.
+        limits: What a client may cost, from the next ``open`` on.
 
     Raises:
         InvalidOptionError: An option cannot be used, or lacks another one that it needs.
@@ -96,8 +97,9 @@ class PrometheusExporter:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
 
-        from accelmetrics.exporters.http.server import HttpAnswer, Route
+        from accelmetrics.exporters.http.server import ClientLimits, HttpAnswer, Route
 
+        self.limits = ClientLimits()
         self.metrics = MetricSelection(metrics)
         self.processes = processes
         self._answer, self._refusal = HttpAnswer, HTTPError
@@ -120,7 +122,7 @@ class PrometheusExporter:
         self._server: Server | None = None
         self.routes: list[tuple[str, type[Route], dict[str, Any]]] = [
             ("/", Route, {"compute": lambda _: HttpAnswer(_INDEX, "text/html; charset=utf-8")}),
-            ("/metrics", Route, {"compute": self._metrics}),
+            ("/metrics", Route, {"compute": self._metrics, "any_name": True}),
             ("/api/snapshot", Route, {"compute": self._snapshot}),
             ("/-/healthy", Route, {"compute": lambda _: HttpAnswer(b"healthy\n"), "public": True}),
             ("/-/ready", Route, {"compute": self._ready, "public": True}),
@@ -140,7 +142,9 @@ class PrometheusExporter:
             self._credentials.read()
         if self._tls is not None:
             self._tls.read()
-        server = Server(self._wanted, self.routes, tls=self._tls, credentials=self._credentials, allowed_hosts=self._hosts)
+        server = Server(
+            self._wanted, self.routes, tls=self._tls, credentials=self._credentials, allowed_hosts=self._hosts, limits=self.limits
+        )
         server.open()
         self._server, self.address = server, server.address
         closed = self._credentials is not None or bool(self._tls and self._tls.client_ca)

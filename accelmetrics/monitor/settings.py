@@ -291,6 +291,10 @@ ENDPOINT = (
     Option("collector_socket", path, f"{SHARED}; without PATH: {COLLECTOR}", None, "PATH", SERVE, "--socket"),
     Option("socket_group", text, "let in the processes of this group too", None, "NAME", SERVE, usual="this user's and root's alone"),
 )
+PAGE = (
+    Option("ui", switch, "serve a page for people too, at /", False, takers=SERVE),
+    Option("show_commands", switch, "show there the command lines of processes, which may hold secrets", False, takers=SERVE),
+)
 FLEET = (
     Option("fleet", path, "serve the nodes of this file of hosts too, as one page: /fleet/metrics and /fleet/targets", None, "FILE", SERVE),
     Option("fleet_token_file", path, "send this token to them", None, "FILE", SERVE),
@@ -324,6 +328,7 @@ TABLE: dict[str, tuple[Option, ...]] = {
     "where they go": EXPORTING,
     "what is read, and how": READING,
     "the endpoint of serve": ENDPOINT,
+    "the page of serve": PAGE,
     "other nodes": FLEET,
     "who holds the devices": HOLDERS,
     "the lines of record": LINES,

@@ -105,7 +105,7 @@ class FleetScraper:
     @property
     def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
         """What the server is to answer."""
-        targets: dict[str, Any] = {"compute": self._targets}
+        targets: dict[str, Any] = {"compute": self._targets, "any_name": True}
         return [("/fleet/metrics", FleetRoute, {"fleet": self}), ("/fleet/targets", Route, targets)]
 
     def _targets(self, _: HTTPServerRequest) -> HttpAnswer:
@@ -169,7 +169,7 @@ class FleetRoute(Route):
 
     def initialize(self, fleet: FleetScraper) -> None:  # type: ignore[override]  # its own arguments
         """Take the nodes."""
-        super().initialize(compute=self._merged)
+        super().initialize(compute=self._merged, any_name=True)
         self._fleet = fleet
         self._pages: list[Page] = []
 

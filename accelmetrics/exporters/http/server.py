@@ -49,6 +49,11 @@ SPARE = 0.5
 PUT_OFF = 1.0
 """Seconds until what is one too many of its address is answered."""
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser may load for an answer: what this server has, and no script or style that stands in the text itself."""
 
 
 class ClientLimits(NamedTuple):
@@ -146,16 +151,21 @@ class ClientConnection:
 class Route(RequestHandler):
     """Checks a request, and answers with what is computed. Pages and streams subclass it and define ``get``."""
 
-    def initialize(self, compute: Compute, public: bool = False) -> None:
+    def initialize(self, compute: Compute, public: bool = False, any_name: bool = False, linked: bool = False) -> None:
         """Take the arguments of the route.
 
         Args:
             compute: Computes the answer.
             public: Whether it is answered without credentials, and to pages of other sites. It is computed at once, in no time, so that
                 it takes the place of no other request.
+            any_name: Whether it is answered under any host name where other machines can reach the server: monitoring systems have names
+                of their own for machines. ``allowed_hosts`` bound it too.
+            linked: Whether pages of other sites may lead here. It tells nothing of the machine.
         """
         self._compute = compute
-        self._public = public
+        self.public = public
+        self.any_name = public or any_name
+        self.linked = public or linked
         self.client = cast(ClientConnection, cast(HTTP1Connection, self.request.connection).context)
         self.server = cast(Server, self.settings["server"])
 
@@ -163,25 +173,35 @@ class Route(RequestHandler):
         """Replace tornado's."""
         self.clear_header("Server")
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Content-Security-Policy", CONTENT_POLICY)
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header("Referrer-Policy", "no-referrer")
 
     async def prepare(self) -> None:
         """Refuse a client that may not come in."""
         self.client.timeout.cancel()
-        await self.server.check(self.request, self.client, self._public)
+        await self.server.check(self)
 
     async def get(self) -> None:
         """Answer; ``HEAD`` likewise, without the body."""
-        answer = self._compute(self.request) if self._public else await self.server.compute(self._compute, self.request)
-        self.set_header("Content-Type", answer.content_type)
-        self.set_header("Content-Length", str(len(answer.body)))
-        for name, value in answer.headers.items():
-            self.set_header(name, value)
-        self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
-        self.finish(answer.body)
+        self.answer(self._compute(self.request) if self.public else await self.server.compute(self._compute, self.request))
 
     head = get
+
+    def answer(self, answer: HttpAnswer) -> None:
+        """Send an answer; where its ``Etag`` is the one that the client has, only that it has not changed."""
+        for name, value in answer.headers.items():
+            self.set_header(name, value)
+        if self.check_etag_header():
+            self.set_status(304)
+            self.finish()
+            return
+        self.set_header("Content-Type", answer.content_type)
+        self.set_header("Content-Length", str(len(answer.body)))
+        self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
+        self.finish(answer.body)
 
     def on_finish(self) -> None:
         """Limit the time for the answer to be taken."""
@@ -214,7 +234,9 @@ class Server(HTTPServerConnectionDelegate):
         routes: As tornado's ``Application`` takes them: path, :class:`Route` or a subclass of it, its arguments.
         tls: The certificates; None serves without TLS.
         credentials: Passwords and tokens that are let in; None lets in every client.
-        allowed_hosts: Names that a request's ``Host`` may have. On loopback those beside its own. Empty elsewhere: any.
+        allowed_hosts: Names that a request's ``Host`` may have, beside ``localhost`` and this machine's own. On loopback only addresses
+            of that are answered to as well. Elsewhere all addresses are, and names without a dot, which no web site has; and unless names
+            are given here, routes with ``any_name`` under all names.
         limits: What a client may cost.
 
     Attributes:
@@ -236,9 +258,9 @@ class Server(HTTPServerConnectionDelegate):
         self.limits = limits
         self._tls = tls
         self.credentials = credentials
-        own = ("localhost", address.host) if address.is_loopback else ()
-        names = frozenset(name.lower() for name in (*allowed_hosts, *own))
-        self._hosts = names if address.is_loopback or allowed_hosts else None
+        names = tuple(allowed_hosts)
+        self._hosts = frozenset(name.lower().rstrip(".") for name in (*names, "localhost", address.host))
+        self._any_name = not address.is_loopback and not names
         self._application = Application(
             [(path, kind, dict(arguments)) for path, kind, arguments in routes],
             default_handler_class=Route,
@@ -268,6 +290,8 @@ class Server(HTTPServerConnectionDelegate):
             self._loop.close()
             raise
         self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
+        if not self.address.is_loopback:
+            self._hosts |= _own_names()
         self._end, self._turn = asyncio.Event(), asyncio.Lock()
         self._answers = ThreadPoolExecutor(1, "accelmetrics-http-answers")
         self._passwords = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
@@ -371,18 +395,19 @@ class Server(HTTPServerConnectionDelegate):
 
     # Requests, on the loop's thread
 
-    async def check(self, request: HTTPServerRequest, client: ClientConnection, public: bool) -> None:
+    async def check(self, route: Route) -> None:
         """Check a request's host, site, certificate and credentials.
 
         Raises:
             HTTPError: It is refused.
         """
-        if self._hosts is not None and not _is_address(request.host_name) and request.host_name.rstrip(".") not in self._hosts:
+        request, client = route.request, route.client
+        if not (self._any_name and route.any_name) and not self._serves(request.host_name):
             raise HTTPError(421, "this host name is not served here: see --allowed-host")
-        if public:
+        if route.public:
             await self._limit(client)
             return
-        if request.headers.get("Sec-Fetch-Site") == "cross-site":
+        if request.headers.get("Sec-Fetch-Site") == "cross-site" and not route.linked:
             raise HTTPError(403, "pages of other sites may not read this")
         if self._tls is not None and not self._tls.allows(cast(dict[str, Any], request.get_ssl_certificate())):
             raise HTTPError(403, "the certificate bears none of the names that are let in")
@@ -393,6 +418,18 @@ class Server(HTTPServerConnectionDelegate):
                 await self._limit(client)
                 raise HTTPError(401, "credentials are missing or wrong")
         client.let_in = True
+
+    def _serves(self, name: str) -> bool:
+        """Return whether a request may have this ``Host``.
+
+        A web site whose name is made to mean this machine (DNS rebinding) has a name with a dot, and never an address.
+        """
+        try:
+            address = ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            name = name.rstrip(".")
+            return name in self._hosts or (not self.address.is_loopback and "." not in name)
+        return not self.address.is_loopback or address.is_loopback or name.strip("[]") in self._hosts
 
     async def _guess(self, credentials: HttpCredentials, client: ClientConnection, said: str) -> bool:
         """Hash a password, one at a time of each address in turn, and for half of the time at most."""
@@ -461,12 +498,13 @@ def _nothing(_: HTTPServerRequest) -> HttpAnswer:
     raise HTTPError(404, "there is nothing here: see /")
 
 
-def _is_address(host: str) -> bool:
-    """Return whether a ``Host`` is a number, which no name server can make to mean another machine."""
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(host.strip("[]"))
-        return True
-    return False
+def _own_names() -> frozenset[str]:
+    """Return what this machine is called: its own name, and the full one where the system knows it."""
+    name = socket.gethostname()
+    full = ""
+    with contextlib.suppress(OSError, UnicodeError):
+        full = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)[0][3]
+    return frozenset(known.lower().rstrip(".") for known in (name, full) if known)
 
 
 def _close(sockets: Iterable[socket.socket | IOStream]) -> None:

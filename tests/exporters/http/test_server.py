@@ -43,6 +43,7 @@ def serve() -> Iterator[Open]:
         def make(
             routes: dict[str, Compute] | None = None,
             public: tuple[str, ...] = (),
+            any_name: tuple[str, ...] = (),
             tls: Tls | None = None,
             credentials: HttpCredentials | None = None,
             allowed_hosts: Iterable[str] = (),
@@ -52,7 +53,10 @@ def serve() -> Iterator[Open]:
             computed: dict[str, Compute] = {"/": lambda _: HttpAnswer(b"fine"), **(routes or {})}
             server = Server(
                 Address(address, 0),
-                [(path, Route, {"compute": compute, "public": path in public}) for path, compute in computed.items()],
+                [
+                    (path, Route, {"compute": compute, "public": path in public, "any_name": path in any_name})
+                    for path, compute in computed.items()
+                ],
                 tls=tls,
                 credentials=credentials,
                 allowed_hosts=allowed_hosts,
@@ -526,19 +530,47 @@ def test_on_loopback_its_own_names_are_served(serve: Open, host: str) -> None:
     assert get(serve(), Host=host) == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:22235", "evil.example:80", "a b"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:22235",
+        "evil.example:80",
+        "node7",
+        "0.0.0.0",
+        "10.0.0.1:80",
+        "[::2]",
+        "a b",
+    ],
+)
 def test_on_loopback_no_other_name_is_served(serve: Open, host: str) -> None:
     """A web site whose name is made to mean this machine reads nothing (DNS rebinding)."""
     assert get(serve(), Host=host) in ({400, 421} if host == "a b" else {421})
 
 
 def test_more_names_can_be_allowed(serve: Open) -> None:
-    """On loopback beside its own; on another address then only those, and without them all."""
-    server = serve(allowed_hosts=["gpu.example"])
-    assert [get(server, Host=host) for host in ("GPU.example:1", "localhost", "evil.example")] == [200, 200, 421]
+    """Beside those that are answered to anyway."""
+    server = serve(allowed_hosts=["gpu.example", "10.0.0.1"])
+    assert [get(server, Host=host) for host in ("GPU.example:1", "localhost", "10.0.0.1", "evil.example")] == [200, 200, 200, 421]
     server = serve(address="0.0.0.0", allowed_hosts=["gpu.example"])
     assert [get(server, Host=host) for host in ("gpu.example", "10.0.0.1", "evil.example")] == [200, 200, 421]
-    assert get(serve(address="0.0.0.0"), Host="evil.example") == 200
+
+
+def test_where_other_machines_reach_it_no_web_site_is_answered(serve: Open) -> None:
+    """Addresses are, this machine's own names, and names without a dot, which no web site has."""
+    server = serve(address="0.0.0.0")
+    own = socket.gethostname()
+    served = ["10.0.0.1:22235", "[fd00::7]:1", own, f"{own.upper()}:1", "localhost", "exporter:22235"]
+    assert [get(server, Host=host) for host in (*served, "evil.example", f"{own}.evil.example")] == [200] * len(served) + [421, 421]
+
+
+def test_scrapes_come_under_any_name(serve: Open) -> None:
+    """Where other machines reach it, and no names were given: a monitoring system has its own for a machine."""
+    host = "node7.gpu.example:22235"
+    for options, status in (({}, 200), ({"allowed_hosts": ["other.example"]}, 421), ({"address": "127.0.0.1"}, 421)):
+        server = serve({"/metrics": lambda _: HttpAnswer(b"fine")}, any_name=("/metrics",), **{"address": "0.0.0.0", **options})
+        assert [get(server, path, Host=host) for path in ("/metrics", "/")] == [status, 421]
 
 
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-origin", 200), ("same-site", 200), ("none", 200)], ids=str)
