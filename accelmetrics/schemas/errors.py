@@ -20,7 +20,7 @@ import copyreg
 import importlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -60,6 +60,14 @@ class Reason(str, Enum):
 
 IN_ORDER = frozenset({Reason.NOT_SUPPORTED, Reason.NO_PERMISSION, Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NEEDS_INTERVAL})
 """Reasons that say nothing against the device: one that gives no value for these alone is as it should be."""
+ADVICE: Mapping[str, str] = {
+    Reason.NO_PERMISSION: "run as a user that may read it (root, or a group that owns the device nodes)",
+    Reason.DEVICE_LOST: "look at the kernel's log (dmesg); the device comes back with a reset or a reboot, if the hardware is sound",
+    Reason.TIMED_OUT: "look at the kernel's log (dmesg), and whether the vendor's own tool hangs too; try a longer --timeout",
+    Reason.RESET_REQUIRED: "stop what runs on the device and reset it with the vendor's tool, or reboot",
+    Reason.PARSE_ERROR: "report it with the output of the vendor's tool: its form is not one that this release knows",
+}
+"""What to do where neither detection nor the driver says it."""
 
 
 class Unavailable(NamedTuple):

@@ -16,7 +16,7 @@ from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.snapshot import Device, Snapshot, plain
 from accelmetrics.visibility.unread import UnreadDevice, unread_devices
@@ -25,14 +25,6 @@ SETTLE = 0.1
 """Seconds between two readings, where rates need an interval: what is missing after the second is missing."""
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
 """Reasons under which a device that gives nothing is well all the same."""
-ADVICE: Mapping[str, str] = {
-    Reason.NO_PERMISSION: "run as a user that may read it (root, or a group that owns the device nodes)",
-    Reason.DEVICE_LOST: "look at the kernel's log (dmesg); the device comes back with a reset or a reboot, if the hardware is sound",
-    Reason.TIMED_OUT: "look at the kernel's log (dmesg), and whether the vendor's own tool hangs too; try a longer --timeout",
-    Reason.RESET_REQUIRED: "stop what runs on the device and reset it with the vendor's tool, or reboot",
-    Reason.PARSE_ERROR: "report it with the output of the vendor's tool: its form is not one that this release knows",
-}
-"""What to do where neither detection nor the driver says it."""
 
 
 class Gap(NamedTuple):

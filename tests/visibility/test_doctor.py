@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, Reason, SourceError, UnknownNameError
+from accelmetrics.schemas.errors import ADVICE, DriverGoneError, InvalidOptionError, Reason, SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDriver
-from accelmetrics.visibility.doctor import ADVICE, BackendFinding, diagnose
+from accelmetrics.visibility.doctor import BackendFinding, diagnose
 from tests.support.waiting import HANG
 
 

@@ -1,0 +1,489 @@
+"""What a person is shown of one device: its numbers, why others are missing, its state and a note in words.
+
+All words and states are decided here, once, for the terminal, the page and every other view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from accelmetrics.monitor.measures import SLOWED
+from accelmetrics.monitor.rules import RULES
+from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
+from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import Holder
+from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.vitals import (
+    MEMORY_PERCENT,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    UTILIZATION,
+    Vitals,
+)
+from accelmetrics.schemas.xid import meaning
+
+if TYPE_CHECKING:
+    from accelmetrics.schemas.snapshot import DeviceSlot
+
+State = Literal["ok", "warn", "bad", "missing"]
+STATES: tuple[State, ...] = ("bad", "warn", "missing", "ok")
+"""The worst first."""
+MARKS: Mapping[State, str] = {"ok": "", "warn": "!", "bad": "X", "missing": "-"}
+STATE_OF: Mapping[Severity, State] = {"critical": "bad", "warning": "warn", "info": "ok"}
+
+WORDS: Mapping[str, str] = {
+    Reason.NOT_SUPPORTED: "n/a",
+    Reason.NO_PERMISSION: "no right",
+    Reason.DEVICE_LOST: "LOST",
+    Reason.DRIVER_UNAVAILABLE: "no driver",
+    Reason.TIMED_OUT: "timed out",
+    Reason.PARSE_ERROR: "unreadable",
+    Reason.STALE: "stale",
+    Reason.NOT_IN_USE: "unused",
+    Reason.SUSPENDED: "asleep",
+    Reason.NEEDS_INTERVAL: "wait",
+    Reason.DRIVER_ERROR: "error",
+    Reason.RESET_REQUIRED: "RESET",
+    Reason.INVALID_VALUE: "bad value",
+}
+"""What stands in place of a value, by the reason why it is missing."""
+NOT_READ = "not_read"
+"""The reason of a value that the device's source does not owe, or that is not among the chosen metrics."""
+LASTING = frozenset({Reason.TIMED_OUT, Reason.STALE})
+"""Reasons whose word tells for how long."""
+
+
+class ValueRow(NamedTuple):
+    """One number that is shown of devices.
+
+    Attributes:
+        name: Under which views have it.
+        label: What it is called on screens.
+        unit: Its unit, as in the catalogue.
+        names: Metrics of which a device's first is taken.
+        core: Whether every device is expected to have it: one that has not says why.
+        top: The end of its scale, where it has one.
+    """
+
+    name: str
+    label: str
+    unit: str
+    names: tuple[str, ...]
+    core: bool = False
+    top: float | None = None
+
+
+VALUES: tuple[ValueRow, ...] = (
+    ValueRow("power_watts", "power", "W", POWER, core=True),
+    ValueRow("utilization", "util", "%", UTILIZATION, core=True, top=100.0),
+    ValueRow("memory_percent", "memory", "%", MEMORY_PERCENT, core=True, top=100.0),
+    ValueRow("memory_used_bytes", "memory used", "By", MEMORY_USED, core=True),
+    ValueRow("memory_total_bytes", "memory total", "By", MEMORY_TOTAL),
+    ValueRow("temperature_celsius", "temp", "Cel", TEMPERATURE, core=True),
+    ValueRow("power_limit_watts", "power limit", "W", POWER_LIMIT),
+    ValueRow("memory_temperature_celsius", "memory temp", "Cel", ("memoryTemp",)),
+    ValueRow("hotspot_temperature_celsius", "hotspot temp", "Cel", ("hotspotTemp", "average board temp (C)")),
+    ValueRow("slowdown_celsius", "slows down at", "Cel", ("tempLimit.slowdown",)),
+    ValueRow("sm_clock_mhz", "clock", "MHz", ("smClock", "freq", "clock (MHz)", "graphicsClock")),
+    ValueRow("max_sm_clock_mhz", "highest clock", "MHz", ("maxSmClock",)),
+    ValueRow("memory_clock_mhz", "memory clock", "MHz", ("memoryClock",)),
+    ValueRow("memory_activity_percent", "memory busy", "%", ("memory", "dramActive", "runtimeHbmUtilization"), top=100.0),
+    ValueRow("fan_percent", "fan", "%", ("fanSpeed",), top=100.0),
+    ValueRow("encoder_percent", "encoder", "%", ("encoderUtilization",), top=100.0),
+    ValueRow("decoder_percent", "decoder", "%", ("decoderUtilization",), top=100.0),
+    ValueRow("energy_joules", "energy", "J", ("energyJoules",)),
+    ValueRow("pcie_tx_bytes_per_second", "PCIe sent", "By/s", ("pcieTxBytes",)),
+    ValueRow("pcie_rx_bytes_per_second", "PCIe received", "By/s", ("pcieRxBytes",)),
+    ValueRow("nvlink_tx_bytes_per_second", "NVLink sent", "By/s", ("nvlinkTxBytes",)),
+    ValueRow("nvlink_rx_bytes_per_second", "NVLink received", "By/s", ("nvlinkRxBytes",)),
+    ValueRow("pcie_generation", "PCIe generation", "1", ("pcieLinkGen",)),
+    ValueRow("pcie_lanes", "PCIe lanes", "1", ("pcieLinkWidth",)),
+    ValueRow("pcie_lanes_maximum", "most PCIe lanes", "1", ("maxPcieLinkWidth",)),
+    ValueRow("corrected_errors", "errors corrected", "1", ("correctedMemoryErrors", "correctedEccErrors")),
+    ValueRow("uncorrected_errors", "errors not corrected", "1", ("uncorrectedMemoryErrors", "uncorrectedEccErrors")),
+    ValueRow("last_xid", "last Xid", "1", ("lastXid",)),
+    ValueRow("xid_errors", "Xid errors", "1", ("xidErrors",)),
+)
+"""What is looked at, the first choices of a graph first."""
+BY_NAME: Mapping[str, ValueRow] = {row.name: row for row in VALUES}
+_OF_VITALS = {
+    "power_watts": "power",
+    "power_limit_watts": "power_limit",
+    "temperature_celsius": "temperature",
+    "memory_used_bytes": "memory_used",
+    "memory_total_bytes": "memory_total",
+    "memory_percent": "memory_percent",
+    "utilization": "utilization",
+}
+_OTHERS = tuple(row for row in VALUES if row.name not in _OF_VITALS)
+
+THROTTLES: Mapping[str, str] = {
+    "throttle.hwThermalSlowdown": "heat",
+    "throttle.swThermalSlowdown": "heat (driver)",
+    "throttle.hwPowerBrakeSlowdown": "power brake",
+    "throttle.hwSlowdown": "hardware slowdown",
+    "throttle.currentLimit": "current limit",
+    "throttle.swPowerCap": "power cap",
+    "throttle.syncBoost": "a slower device",
+    "throttle.applicationsClocksSetting": "clocks set",
+    "throttle.displayClockSetting": "display",
+}
+"""What holds clocks down, in words; that nothing runs is no such thing."""
+RECOVERY = {
+    1: "reset asked for",
+    2: "reboot asked for",
+    3: "drain of peer-to-peer traffic asked for",
+    4: "drain and reset asked for",
+    5: "recovery of its IMEX domain asked for",
+    6: "reset of its bus asked for",
+    7: "restart of the system asked for",
+}
+"""What the driver asks for, by ``recoveryAction``."""
+
+_LIMITS = {rule.name: rule.limit for rule in RULES}
+_LOAD = float(next(rule.options["load"] for rule in RULES if rule.name == "throttled"))
+
+
+class WarningLevels(NamedTuple):
+    """From where on values are drawn as warnings.
+
+    Attributes:
+        temperature: Degrees Celsius, for every device; None: the device's own limit, or 80 where it states none.
+        memory: Percent of the device's memory.
+    """
+
+    temperature: float | None = None
+    memory: float = _LIMITS["memory_full"]
+
+
+USUAL_LEVELS = WarningLevels()
+NOTHING: Mapping[str, float] = MappingProxyType({})
+Said = list[tuple[State, str, str]]
+"""Things that there are to say: the state that each makes, the words, what to do."""
+
+
+class MissingValue(NamedTuple):
+    """Why a number is not there.
+
+    Attributes:
+        reason: The reason, as in ``snapshot.unavailable``, or ``not_read``.
+        word: What stands in its place.
+        detail: What exactly was said.
+        advice: What to do; empty when nothing can be done, or nothing is wrong.
+    """
+
+    reason: str
+    word: str
+    detail: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """One device at one moment. Texts are fit for a terminal, but those of its identity, findings and gaps.
+
+    Attributes:
+        key: ``gpu.0``.
+        label: The same in short: ``gpu.0``, ``gpu.0.1`` for a partition.
+        name: The product name, without the vendor's.
+        identity: What does not change about it.
+        parent: The key of the device that it is a partition of; empty for a whole one.
+        state: How it stands.
+        notes: What there is to say, the gravest first.
+        values: Its numbers by the names of ``VALUES``; what is missing is absent.
+        missing: By name, why a number is missing; of those that every device is expected to have, and those that its source owes.
+        levels: By name, numbers that are beyond a level of warning.
+        metrics: All of its metrics, by name as in the catalogue.
+        gaps: By name, why others are missing.
+        throttled: What holds its clocks down.
+        errors: Memory errors and Xids.
+        links: How its links to the host and other devices stand.
+        holders: The jobs and pods that it was given to.
+        findings: What rules find about it, the gravest first.
+        silent: Why it gives nothing at all; None while it gives something.
+        silent_since_ns: Since when, in nanoseconds since 1970; None where that is not known, and while it gives something.
+        last: What it gave last, while it is silent.
+        aged: Whether its numbers are older than two intervals.
+        advice: What to do about its state.
+    """
+
+    key: str
+    label: str
+    name: str
+    identity: DeviceIdentity
+    parent: str
+    state: State
+    notes: tuple[str, ...]
+    values: Mapping[str, float]
+    missing: Mapping[str, MissingValue]
+    levels: Mapping[str, State]
+    metrics: Mapping[str, float]
+    gaps: Mapping[str, Unavailable]
+    throttled: tuple[str, ...]
+    errors: tuple[str, ...]
+    links: tuple[str, ...]
+    holders: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    silent: MissingValue | None
+    silent_since_ns: int | None
+    last: Mapping[str, float]
+    aged: bool
+    advice: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """The notes on one line."""
+        return ", ".join(self.notes)
+
+    @property
+    def mark(self) -> str:
+        """The mark of its state."""
+        return MARKS[self.state]
+
+
+class DeviceSource(NamedTuple):
+    """What a device is shown of.
+
+    Attributes:
+        slot: Where it stands.
+        vitals: The numbers that every device is judged by.
+        metrics: All of its metrics, by name.
+        gaps: By name, why others are missing.
+        parent: The key of the device that it is a partition of.
+        split: Whether it has partitions.
+        age: Seconds since its source was read; None where that is not known.
+        aged: Whether that is longer than two intervals.
+        most_links: Most links that are up on a device of the same product.
+    """
+
+    slot: DeviceSlot
+    vitals: Vitals
+    metrics: Mapping[str, float]
+    gaps: Mapping[str, Unavailable]
+    parent: str
+    split: bool
+    age: float | None
+    aged: bool
+    most_links: int
+
+
+def device_view(
+    given: DeviceSource,
+    findings: Iterable[Finding],
+    holders: Iterable[Holder],
+    levels: WarningLevels,
+    before: tuple[int, DeviceView] | None,
+    now_ns: int,
+) -> DeviceView:
+    """Put together what is shown of one device.
+
+    Args:
+        given: What was read.
+        findings: Those about it, the gravest first.
+        holders: Those that it was given to.
+        levels: From where on values are warnings.
+        before: The last view of it, and when that was.
+        now_ns: When it is looked at, in nanoseconds since 1970.
+    """
+    key, metrics, gaps = given.slot.key, given.metrics, given.gaps
+    values = _values(given)
+    gone = None if metrics else _gone(gaps)
+    since, last = None, NOTHING
+    if before is not None and gone is not None:
+        then, old = before
+        since, last = (old.silent_since_ns, old.last) if old.silent is not None else (then, old.values)
+    lasting = given.age if since is None else max(0.0, (now_ns - since) / 1e9)
+    silent = None if gone is None else _missing(gone, lasting)
+    missing = _missing_values(given, values, lasting if silent is not None else given.age)
+    found = tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity)))
+    said: Said = []
+    if silent is not None:
+        state: State = "missing" if silent.reason in IN_ORDER else "bad"
+        seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(lasting or 0.0)}"
+        said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
+        said += [(state, silent.detail, "")] if silent.detail else []
+    warned, hot_words = _levels(values, levels)
+    said += [(STATE_OF[one.severity], printable(one.message), printable(one.advice)) for one in found]
+    said += hot_words
+    throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
+    said += _throttle_words(metrics, values, throttled)
+    errors, links = _errors(metrics), _links(given)
+    said += errors + [one for one in links if one[0] != "ok"]
+    for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
+        lack = missing.get(name)
+        if silent is None and lack is not None and lack.reason not in IN_ORDER and lack.reason != NOT_READ:
+            said.append(("warn", f"{BY_NAME[name].label} {lack.word}", lack.advice))
+    if given.split and "utilization" not in values:
+        said.append(("ok", "MIG: no util", ""))
+    held = tuple(dict.fromkeys(map(holder_words, holders)))
+    state = min((one[0] for one in said), key=STATES.index, default="ok")
+    said.sort(key=lambda one: STATES.index(one[0]))
+    return DeviceView(
+        key=key,
+        label=key.replace(".mig.", "."),
+        name=given.vitals.short_name,
+        identity=given.slot.identity,
+        parent=given.parent,
+        state=state,
+        notes=tuple(dict.fromkeys(words for _, words, _ in said)),
+        values=values,
+        missing=missing,
+        levels=warned,
+        metrics=metrics,
+        gaps=gaps,
+        throttled=throttled,
+        errors=tuple(words for _, words, _ in errors),
+        links=tuple(words for _, words, _ in links),
+        holders=held,
+        findings=found,
+        silent=silent,
+        silent_since_ns=since,
+        last=last,
+        aged=given.aged,
+        advice=tuple(dict.fromkeys(advice for _, _, advice in said if advice)),
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its largest unit: ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= size):
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def holder_words(holder: Holder) -> str:
+    """Name a job or a pod: ``job 42 (ann)``, ``pod default/train-0``."""
+    labels = holder.labels
+    if holder.kind == "pod":
+        return printable(f"pod {'/'.join(filter(None, (labels.get('namespace'), labels.get('pod'))))}")
+    user = labels.get("user")
+    return printable(f"job {labels.get('job_id', '')}" + (f" ({user})" if user else ""))
+
+
+def _values(given: DeviceSource) -> dict[str, float]:
+    """Return the numbers that there are, in the order of ``VALUES``."""
+    metrics, vitals = given.metrics, given.vitals
+    found = {name: value for name, field in _OF_VITALS.items() if (value := getattr(vitals, field)) is not None}
+    for row in _OTHERS:
+        for name in row.names:
+            value = metrics.get(name)
+            if value is not None:
+                found[row.name] = value
+                break
+    return found
+
+
+def _gone(gaps: Mapping[str, Unavailable]) -> Unavailable:
+    """Return why a device gives nothing: the reason that speaks most against it."""
+    if not gaps:
+        return Unavailable(NOT_READ, "none of its metrics is read")
+    grave = [why for why in gaps.values() if why.reason not in IN_ORDER]
+    idle = [why for why in gaps.values() if why.reason in (Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NO_PERMISSION)]
+    return next(iter(grave or idle or gaps.values()))
+
+
+def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
+    reason = str(why.reason)
+    word = WORDS.get(reason, "n/a" if reason == NOT_READ else printable(reason).replace("_", " "))
+    lasting = f" {duration(seconds)}" if reason in LASTING and seconds is not None and seconds >= 1 else ""
+    return MissingValue(printable(reason), word + lasting, printable(why.detail), ADVICE.get(reason, ""))
+
+
+def _missing_values(given: DeviceSource, values: Mapping[str, float], seconds: float | None) -> dict[str, MissingValue]:
+    missing: dict[str, MissingValue] = {}
+    for row in VALUES:
+        if row.name in values:
+            continue
+        reasons = [given.gaps[name] for name in row.names if name in given.gaps]
+        if reasons:
+            telling = (why for why in reasons if why.reason != Reason.NOT_SUPPORTED)
+            missing[row.name] = _missing(next(telling, reasons[0]), seconds)
+        elif row.core:
+            missing[row.name] = MissingValue(NOT_READ, "n/a", "its source does not give it, or it is not among the chosen metrics")
+    return missing
+
+
+def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[str, State], Said]:
+    """Return the numbers beyond a level, and what to say of them; full memory alone makes no state: programs reserve all of it."""
+    found: dict[str, State] = {}
+    said: Said = []
+    temperature, slowdown = values.get("temperature_celsius"), values.get("slowdown_celsius")
+    if temperature is not None:
+        if levels.temperature is None and slowdown is not None:
+            warm, hot, words = slowdown - _LIMITS["near_slowdown"], slowdown, f"slows down at {slowdown:.0f} °C"
+        else:
+            warm = _LIMITS["hot"] if levels.temperature is None else levels.temperature
+            hot, words = warm + _LIMITS["overheating"] - _LIMITS["hot"], f"above {warm:g} °C"
+        if temperature > warm:
+            found["temperature_celsius"] = "bad" if temperature > hot else "warn"
+            said.append((found["temperature_celsius"], f"{temperature:.0f} °C, {words}", ""))
+    if values.get("memory_percent", 0.0) > levels.memory:
+        found["memory_percent"] = "warn"
+    return found, said
+
+
+def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], throttled: Sequence[str]) -> Said:
+    """Say what holds clocks down: under load, heat and the power supply are a warning, the power limit is not."""
+    score = metrics.get("throttleScore", 0.0)
+    if score > 0:
+        return [("warn", f"throttled {score:g}/10", "")]
+    if not throttled:
+        return [("ok", "throttled", "")] if metrics.get("throttled") else []
+    loaded = values.get("utilization", 100.0) > _LOAD
+    grave = loaded and any(metrics.get(name) for name in SLOWED)
+    return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
+
+
+def _errors(metrics: Mapping[str, float]) -> Said:
+    """Say what memory errors and Xids there were: none of those that were corrected or long ago speaks against the device."""
+    said: Said = []
+    uncorrected = max(metrics.get("uncorrectedMemoryErrors", 0), metrics.get("uncorrectedEccErrors", 0))
+    corrected = max(metrics.get("correctedMemoryErrors", 0), metrics.get("correctedEccErrors", 0))
+    if metrics.get("rowRemapFailure"):
+        said.append(("bad", "a memory row could not be replaced", ""))
+    if uncorrected:
+        said.append(("warn", f"{uncorrected:.0f} ECC not corrected", ""))
+    if metrics.get("rowRemapPending"):
+        said.append(("warn", "memory rows wait for a reset", ""))
+    action = RECOVERY.get(int(metrics.get("recoveryAction", 0)), "")
+    if action:
+        said.append(("warn", action, ""))
+    if "lastXid" in metrics:
+        code = int(metrics["lastXid"])
+        said.append(("ok", f"Xid {code}: {meaning(code)}", ""))
+    if corrected:
+        said.append(("ok", f"{corrected:.0f} ECC corrected", ""))
+    return said
+
+
+def links_up(metrics: Mapping[str, float]) -> int:
+    """Count the NVLinks of a device that are up."""
+    return sum(1 for name, value in metrics.items() if value and name.endswith(".state") and name.startswith("nvlink."))
+
+
+def _links(given: DeviceSource) -> Said:
+    """Say how links stand; one that is narrower than it could be, or down while a like device's is up, is a warning."""
+    metrics = given.metrics
+    said: Said = []
+    width, widest = metrics.get("pcieLinkWidth"), metrics.get("maxPcieLinkWidth")
+    generation = metrics.get("pcieLinkGen")
+    if width is not None:
+        speed = f"PCIe {generation:.0f}.0 x{width:.0f}" if generation is not None else f"PCIe x{width:.0f}"
+        narrow = widest is not None and width < widest
+        said.append(("warn", f"{speed} of x{widest:.0f}", "") if narrow else ("ok", speed, ""))
+    if given.most_links:
+        up = links_up(metrics)
+        fewer = up < given.most_links
+        said.append(("warn" if fewer else "ok", f"NVLink {up} of {given.most_links} up" if fewer else f"NVLink {up} up", ""))
+    health = metrics.get("iciLinkHealth", 0)
+    if health:
+        said.append(("warn", f"ICI link {health:g}/10", ""))
+    return said

@@ -1,0 +1,392 @@
+"""What a person is shown of one node at one moment: devices, processes, the host, sources and findings.
+
+The terminal, the page and the fleet's line draw this and nothing else. It is made of a reading, and reads nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePath
+from typing import NamedTuple
+
+from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
+from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.record import Holder, Holders, Record
+from accelmetrics.schemas.snapshot import DeviceSlot, own_processes
+from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.vitals import processors, silent_sources, vitals
+from accelmetrics.views.device_view import (
+    MARKS,
+    USUAL_LEVELS,
+    DeviceSource,
+    DeviceView,
+    State,
+    WarningLevels,
+    device_view,
+    holder_words,
+    links_up,
+)
+from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing
+
+AGED = 2.0
+"""Intervals after which a value is old."""
+SHORTEST = 1.0
+"""Seconds that an interval counts at least: a source has a pace of its own."""
+SHORT_ID = 12
+"""Digits of a container's id, as the runtimes' own tools show them."""
+ASK_DOCTOR = "accelmetrics doctor says what was found and what to do"
+HOST_VALUES: Mapping[str, str] = {
+    "memory_percent": "memory_percent",
+    "memory_used_bytes": "memory.usedBytes",
+    "memory_total_bytes": "memory.totalBytes",
+    "swap_percent": "swap.used_percent",
+    "load_1m": "load.1m",
+    "cpu_temperature_celsius": "cpu.avg_temp",
+    "cpu_power_watts": "cpu.powerWatts",
+    "system_power_watts": "system.powerWatts",
+    "network_sent_bytes_per_second": "network.sentBps",
+    "network_received_bytes_per_second": "network.recvBps",
+    "process_cpu_percent": "cpu",
+    "process_memory_bytes": "proc.memory.rssBytes",
+}
+"""What is shown of the host, and the metrics that it is."""
+NO_CPU: Mapping[int, float] = {}
+
+
+class ProcessRow(NamedTuple):
+    """One process on devices. Texts are fit for a terminal.
+
+    Attributes:
+        pid: Its number.
+        devices: The keys of the devices that it is on.
+        user: Its user; empty where that is not known.
+        program: The program's name; empty where that is not known.
+        command: Its command line, which may hold secrets; empty where that is not known.
+        memory_bytes: Device memory that it holds on all of them; None where the driver does not say.
+        utilization: Of the device that it uses most, the share of the compute time, in percent; None where the driver does not say.
+        cpu_percent: Processor time that it takes, in percent of one; None where that was not measured.
+        seconds: For how long it has run; None where that is not known.
+        holder: The job, pod or container that it belongs to; empty for none.
+        type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
+        uses: By device, what the driver says of it.
+        why: Why user and command are not known; empty where they are.
+        aged: Whether the devices' numbers are older than two intervals.
+    """
+
+    pid: int
+    devices: tuple[str, ...]
+    user: str
+    program: str
+    command: str
+    memory_bytes: int | None
+    utilization: float | None
+    cpu_percent: float | None
+    seconds: float | None
+    holder: str
+    type: str
+    uses: Mapping[str, DeviceProcess]
+    why: str = ""
+    aged: bool = False
+
+
+class SourceRow(NamedTuple):
+    """One source that something was read from, or was to be.
+
+    Attributes:
+        name: The backend's name.
+        status: How it fared, as in ``snapshot.backends``.
+        source: What is read: ``nvml``; empty while nothing is open.
+        detail: What was found or went wrong, in words.
+        age_seconds: How old its reading is; None when there was none.
+        state: How it stands.
+        advice: What to do about it; empty when nothing is wrong.
+        silent: Whether it does not answer and no device stands for it: it has a row among the devices.
+    """
+
+    name: str
+    status: str
+    source: str
+    detail: str
+    age_seconds: float | None
+    state: State
+    advice: str
+    silent: bool
+
+    @property
+    def mark(self) -> str:
+        """The mark of its state."""
+        return MARKS[self.state]
+
+
+class NodeTotals(NamedTuple):
+    """A node in numbers. Partitions are part of their device and count nowhere.
+
+    Attributes:
+        kinds: Whole devices by kind.
+        power_watts: What the devices draw together, those that say it.
+        power_limit_watts: What those may draw; None where one does not say.
+        utilization: Mean over the devices that say it, in percent.
+        states: Devices by state.
+        lost: Devices that give nothing and should.
+        hot: Devices whose temperature is beyond a level.
+        failed: Sources that do not answer.
+        findings: Findings that last, by severity.
+    """
+
+    kinds: Mapping[str, int]
+    power_watts: float | None
+    power_limit_watts: float | None
+    utilization: float | None
+    states: Mapping[str, int]
+    lost: int
+    hot: int
+    failed: int
+    findings: Mapping[str, int]
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return sum(self.kinds.values())
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node at one moment.
+
+    Attributes:
+        hostname: The machine's name.
+        time_ns: When it was read, in nanoseconds since 1970.
+        interval: Seconds between two readings.
+        age_seconds: How old the reading is.
+        aged: Whether that is more than two intervals.
+        totals: The node in numbers.
+        devices: Its devices, in the order of their keys.
+        processes: The processes on them, by device and memory.
+        unlisted: By device key, why its processes are not known.
+        host: Numbers of the host; what is missing is absent.
+        sources: What was read.
+        findings: What rules find.
+    """
+
+    hostname: str
+    time_ns: int
+    interval: float
+    age_seconds: float
+    aged: bool
+    totals: NodeTotals
+    devices: tuple[DeviceView, ...]
+    processes: tuple[ProcessRow, ...]
+    unlisted: Mapping[str, str]
+    host: Mapping[str, float]
+    sources: tuple[SourceRow, ...]
+    findings: Findings
+
+    def device(self, key: str) -> DeviceView | None:
+        """Return the device with this key; None where there is none."""
+        return next((one for one in self.devices if one.key == key), None)
+
+    @property
+    def silent(self) -> tuple[SourceRow, ...]:
+        """The sources that do not answer and that no device stands for."""
+        return tuple(source for source in self.sources if source.silent)
+
+
+def node_view(
+    record: Record,
+    *,
+    processes: ProcessListing | None = None,
+    cpu: Mapping[int, float] = NO_CPU,
+    interval: float = 1.0,
+    now_ns: int | None = None,
+    levels: WarningLevels = USUAL_LEVELS,
+    before: NodeView | None = None,
+) -> NodeView:
+    """Put together what is shown of a node.
+
+    Args:
+        record: The reading, what rules find, and who holds the devices.
+        processes: What the system says of the processes on the devices; without it they have numbers alone.
+        cpu: By process, the processor time that it takes, in percent of one processor.
+        interval: Seconds between two readings.
+        now_ns: When it is looked at, in nanoseconds since 1970; when it was read, if left out.
+        levels: From where on values are warnings.
+        before: The view before this one: it has what a device that is silent now gave last, and since when it is silent.
+    """
+    snapshot, findings, holders = record.snapshot, record.findings, record.holders
+    now_ns = snapshot.time_ns if now_ns is None else now_ns
+    age = max(0.0, (now_ns - snapshot.time_ns) / 1e9)
+    oldest = AGED * max(interval, SHORTEST)
+    ages = {status.name: None if status.age_seconds is None else age + status.age_seconds for status in snapshot.backends}
+    shown = _ViewInput(levels, before, now_ns, {name: (old, (age if old is None else old) > oldest) for name, old in ages.items()})
+    devices = _devices(record, shown)
+    listed = own_processes(snapshot)
+    about = {} if processes is None else {one.pid: one for one in processes.processes}
+    silent = {status.name for status in silent_sources(snapshot)}
+    sources = tuple(_source(status, ages[status.name], status.name in silent) for status in snapshot.backends if status.status != "absent")
+    return NodeView(
+        hostname=printable(snapshot.hostname),
+        time_ns=snapshot.time_ns,
+        interval=interval,
+        age_seconds=age,
+        aged=age > oldest,
+        totals=_totals(devices, findings, len(silent)),
+        devices=devices,
+        processes=_processes(listed, about, holders, cpu, now_ns, {device.key for device in devices if device.aged}),
+        unlisted={key: printable(why.detail or str(why.reason)) for key, why in listed.items() if isinstance(why, Unavailable)},
+        host=_host(snapshot.metrics),
+        sources=sources,
+        findings=findings,
+    )
+
+
+class _ViewInput(NamedTuple):
+    """How devices are looked at: as :func:`node_view` is told, and the age of each source, with whether it is old."""
+
+    levels: WarningLevels
+    before: NodeView | None
+    now_ns: int
+    ages: Mapping[str, tuple[float | None, bool]]
+
+
+def _devices(record: Record, shown: _ViewInput) -> tuple[DeviceView, ...]:
+    snapshot, before = record.snapshot, shown.before
+    about: dict[str, list[Finding]] = {}
+    for finding in record.findings:
+        about.setdefault(finding.key, []).append(finding)
+    held: dict[str, list[Holder]] = {}
+    for holder in record.holders.found:
+        held.setdefault(holder.device, []).append(holder)
+    known = {} if before is None else {one.key: (before.time_ns, one) for one in before.devices}
+    slots = snapshot.identities
+    wholes = {slot.identity.anchor: slot.key for slot in slots if not slot.identity.parent}
+    split = {slot.identity.parent for slot in slots if slot.identity.parent}
+    most = dict[str, int]()
+    for slot in slots:
+        name = slot.identity.name
+        most[name] = max(most.get(name, 0), links_up(snapshot.values_of(slot.key)))
+
+    def seen(slot: DeviceSlot) -> tuple[int, DeviceView] | None:
+        found = known.get(slot.key)
+        return found if found is not None and found[1].identity.anchor == slot.identity.anchor else None
+
+    return tuple(
+        device_view(
+            DeviceSource(
+                slot,
+                one,
+                snapshot.values_of(slot.key),
+                snapshot.reasons_of(slot.key),
+                wholes.get(slot.identity.parent, "") if slot.identity.parent else "",
+                slot.identity.anchor in split,
+                *shown.ages.get(slot.backend, (None, False)),
+                most[slot.identity.name],
+            ),
+            about.get(slot.key, ()),
+            held.get(slot.key, ()),
+            shown.levels,
+            seen(slot),
+            shown.now_ns,
+        )
+        for slot, one in zip(slots, vitals(snapshot), strict=True)
+    )
+
+
+def _totals(devices: tuple[DeviceView, ...], findings: Findings, failed: int) -> NodeTotals:
+    whole = [one for one in devices if not one.identity.parent]
+    powered = [one.values for one in whole if "power_watts" in one.values]
+    limits = [values["power_limit_watts"] for values in powered if "power_limit_watts" in values]
+    busy = [one.values["utilization"] for one in whole if "utilization" in one.values]
+    return NodeTotals(
+        kinds=Counter(one.identity.kind for one in whole),
+        power_watts=sum(values["power_watts"] for values in powered) if powered else None,
+        power_limit_watts=sum(limits) if limits and len(limits) == len(powered) else None,
+        utilization=sum(busy) / len(busy) if busy else None,
+        states=Counter(one.state for one in whole),
+        lost=sum(1 for one in whole if one.silent is not None and one.state == "bad"),
+        hot=sum(1 for one in whole if "temperature_celsius" in one.levels),
+        failed=failed,
+        findings=Counter(one.severity for one in findings),
+    )
+
+
+def _host(metrics: Mapping[str, float]) -> dict[str, float]:
+    found = {name: metrics[key] for name, key in HOST_VALUES.items() if key in metrics}
+    busy = processors(metrics)
+    return found if busy is None else {"cpu_percent": busy, **found}
+
+
+def _source(status: BackendStatus, age: float | None, silent: bool) -> SourceRow:
+    state: State = "ok" if status.status == "ok" else "warn" if status.status == "degraded" else "bad"
+    advice = "" if state == "ok" else ADVICE[Reason.TIMED_OUT] if status.status == "timed_out" else ASK_DOCTOR
+    return SourceRow(status.name, status.status, status.source, printable(status.detail), age, state, advice, silent)
+
+
+def _processes(
+    listed: Mapping[str, tuple[DeviceProcess, ...] | Unavailable],
+    about: Mapping[int, ProcessInfo],
+    holders: Holders,
+    cpu: Mapping[int, float],
+    now_ns: int,
+    aged: set[str],
+) -> tuple[ProcessRow, ...]:
+    """Put the processes together, each once; the order is that of the devices, and on each the largest first."""
+    uses: dict[int, dict[str, DeviceProcess]] = {}
+    for key, found in listed.items():
+        if not isinstance(found, Unavailable):
+            for use in sorted(found, key=lambda one: (-(one.memory_bytes or 0), one.pid)):
+                uses.setdefault(use.pid, {})[key] = use
+    rows = []
+    for pid, on in uses.items():
+        info = about.get(pid)
+        memory = [use.memory_bytes for use in on.values() if use.memory_bytes is not None]
+        busy = [use.utilization for use in on.values() if use.utilization is not None]
+        command = printable(info.command or "") if info is not None else ""
+        rows.append(
+            ProcessRow(
+                pid=pid,
+                devices=tuple(on),
+                user=printable(info.user or "") if info is not None else "",
+                program=command if command.startswith("[") else PurePath(command.partition(" ")[0]).name,
+                command=command,
+                memory_bytes=sum(memory) if memory else None,
+                utilization=max(busy, default=None),
+                cpu_percent=cpu.get(pid),
+                seconds=_seconds(info, now_ns),
+                holder=_holder(info, holders, on),
+                type=next((use.type for use in on.values() if use.type), ""),
+                uses=on,
+                why=_why(info),
+                aged=not aged.isdisjoint(on),
+            )
+        )
+    return tuple(rows)
+
+
+def _seconds(info: ProcessInfo | None, now_ns: int) -> float | None:
+    if info is None or not info.started:
+        return None
+    return max(0.0, now_ns / 1e9 - datetime.fromisoformat(info.started.replace("Z", "+00:00")).timestamp())
+
+
+def _holder(info: ProcessInfo | None, holders: Holders, devices: Mapping[str, DeviceProcess]) -> str:
+    """Name what a process belongs to: its own job, pod or container, by the name that a holder of its device has for it."""
+    held = [one for one in holders.found if one.device in devices]
+    if info is not None and info.slurm_job:
+        named = (holder_words(one) for one in held if one.kind == "job" and one.labels.get("job_id") == info.slurm_job)
+        return next(named, printable(f"job {info.slurm_job}"))
+    if info is not None and info.pod:
+        pods = dict.fromkeys(holder_words(one) for one in held if one.kind == "pod")
+        return next(iter(pods)) if len(pods) == 1 else printable(f"pod {info.pod}")
+    if info is not None and info.container:
+        return printable(f"{info.runtime or 'container'} {info.container[:SHORT_ID]}")
+    return ""
+
+
+def _why(info: ProcessInfo | None) -> str:
+    if info is None:
+        return "what the system says of it was not asked for"
+    return next((printable(why) for field, why in info.unavailable.items() if why != NOT_SAID and field in ("user", "command")), "")

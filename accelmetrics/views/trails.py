@@ -1,0 +1,239 @@
+"""History for graphs: of each device and metric the least, mean and greatest value in buckets of equal time, and gaps; bounded memory.
+
+There is a ring of buckets for each scale of time, so that a reading costs the same whether a minute or a day is looked at.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, nan
+from typing import Literal, NamedTuple
+
+from accelmetrics.schemas.catalogue import resolve
+from accelmetrics.views.device_view import BY_NAME, VALUES, ValueRow
+from accelmetrics.views.node_view import NodeView
+
+SCALES: Mapping[str, float] = {"1 min": 60.0, "5 min": 300.0, "1 h": 3600.0, "24 h": 86400.0}
+"""Seconds by the name of a scale of time."""
+BUCKETS = 240
+"""Of each scale."""
+FOLLOWED = ("power_watts", "utilization", "memory_percent", "temperature_celsius", "sm_clock_mhz")
+"""Metrics whose history is kept from the beginning, by their names in ``VALUES``."""
+HELD = 2.5
+"""Intervals for which a value holds: without a reading for longer there is a gap."""
+FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
+"""Numbers that nothing is seen of in a graph."""
+_EMPTY, _MISSING = 0.0, -1.0
+"""Counts of a bucket without a reading, and of one whose readings have no value."""
+
+Kind = Literal["value", "gap", "before"]
+
+
+class TrailPoint(NamedTuple):
+    """One stretch of time of a history.
+
+    Attributes:
+        kind: ``value``; ``gap``: nothing was read, or it had no value; ``before``: it lies before the first reading.
+        low: The least value.
+        mean: The mean.
+        high: The greatest.
+    """
+
+    kind: Kind
+    low: float = nan
+    mean: float = nan
+    high: float = nan
+
+
+GAP, BEFORE = TrailPoint("gap"), TrailPoint("before")
+
+
+class _Ring:
+    """The buckets of one device, metric and scale."""
+
+    __slots__ = ("counts", "highs", "lows", "newest", "sums", "width")
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+        self.newest = -1  # the number of the newest bucket, counted since 1970
+        self.lows, self.highs, self.sums, self.counts = (array("d", bytes(8 * BUCKETS)) for _ in range(4))
+
+    def add(self, seconds: float, value: float | None) -> None:
+        number = int(seconds / self.width)
+        counts = self.counts
+        if number > self.newest:
+            first = max(self.newest + 1, number - BUCKETS + 1)
+            for empty in range(first, number + 1):
+                counts[empty % BUCKETS] = _EMPTY
+            self.newest = number
+        elif number <= self.newest - BUCKETS:
+            return
+        at = number % BUCKETS
+        count = counts[at]
+        if value is None:
+            if count == _EMPTY:
+                counts[at] = _MISSING
+        elif count > 0:
+            counts[at] = count + 1
+            self.sums[at] += value
+            if value < self.lows[at]:
+                self.lows[at] = value
+            elif value > self.highs[at]:
+                self.highs[at] = value
+        else:
+            counts[at] = 1.0
+            self.sums[at] = self.lows[at] = self.highs[at] = value
+
+    def points(self, end: float, span: float, columns: int, held: float) -> list[TrailPoint]:
+        """Put the buckets before ``end`` into columns of equal time."""
+        width = span / columns
+        last = int(end / width)  # columns keep their places while time goes on
+        start = (last - columns + 1) * width
+        low, high, total, count = [inf] * columns, [-inf] * columns, [0.0] * columns, [_EMPTY] * columns
+        first_seen = -1
+        for number in range(max(0, self.newest - BUCKETS + 1), self.newest + 1):
+            at = number % BUCKETS
+            found = self.counts[at]
+            column = int(((number + 0.5) * self.width - start) / width)
+            if found == _EMPTY or column >= columns:
+                continue
+            if first_seen < 0:
+                first_seen = max(0, column)
+            if column < 0:
+                continue
+            if found > 0:
+                low[column], high[column] = min(low[column], self.lows[at]), max(high[column], self.highs[at])
+                total[column] += self.sums[at]
+                count[column] = max(count[column], 0.0) + found
+            elif count[column] == _EMPTY:
+                count[column] = _MISSING
+        points: list[TrailPoint] = []
+        left = 0.0
+        for column in range(columns):
+            if count[column] > 0:
+                points.append(TrailPoint("value", low[column], total[column] / count[column], high[column]))
+                left = held
+            elif first_seen < 0 or column < first_seen:
+                points.append(BEFORE)
+            else:
+                left = left - width if count[column] == _EMPTY else 0.0
+                points.append(points[-1] if points and left > 0 else GAP)
+        return points
+
+
+class Trails:
+    """The history of a node's devices.
+
+    It is filled from live readings or from recorded ones, whose own time counts.
+
+    Args:
+        interval: Seconds between two readings.
+        metrics: Whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
+    """
+
+    def __init__(self, interval: float = 1.0, metrics: Sequence[str] = FOLLOWED) -> None:
+        self.interval = interval
+        self._metrics = list(metrics)
+        self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
+        self._newest = 0
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics whose history is kept."""
+        return tuple(self._metrics)
+
+    @property
+    def newest_ns(self) -> int:
+        """When the newest reading was, in nanoseconds since 1970; 0 before the first."""
+        return self._newest
+
+    def follow(self, metric: str) -> bool:
+        """Keep the history of one more metric from now on.
+
+        Returns:
+            Whether it was not kept before: readings from before can be added by ``add_values``.
+        """
+        if metric in self._metrics:
+            return False
+        self._metrics.append(metric)
+        return True
+
+    def add(self, view: NodeView) -> None:
+        """Remember a reading; the same one twice counts once."""
+        if view.time_ns <= self._newest:
+            return
+        for device in view.devices:
+            values, metrics = device.values, device.metrics
+            for metric in self._metrics:
+                value = values.get(metric)
+                self._add(device.key, metric, view.time_ns, metrics.get(metric) if value is None else value)
+        self._newest = view.time_ns
+
+    def add_values(self, time_ns: int, device: str, values: Mapping[str, float | None]) -> None:
+        """Remember values of one device by metric; None: it was read and had none."""
+        for metric, value in values.items():
+            self._add(device, metric, time_ns, value)
+        self._newest = max(self._newest, time_ns)
+
+    def clear(self) -> None:
+        """Forget all readings."""
+        self._rings.clear()
+
+    def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
+        """Return the newest history of a device, in columns of equal time, the oldest first.
+
+        Args:
+            device: Its key.
+            metric: Which metric.
+            scale: A name of ``SCALES``.
+            columns: How many; more than there are buckets show the same twice.
+            now_ns: Where it ends, in nanoseconds since 1970; at the newest reading, if left out.
+        """
+        rings = self._rings.get((device, metric))
+        if rings is None:
+            return [BEFORE] * columns
+        ring = rings[list(SCALES).index(scale)]
+        end = (self._newest if now_ns is None else now_ns) / 1e9
+        return ring.points(end, SCALES[scale], columns, HELD * max(self.interval, ring.width))
+
+    def band(self, devices: Iterable[str], metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
+        """Return the least, median and greatest over devices, in columns of equal time; the median stands for the mean."""
+        rows = [self.points(device, metric, scale, columns, now_ns) for device in devices]
+        band = []
+        for points in zip(*rows, strict=True):
+            means = sorted(point.mean for point in points if point.kind == "value")
+            if means:
+                band.append(TrailPoint("value", means[0], means[len(means) // 2], means[-1]))
+            else:
+                band.append(GAP if any(point.kind == "gap" for point in points) else BEFORE)
+        return band or [BEFORE] * columns
+
+    def _add(self, device: str, metric: str, time_ns: int, value: float | None) -> None:
+        rings = self._rings.get((device, metric))
+        if rings is None:
+            if value is None:
+                return
+            rings = self._rings[device, metric] = tuple(_Ring(seconds / BUCKETS) for seconds in SCALES.values())
+        seconds = time_ns / 1e9
+        for ring in rings:
+            ring.add(seconds, value)
+
+
+def graph_metrics(view: NodeView) -> tuple[ValueRow, ...]:
+    """List the metrics that a graph can show of a node's devices, those that are looked at most first."""
+    given = {name for device in view.devices for name in device.values}
+    first = [row for row in VALUES if row.name in given and row.name not in FIXED]
+    known = {name for row in VALUES for name in row.names}
+    others = dict.fromkeys(name for device in view.devices for name in device.metrics if name not in known)
+    return (*first, *(metric_row(view, name) for name in others))
+
+
+def metric_row(view: NodeView, name: str) -> ValueRow:
+    """Describe a metric by its name in ``VALUES`` or in the catalogue."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    key = next((f"{device.key}.{name}" for device in view.devices if name in device.metrics), "")
+    found = resolve(key) if key else None
+    unit, top = ("1", None) if found is None else (found.row.unit, found.row.maximum)
+    return ValueRow(name, name, unit, (name,), top=top)

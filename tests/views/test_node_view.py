@@ -1,0 +1,285 @@
+"""What a person is shown of a node: no number that was not measured, and a word for each that is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.record import Holder, Holders
+from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
+from accelmetrics.views.node_view import NodeView, node_view
+from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
+from tests.views.nodes import CORE, GIB, SECOND, Node
+
+
+def view_of(node: Node, key: str = "gpu.0") -> DeviceView:
+    found = node_view(node.record()).device(key)
+    assert found is not None
+    return found
+
+
+def test_a_sound_device_has_its_numbers_and_nothing_to_say() -> None:
+    device = view_of(Node(1))
+    assert device.state == "ok"
+    assert (device.mark, device.note) == ("", "")
+    assert device.values["utilization"] == 93.0
+    assert device.values["memory_percent"] == 56.5
+    assert device.values["power_limit_watts"] == 700.0
+    assert device.values["sm_clock_mhz"] == 1980
+    assert not device.missing
+    assert device.links == ("PCIe 5.0 x16",)
+    assert device.name == "H100 80GB HBM3"
+
+
+@pytest.mark.parametrize("reason", list(Reason), ids=str)
+def test_each_reason_of_a_missing_value_has_a_word(reason: Reason) -> None:
+    node = Node(1)
+    node.miss("gpu.0", ("gpu",), reason, "NVML_ERROR")
+    device = view_of(node)
+    assert "utilization" not in device.values
+    assert device.missing["utilization"].word.startswith(WORDS[reason])
+    assert device.missing["utilization"].detail == "NVML_ERROR"
+    assert device.values["power_watts"] == 612.4
+
+
+def test_a_reason_of_a_newer_release_is_its_own_word() -> None:
+    node = Node(1)
+    node.miss("gpu.0", ("gpu",), "on_holiday")
+    assert view_of(node).missing["utilization"].word == "on holiday"
+
+
+def test_a_lost_device_says_so_and_what_to_do_and_keeps_what_it_gave_last() -> None:
+    node = Node(2)
+    first = node_view(node.record())
+    node.wait(240)
+    node.silence("gpu.1", Reason.DEVICE_LOST, "NVML_ERROR_GPU_IS_LOST")
+    second = node_view(node.record(), before=first)
+    node.wait(60)
+    third = node_view(node.record(), before=second)
+    device = third.devices[1]
+    assert (device.state, device.mark) == ("bad", "X")
+    assert device.values == {}
+    assert device.note == "LOST for 5 min, NVML_ERROR_GPU_IS_LOST"
+    assert device.silent_since_ns == first.time_ns
+    assert device.last["power_watts"] == 612.4
+    assert any("dmesg" in advice for advice in device.advice)
+    assert (third.totals.lost, third.totals.devices) == (1, 2)
+    assert third.totals.power_watts == 612.4
+    node.set("gpu.1", dict(node.metrics["gpu.0"]))
+    assert node_view(node.record(), before=third).devices[1].silent is None
+
+
+def test_another_device_under_the_same_key_inherits_nothing() -> None:
+    node = Node(1)
+    first = node_view(node.record())
+    node.silence("gpu.0", Reason.DEVICE_LOST)
+    node.slots[0] = node.slots[0]._replace(identity=node.slots[0].identity._replace(uuid="GPU-0b5e"))
+    device = node_view(node.record(), before=first).devices[0]
+    assert device.silent is not None
+    assert (device.silent_since_ns, dict(device.last)) == (None, {})
+
+
+def test_a_call_that_hangs_tells_for_how_long() -> None:
+    node = Node(1)
+    first = node_view(node.record())
+    node.wait(12)
+    node.silence("gpu.0", Reason.TIMED_OUT, "a call into the driver has not returned")
+    device = node_view(node.record(), before=first).devices[0]
+    assert device.missing["utilization"].word == "timed out 12 s"
+    assert device.notes == ("timed out 12 s", "a call into the driver has not returned")
+
+
+@pytest.mark.parametrize("reason", [Reason.NOT_IN_USE, Reason.SUSPENDED], ids=str)
+def test_a_device_at_rest_is_missing_and_not_bad(reason: Reason) -> None:
+    node = Node(0)
+    node.add("tpu", "google", "TPU v5e")
+    node.silence("tpu.0", reason)
+    view = node_view(node.record())
+    assert (view.devices[0].state, view.devices[0].note) == ("missing", WORDS[reason])
+    assert MARKS[view.devices[0].state] == "-"
+    assert view.totals.lost == 0
+
+
+def test_the_level_of_heat_is_the_devices_own() -> None:
+    node = Node(3)
+    node.set("gpu.0", {"temp": 84})  # slows down at 90
+    node.set("gpu.1", {"temp": 86})
+    node.set("gpu.2", {"temp": 91})
+    assert [device.levels.get("temperature_celsius") for device in node_view(node.record()).devices] == [None, "warn", "bad"]
+    assert node_view(node.record()).devices[1].note == "86 °C, slows down at 90 °C"
+    chosen = node_view(node.record(), levels=WarningLevels(temperature=70))
+    assert chosen.totals.hot == 3
+
+
+def test_a_device_that_states_no_limit_is_hot_above_80() -> None:
+    node = Node(2)
+    for number, temp in enumerate((80, 81)):
+        node.set(f"gpu.{number}", {"temp": temp})
+        del node.metrics[f"gpu.{number}"]["tempLimit.slowdown"]
+    assert [device.state for device in node_view(node.record()).devices] == ["ok", "warn"]
+
+
+def test_full_memory_is_marked_and_makes_no_warning_of_the_device() -> None:
+    node = Node(1)
+    node.set("gpu.0", {"memoryAllocated": 95.0})
+    device = view_of(node)
+    assert (device.levels["memory_percent"], device.state) == ("warn", "ok")
+
+
+def test_throttling_under_load_is_a_warning_in_words() -> None:
+    node = Node(3)
+    node.set("gpu.0", {"throttle.hwThermalSlowdown": 1})
+    node.set("gpu.1", {"throttle.hwThermalSlowdown": 1, "gpu": 3.0})
+    node.set("gpu.2", {"throttle.swPowerCap": 1})
+    devices = node_view(node.record()).devices
+    assert [device.state for device in devices] == ["warn", "ok", "ok"]
+    assert [device.note for device in devices] == ["throttled: heat", "throttled: heat", "throttled: power cap"]
+
+
+def test_errors_and_links_are_told() -> None:
+    node = Node(2)
+    links = {f"nvlink.{number}.state": 1 for number in range(18)}
+    node.set("gpu.0", {**links, "uncorrectedMemoryErrors": 2, "lastXid": 79, "xidErrors": 1})
+    node.set("gpu.1", {**links, "nvlink.3.state": 0, "pcieLinkWidth": 4})
+    first, second = node_view(node.record()).devices
+    assert first.state == "warn"
+    assert first.errors == ("2 ECC not corrected", "Xid 79: the GPU has fallen off the bus")
+    assert second.state == "warn"
+    assert second.links == ("PCIe 5.0 x4 of x16", "NVLink 17 of 18 up")
+
+
+def test_the_gravest_comes_first() -> None:
+    node = Node(1)
+    node.set("gpu.0", {"temp": 86})
+    node.find("memory_full", "info", "gpu.0", "95 % of its memory in use")
+    node.find("xid_hardware", "critical", "gpu.0", "Xid 79", "Drain the node.")
+    node.find("straggler", "warning", "gpu.5", "another one's")
+    device = view_of(node)
+    assert device.state == "bad"
+    assert device.notes == ("Xid 79", "86 °C, slows down at 90 °C", "95 % of its memory in use")
+    assert device.advice[0] == "Drain the node."
+    assert [one.rule for one in device.findings] == ["xid_hardware", "memory_full"]
+
+
+def test_partitions_belong_to_their_device_and_count_nowhere() -> None:
+    node = Node(1)
+    node.miss("gpu.0", ("gpu",), Reason.NOT_SUPPORTED)
+    child = node.add(parent="gpu.0", name="NVIDIA H100 MIG 1g.10gb")
+    node.set(child, {"smActive": 50.0}, only=True)
+    view = node_view(node.record())
+    assert view.devices[0].note == "MIG: no util"
+    assert (view.devices[1].label, view.devices[1].parent) == ("gpu.0.0", "gpu.0")
+    assert view.devices[1].state == "ok"
+    assert view.devices[1].missing["utilization"].word == "n/a"
+    assert view.totals.devices == 1
+
+
+@pytest.mark.parametrize("kind", ["tpu", "trn", "ipu", "npu", "hpu"])
+def test_devices_of_every_kind_have_the_same_numbers(kind: str) -> None:
+    names = {
+        "tpu": {"dutyCycle": 50.0, "hbmMemoryUsage": 25.0, "hbmCapacityUsage": 4 * GIB, "hbmCapacityTotal": 16 * GIB},
+        "ipu": {"ipu utilisation (%)": 50.0, "average die temp (C)": 40.0, "ipu power (W)": 80.0, "clock (MHz)": 1330},
+        "trn": {"neuroncore_utilization": 50.0},
+    }
+    node = Node(0)
+    key = node.add(kind, "acme", "Acme One")
+    node.set(key, names.get(kind, {"utilization": 50.0, "temp": 40, "powerWatts": 80.0}), only=True)
+    view = node_view(node.record())
+    device = view.devices[0]
+    assert device.values["utilization"] == 50.0
+    assert device.state == "ok"
+    assert all(name in device.values or device.missing[name].word == "n/a" for name in ("power_watts", "temperature_celsius"))
+    assert dict(view.totals.kinds) == {kind: 1}
+
+
+def test_a_source_that_does_not_answer_is_a_row_that_says_what_to_do() -> None:
+    node = Node(1)
+    node.sources["amd"] = BackendStatus("amd", "failed", "amdgpu is not loaded", devices=2)
+    node.sources["tpu"] = BackendStatus("tpu", "absent")
+    view = node_view(node.record())
+    assert [source.name for source in view.silent] == ["amd"]
+    assert (view.silent[0].state, view.silent[0].detail) == ("bad", "amdgpu is not loaded")
+    assert "doctor" in view.silent[0].advice
+    assert view.totals.failed == 1
+    assert [source.name for source in view.sources] == ["nvidia", "amd"]
+
+
+def test_values_of_a_source_that_was_read_long_ago_are_marked() -> None:
+    node = Node(1)
+    node.sources["nvidia"] = node.sources["nvidia"]._replace(age_seconds=1.5)
+    assert not node_view(node.record()).devices[0].aged
+    assert node_view(node.record(), now_ns=node.time_ns + SECOND).devices[0].aged
+    assert not node_view(node.record(), now_ns=node.time_ns + SECOND, interval=5).devices[0].aged
+    late = node_view(node.record(), now_ns=node.time_ns + 10 * SECOND)
+    assert (late.aged, late.age_seconds) == (True, 10.0)
+
+
+def test_a_process_on_several_devices_is_one_row() -> None:
+    node = Node(3)
+    for number in range(2):
+        node.processes[f"gpu.{number}"] = (DeviceProcess(48120, "compute", 20 * GIB, 90.0 + number), DeviceProcess(7, "", None, None))
+    node.unlisted["gpu.2"] = Unavailable(Reason.NO_PERMISSION, "only root may list them")
+    info = ProcessInfo(
+        "gpu.0", 48120, user="ann", command="/usr/bin/python train.py --token s3", started="2026-09-21T14:00:00Z", slurm_job="42"
+    )
+    listing = ProcessListing("", "node7", (info,), (), (), {})
+    record = node.record()._replace(holders=Holders((Holder("gpu.0", "job", {"job_id": "42", "user": "ann"}),)))
+    now = 1_790_000_134 * SECOND
+    view = node_view(record, processes=listing, cpu={48120: 101.0}, now_ns=now)
+    first, second = view.processes
+    assert (first.pid, first.devices, first.user, first.program) == (48120, ("gpu.0", "gpu.1"), "ann", "python")
+    assert (first.memory_bytes, first.utilization, first.cpu_percent) == (40 * GIB, 91.0, 101.0)
+    assert first.holder == "job 42 (ann)"
+    assert first.seconds is not None
+    assert (second.memory_bytes, second.utilization, second.user) == (None, None, "")
+    assert second.why
+    assert view.unlisted == {"gpu.2": "only root may list them"}
+    assert view.devices[0].holders == ("job 42 (ann)",)
+
+
+def test_texts_of_others_change_nothing_about_a_terminal() -> None:
+    node = Node(0, hostname="no\x1b[2Jde")
+    key = node.add(name="GPU\x1b]0;title\x07\nX")
+    node.miss(key, ("gpu",), "timed\x1b_out", "de\x1btail")
+    node.find("hot", "warning", key, "mess\x1bage", "ad\x1bvice")
+    node.sources["amd"] = BackendStatus("amd", "failed", "bad\x1b[0m", devices=1)
+    node.processes[key] = (DeviceProcess(1),)
+    listing = ProcessListing("", "", (ProcessInfo(key, 1, user="a\x1bb", command="x\x1by z"),), (), (), {})
+    view = node_view(node.record(), processes=listing)
+
+    def texts(part: object) -> list[str]:
+        if isinstance(part, str):
+            return [part]
+        if dataclasses.is_dataclass(part):
+            part = [getattr(part, field.name) for field in dataclasses.fields(part) if field.name not in ("identity", "findings", "gaps")]
+        if isinstance(part, dict):
+            part = list(part.values())
+        return [text for each in part for text in texts(each)] if isinstance(part, (list, tuple)) else []
+
+    assert len(texts(view)) > 10
+    assert all(text.isprintable() for text in texts(view))
+
+
+def test_nothing_is_made_up_for_a_machine_without_devices() -> None:
+    node = Node(0)
+    node.host.clear()
+    view = node_view(node.record())
+    assert isinstance(view, NodeView)
+    assert (view.devices, view.processes, dict(view.host)) == ((), (), {})
+    assert (view.totals.power_watts, view.totals.utilization) == (None, None)
+
+
+def test_the_limit_of_all_is_told_only_where_each_tells_its_own() -> None:
+    node = Node(2)
+    assert node_view(node.record()).totals.power_limit_watts == 1400.0
+    del node.metrics["gpu.1"]["enforcedPowerLimitWatts"]
+    assert node_view(node.record()).totals.power_limit_watts is None
+
+
+def test_core_values_that_are_missing_for_no_good_reason_are_a_warning() -> None:
+    node = Node(1)
+    node.miss("gpu.0", CORE[:1], Reason.INVALID_VALUE, "4000 %")
+    assert (view_of(node).state, view_of(node).note) == ("warn", "util bad value")

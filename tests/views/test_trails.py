@@ -1,0 +1,136 @@
+"""History for graphs: peaks are kept, gaps are gaps, and memory is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelmetrics.schemas.errors import Reason
+from accelmetrics.views.node_view import node_view
+from accelmetrics.views.trails import BEFORE, BUCKETS, FOLLOWED, GAP, SCALES, Trails, graph_metrics, metric_row
+from tests.views.nodes import SECOND, START, Node
+
+
+def kinds(trails: Trails, scale: str = "1 min", columns: int = 60, key: str = "gpu.0") -> str:
+    return "".join({"value": "v", "gap": "x", "before": "."}[point.kind] for point in trails.points(key, "power_watts", scale, columns))
+
+
+def test_a_reading_a_second_fills_a_column_a_second() -> None:
+    node, trails = Node(1), Trails()
+    for watts in range(30):
+        node.set("gpu.0", {"powerWatts": float(watts)})
+        trails.add(node_view(node.record()))
+        node.wait(1)
+    points = trails.points("gpu.0", "power_watts", "1 min", 60)
+    assert [point.mean for point in points[30:]] == [float(watts) for watts in range(30)]
+    assert points[:30] == [BEFORE] * 30
+
+
+def test_more_columns_than_readings_have_no_gaps() -> None:
+    trails = Trails()
+    for second in range(60):
+        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": 1.0})
+    assert "x" not in kinds(trails, columns=200)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_single_peak_is_kept_on_every_scale(scale: str) -> None:
+    trails = Trails(interval=10)
+    for number in range(8640):
+        trails.add_values(
+            START + number * 10 * SECOND, "gpu.0", {"power_watts": 900.0 if number == 8638 else 5.0 if number == 8637 else 100.0}
+        )
+    points = [point for point in trails.points("gpu.0", "power_watts", scale, 40) if point.kind == "value"]
+    assert (max(point.high for point in points), min(point.low for point in points)) == (900.0, 5.0)
+
+
+def test_the_mean_is_that_of_all_readings() -> None:
+    trails = Trails()
+    for number in range(3600):
+        trails.add_values(START + number * SECOND, "gpu.0", {"power_watts": float(number % 2)})
+    means = [point.mean for point in trails.points("gpu.0", "power_watts", "1 h", 6) if point.kind == "value"]
+    assert all(mean == pytest.approx(0.5, abs=0.01) for mean in means)
+
+
+def test_a_device_that_says_nothing_leaves_a_gap() -> None:
+    node, trails = Node(1), Trails()
+    for second in range(20):
+        if second == 10:
+            node.silence("gpu.0", Reason.DEVICE_LOST)
+        trails.add(node_view(node.record()))
+        node.wait(1)
+    assert kinds(trails) == "." * 40 + "v" * 10 + "x" * 10
+
+
+def test_time_without_a_reading_is_a_gap_and_one_late_reading_is_none() -> None:
+    trails = Trails()
+    for second in (*range(10), *range(11, 20), *range(40, 50)):
+        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": 1.0})
+    assert kinds(trails) == "." * 10 + "v" * 22 + "x" * 18 + "v" * 10
+
+
+def test_a_zero_is_a_value() -> None:
+    trails = Trails()
+    trails.add_values(START, "gpu.0", {"power_watts": 0.0})
+    assert trails.points("gpu.0", "power_watts", "1 min", 10)[-1] == ("value", 0.0, 0.0, 0.0)
+
+
+def test_what_is_older_than_the_scale_is_gone() -> None:
+    trails = Trails()
+    trails.add_values(START, "gpu.0", {"power_watts": 1.0})
+    trails.add_values(START + 3600 * SECOND, "gpu.0", {"power_watts": 2.0})
+    values = [point.mean for point in trails.points("gpu.0", "power_watts", "5 min", BUCKETS) if point.kind == "value"]
+    assert set(values) == {2.0}
+    assert {point.mean for point in trails.points("gpu.0", "power_watts", "24 h", 60) if point.kind == "value"} == {1.0, 2.0}
+
+
+def test_the_same_reading_twice_counts_once() -> None:
+    node, trails = Node(1), Trails()
+    view = node_view(node.record())
+    trails.add(view)
+    node.set("gpu.0", {"powerWatts": 1.0})
+    trails.add(node_view(node.record()))
+    assert trails.points("gpu.0", "power_watts", "1 min", 1)[0].low == 612.4
+
+
+def test_any_metric_of_the_catalogue_can_be_followed() -> None:
+    node, trails = Node(1), Trails()
+    node.set("gpu.0", {"nvlinkCrcErrors": 3})
+    assert trails.follow("nvlinkCrcErrors")
+    assert not trails.follow("nvlinkCrcErrors")
+    view = node_view(node.record())
+    trails.add(view)
+    assert trails.points("gpu.0", "nvlinkCrcErrors", "1 min", 1)[0].mean == 3.0
+    assert (metric_row(view, "nvlinkCrcErrors").unit, metric_row(view, "power_watts").label) == ("1", "power")
+    names = [row.name for row in graph_metrics(view)]
+    assert names[:2] == ["power_watts", "utilization"]
+    assert "nvlinkCrcErrors" in names
+    assert "power_limit_watts" not in names
+    assert set(FOLLOWED) <= set(names)
+
+
+def test_readings_from_before_can_be_added_later() -> None:
+    trails = Trails(metrics=())
+    trails.add_values(START + 30 * SECOND, "gpu.0", {"power_watts": 2.0})
+    for second in range(30):
+        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": 1.0})
+    assert kinds(trails)[-31:] == "v" * 31
+
+
+def test_a_band_spans_the_devices() -> None:
+    trails = Trails()
+    for number in range(5):
+        trails.add_values(START, f"gpu.{number}", {"power_watts": 100.0 * number})
+    trails.add_values(START, "gpu.5", {"power_watts": 1.0})
+    trails.add_values(START + 59 * SECOND, "gpu.5", {"power_watts": None})
+    keys = [f"gpu.{number}" for number in range(6)]
+    points = trails.band(keys, "power_watts", "1 min", 60)
+    assert (points[0].low, points[0].high) == (0.0, 400.0)
+    assert points[-1] == GAP
+    assert trails.band((), "power_watts", "1 min", 3) == [BEFORE] * 3
+
+
+def test_cleared_it_has_nothing() -> None:
+    trails = Trails()
+    trails.add_values(START, "gpu.0", {"power_watts": 1.0})
+    trails.clear()
+    assert kinds(trails) == "." * 60
