@@ -1,0 +1,309 @@
+// The page: polls the latest reading and shows it. One request is under way at a time, none while the page is not seen.
+//
+// api/state    {started, sequence, timestamp, interval, hostname, version, fleet, head, metrics, devices, processes, findings, sources, host}
+//              `started` tells servers apart: another one counts readings anew. `fleet`: whether there is api/fleet.
+//              `metrics`: what graphs can show, {name: {label, unit, top}}.
+// api/history  {times, series: {device: {metric: [value or null]}}} of the readings after `since`; a gap in time is a column of nulls.
+// api/fleet    {nodes: [{name, url, summary or null, error}]}, a summary as NodeSummary has it.
+
+import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
+import { Detail } from "./detail.js";
+import { Graphs, History, Lines } from "./graphs.js";
+import { clock, duration, isNumber, percent, watts } from "./numbers.js";
+import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
+
+const PATIENCE_MS = 30_000; // until a request is given up
+const LONGEST_PAUSE_MS = 30_000; // between attempts while there is no answer
+const SILENCE_MS = 5_000; // without an answer until the values on the page are called old
+const THEMES = ["system", "light", "dark"];
+
+/** An answer that holds no reading. */
+class Refused extends Error {
+  constructor(status) {
+    const reasons = {
+      401: "not signed in (401): reload the page and give the password",
+      403: "this browser may not read the node (403)",
+      421: "the node does not answer to this name (421): see --allowed-host",
+      503: "nothing has been read yet (503)",
+    };
+    super(reasons[status] ?? `the server answered ${status}`);
+    this.status = status;
+  }
+}
+
+async function ask(path) {
+  let response;
+  try {
+    response = await fetch(path, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
+  } catch (error) {
+    throw new Error(error.name === "TimeoutError" ? "the server takes too long" : "the server cannot be reached");
+  }
+  if (!response.ok) throw new Refused(response.status);
+  return response.json();
+}
+
+class Page {
+  #state = null;
+  #history = new History();
+  #known = null; // findings of the latest reading, to announce what is new
+  #lines = new Lines(() => this.#draw());
+  #graphs = new Graphs();
+  #devices;
+  #processes = processesTable();
+  #detail;
+  #timer = null;
+  #polling = false;
+  #paused = false;
+  #failures = 0;
+  #trouble = "";
+  #answered = performance.now();
+  #changed = performance.now();
+
+  constructor() {
+    const colours = { box: (key) => this.#lines.box(key), update: (box, key) => this.#lines.updateBox(box, key) };
+    this.#detail = new Detail(ask, (error) => this.#fail(error));
+    this.#devices = devicesTable((key) => this.#detail.open(key, this.#state), colours);
+    document.addEventListener("visibilitychange", () => this.pollNow());
+    addEventListener("online", () => this.pollNow());
+    setInterval(() => this.#showConnection(), 1000);
+  }
+
+  /** Ask again at once, if the page is seen and not asking already. */
+  pollNow() {
+    clearTimeout(this.#timer);
+    if (!document.hidden && !this.#paused && !this.#polling) this.#poll();
+  }
+
+  async #poll() {
+    this.#polling = true;
+    const began = performance.now();
+    try {
+      await this.#read();
+      this.#failures = 0;
+      this.#trouble = "";
+    } catch (error) {
+      this.#fail(error);
+      this.#failures += 1;
+    }
+    this.#polling = false;
+    this.#showConnection();
+    if (document.hidden || this.#paused) return;
+    const interval = 1000 * (this.#state?.interval ?? 1);
+    const pause = this.#failures
+      ? Math.min(LONGEST_PAUSE_MS, interval * 2 ** this.#failures)
+      : Math.max(interval / 4, interval - (performance.now() - began));
+    this.#timer = setTimeout(() => this.pollNow(), pause);
+  }
+
+  async #read() {
+    const state = await ask("api/state");
+    const again = this.#state === null || state.started !== this.#state.started || state.sequence < this.#state.sequence;
+    if (!again && state.sequence === this.#state.sequence) {
+      this.#answered = performance.now();
+      return;
+    }
+    const history = await ask(`api/history?since=${again ? 0 : this.#state.sequence}`);
+    this.#history.update(history, again);
+    if (state.fleet) this.#showFleet(await ask("api/fleet"));
+    this.#answered = this.#changed = performance.now();
+    this.#state = state;
+    this.#show(state);
+    await this.#detail.update(state);
+  }
+
+  #fail(error) {
+    this.#trouble = error.message;
+  }
+
+  // What is shown
+
+  #show(state) {
+    setText(find("hostname"), state.hostname);
+    document.title = `${state.hostname} · accelmetrics`;
+    setText(find("version"), state.version);
+    this.#showHead(state);
+    this.#showFindings(state.findings);
+    this.#lines.update(state.devices);
+    this.#showDevices(() => this.#devices.show(state.devices));
+    this.#processes.show(state.processes);
+    this.#graphs.metrics = state.metrics;
+    setDescriptions(find("host"), Object.entries(state.host).filter(([, value]) => isNumber(value)).map(hostPair));
+    showSources(state.sources);
+    this.#graphs.update(this.#history, this.#lines, state.devices);
+    setAttribute(find("main"), "data-sequence", state.sequence);
+  }
+
+  #draw() {
+    this.#devices.showAgain();
+    this.#graphs.showAgain();
+  }
+
+  #showHead({ head, timestamp, devices, findings }) {
+    const limit = isNumber(head.power_limit_watts) ? ` of ${watts(head.power_limit_watts)}` : "";
+    setDescriptions(find("head"), [
+      ["Read at", clock(new Date(timestamp))],
+      ["Devices", String(devices.length)],
+      ["Power", isNumber(head.power_watts) ? watts(head.power_watts) + limit : "- not read"],
+      ["Findings", String(findings.length)],
+    ]);
+  }
+
+  #showFindings(findings) {
+    const count = (severity) => findings.filter((finding) => finding.severity === severity).length;
+    const counted = ["critical", "warning", "info"].filter(count).map((severity) => `${count(severity)} ${severity}`);
+    setText(find("findings-summary"), counted.join(", ") || "nothing is wrong that a rule judges");
+    const name = ({ rule, key }) => `${key} ${rule}`;
+    const now = new Map(findings.map((finding) => [name(finding), finding]));
+    if (this.#known !== null) {
+      const begun = findings.filter((finding) => !this.#known.has(name(finding))).map(({ severity, key, message }) => `${severity}, ${key}: ${message}`);
+      const over = [...this.#known.keys()].filter((one) => !now.has(one)).map((one) => `over: ${one}`);
+      if (begun.length || over.length) setText(find("announcer"), [...begun, ...over].join(". "));
+    }
+    this.#known = now;
+    const make = () => element("li", {}, element("b", { className: "mark", ariaHidden: "true" }), element("span"), element("small"));
+    setChildren(find("findings"), findings, name, make, (line, { severity, rule, key, message, since, advice }) => {
+      const [mark, words, more] = line.children;
+      setAttribute(line, "data-severity", severity);
+      setText(mark, { critical: "X", warning: "!" }[severity] ?? "i");
+      setText(words, `${severity}: ${key ? `${key}: ` : ""}${message}`);
+      setText(more, `${rule}, since ${new Date(since).toLocaleTimeString([], { hour12: false })}. ${advice}`);
+    });
+  }
+
+  #showFleet({ nodes }) {
+    setHidden(find("fleet-section"), false);
+    const make = () => element("li", {}, element("a", {}, element("b", { className: "mark", ariaHidden: "true" }), element("span")), element("p"));
+    setChildren(find("fleet"), nodes, (node) => node.name, make, (tile, node) => {
+      const [link, words] = tile.children;
+      const state = stateOf(node.summary ?? { state: "bad" });
+      setAttribute(tile, "data-state", node.summary?.state ?? "bad");
+      // The file of nodes may hold any text: only addresses of pages become links.
+      setAttribute(link, "href", /^https?:/.test(node.url ?? "") ? node.url : null);
+      setText(link.firstElementChild, state.mark);
+      setText(link.lastElementChild, node.name);
+      setText(words, node.summary ? summaryWords(node.summary) : `no answer: ${node.error}`);
+    });
+  }
+
+  #showDevices(show) {
+    const count = show();
+    const all = this.#state.devices.length;
+    setText(find("shown"), count === all ? "" : `${count} of ${all}`);
+  }
+
+  /** Say whether what stands here is what the node says now. */
+  #showConnection() {
+    const now = performance.now();
+    const quiet = now - this.#answered;
+    const still = now - this.#changed;
+    const interval = 1000 * (this.#state?.interval ?? 1);
+    const old = quiet > Math.max(SILENCE_MS, 3 * interval);
+    const halted = still > Math.max(SILENCE_MS, 5 * interval);
+    let banner = "";
+    if (this.#paused) banner = "";
+    else if (this.#trouble && (old || this.#state === null || this.#failures > 1)) banner = `no answer for ${duration(quiet / 1000)}: ${this.#trouble}`;
+    else if (old) banner = `no answer for ${duration(quiet / 1000)}`;
+    else if (halted && this.#state !== null) banner = `no new reading for ${duration(still / 1000)}: the node answers, but reads nothing`;
+    const state = this.#paused ? "paused" : banner ? "lost" : this.#state === null ? "waiting" : "live";
+    const words = { paused: "paused", lost: "not connected", waiting: "waiting for the first answer", live: "live" };
+    const before = find("connection").dataset.state;
+    setText(find("connection"), words[state]);
+    setAttribute(find("connection"), "data-state", state);
+    setAttribute(document.body, "data-connection", state);
+    setText(find("banner"), banner);
+    setHidden(find("banner"), !banner);
+    // Once: the seconds in the banner are not for a screen reader.
+    if (before !== state && state === "lost") setText(find("announcer"), `The values are old: ${this.#trouble || "no new reading"}`);
+    if (before === "lost" && state === "live") setText(find("announcer"), "The values are live again");
+  }
+
+  // What keys and buttons do
+
+  pause() {
+    this.#paused = !this.#paused;
+    setAttribute(find("pause"), "aria-pressed", this.#paused);
+    this.#answered = this.#changed = performance.now();
+    this.#showConnection();
+    this.pollNow();
+  }
+
+  filter(words) {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    const users = (device) => this.#state.processes.filter((process) => process.devices.includes(device.key)).map((process) => process.user);
+    const told = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders, ...users(device)];
+    this.#devices.accepts = (device) => {
+      const text = told(device).join(" ").toLowerCase();
+      return wanted.every((word) => text.includes(word));
+    };
+    if (this.#state !== null) this.#showDevices(() => this.#devices.showAgain());
+  }
+
+  theme(name) {
+    document.documentElement.dataset.theme = name;
+    setText(find("theme"), `Theme: ${name}`);
+    preferences.set("theme", name);
+    this.#draw();
+  }
+}
+
+/** A node in a line: how many devices, what they do, what is worst. */
+function summaryWords(summary) {
+  const { devices, utilization, power_watts: power, power_limit_watts: limit, lost, hot, silent } = summary;
+  const worst = devices.find((device) => device.state === summary.state && device.state !== "ok");
+  const words = [
+    stateOf(summary).word,
+    `${devices.length} devices`,
+    isNumber(utilization) ? `use ${percent(utilization)}` : "",
+    isNumber(power) ? watts(power) + (isNumber(limit) ? ` of ${watts(limit)}` : "") : "",
+    lost ? `${lost} lost` : "",
+    hot ? `${hot} hot` : "",
+    worst ? `${worst.key}: ${worst.note}` : "",
+    ...silent,
+  ];
+  return words.filter(Boolean).join(" · ");
+}
+
+const HOST_WORDS = { cpu_percent: "CPU", memory_percent: "Memory", swap_percent: "Swap", disk_percent: "Disk", load: "Load" };
+
+function hostPair([name, value]) {
+  const words = HOST_WORDS[name] ?? name.replace(/_(percent|bytes)$/, "").replaceAll("_", " ");
+  return [words, name.endsWith("percent") ? percent(value) : String(value)];
+}
+
+const page = new Page();
+const nextTheme = () => page.theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+const showHelp = () => find("help").showModal();
+
+const KEYS = {
+  "?": showHelp,
+  "/": () => find("filter").focus(),
+  d: () => (document.querySelector("#devices .open") ?? find("main")).focus(),
+  g: () => document.querySelector("#graphs .plot")?.focus(),
+  p: () => page.pause(),
+  t: nextTheme,
+};
+
+function pressed(event) {
+  const typing = event.target instanceof HTMLInputElement && event.target.type !== "checkbox";
+  if (typing || event.ctrlKey || event.altKey || event.metaKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+    const rows = [...document.querySelectorAll("#devices .open")];
+    const place = rows.indexOf(document.activeElement);
+    if (place < 0) return;
+    rows[place + (event.key === "ArrowDown" ? 1 : -1)]?.focus();
+  } else if (KEYS[event.key] && find("shortcuts").checked) KEYS[event.key]();
+  else return;
+  event.preventDefault();
+}
+
+document.addEventListener("keydown", pressed);
+find("pause").addEventListener("click", () => page.pause());
+find("theme").addEventListener("click", nextTheme);
+find("help-button").addEventListener("click", showHelp);
+find("filter").addEventListener("input", () => page.filter(find("filter").value));
+find("shortcuts").checked = preferences.get("shortcuts", true);
+find("shortcuts").addEventListener("change", () => preferences.set("shortcuts", find("shortcuts").checked));
+for (const node of document.querySelectorAll(".controls")) node.hidden = false;
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.theme(document.documentElement.dataset.theme));
+page.theme(THEMES.includes(preferences.get("theme")) ? preferences.get("theme") : "system");
+page.pollNow();

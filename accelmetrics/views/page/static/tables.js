@@ -1,0 +1,211 @@
+// Tables that are sorted by the buttons in their headings. Rows stay the same elements as long as what they show is there.
+
+import { element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
+import { bytes, duration, isNumber, percent, plain, shareOfBytes, watts } from "./numbers.js";
+
+const TALL = 16; // rows above which a table scrolls in itself
+const GRAVITY = { bad: 0, warn: 1, missing: 2, ok: 3 };
+
+/**
+ * A table with a heading for each column.
+ *
+ * `columns`: by the name in `data-column`, `sort(row)` gives a number, a text or null (which stands last in either direction),
+ * `ascending` says which direction comes first, `write(cell, row)` fills a cell.
+ */
+class SortedTable {
+  #rows = [];
+  #column = null;
+  #ascending = false;
+
+  constructor(table, columns, keyOf) {
+    this.body = table.tBodies[0];
+    this.columns = columns;
+    this.keyOf = keyOf;
+    this.accepts = () => true;
+    this.headings = [...table.tHead.rows[0].cells];
+    for (const heading of this.headings) {
+      const button = element("button", { type: "button", textContent: heading.textContent });
+      button.addEventListener("click", () => this.#choose(heading.dataset.column));
+      heading.replaceChildren(button);
+    }
+  }
+
+  #choose(name) {
+    const first = Boolean(this.columns[name].ascending);
+    if (this.#column !== name) [this.#column, this.#ascending] = [name, first];
+    else if (this.#ascending === first) this.#ascending = !first;
+    else this.#column = null; // the order that the server gave
+    for (const heading of this.headings) {
+      const chosen = heading.dataset.column === this.#column;
+      setAttribute(heading, "aria-sort", chosen ? (this.#ascending ? "ascending" : "descending") : null);
+    }
+    this.show(this.#rows);
+  }
+
+  /** Show rows, and return how many of them are. */
+  show(rows) {
+    this.#rows = rows;
+    setAttribute(this.body.parentElement.parentElement, "data-tall", rows.length > TALL ? "" : null);
+    const shown = this.#sorted(rows.filter((row) => this.accepts(row)));
+    setChildren(this.body, shown, this.keyOf, () => this.#make(), (line, row) => this.#write(line, row));
+    return shown.length;
+  }
+
+  showAgain() {
+    return this.show(this.#rows);
+  }
+
+  #sorted(rows) {
+    if (this.#column === null) return rows;
+    const value = this.columns[this.#column].sort;
+    const sign = this.#ascending ? 1 : -1;
+    return rows.toSorted((one, other) => {
+      const [left, right] = [value(one), value(other)];
+      if (left === null || right === null) return (left === null) - (right === null);
+      if (typeof left === "string") return sign * left.localeCompare(right, "en", { numeric: true });
+      return sign * (left - right);
+    });
+  }
+
+  #make() {
+    const line = element("tr");
+    for (const heading of this.headings) {
+      const cell = heading === this.headings[0] ? element("th", { scope: "row" }) : element("td");
+      cell.dataset.column = heading.dataset.column;
+      cell.className = heading.className;
+      line.append(cell);
+    }
+    return line;
+  }
+
+  #write(line, row) {
+    if (row.state) setAttribute(line, "data-state", row.state);
+    for (const cell of line.cells) this.columns[cell.dataset.column].write(cell, row);
+  }
+}
+
+const text = (words) => (cell, row) => setText(cell, words(row));
+const amount = (value) => (isNumber(value) ? value : null);
+const value = (name) => (device) => amount(device.values[name]);
+
+export const missingWord = (missing) => `- ${missing?.word ?? "not read"}`;
+
+/** Write a value, or the word for why it is missing; `of` is what it is measured against, `share` draws it as a bar. */
+function measured(name, words, { of = () => "", share = false } = {}) {
+  return (cell, device) => {
+    if (cell.firstElementChild === null) {
+      cell.append(element("span"), element("small"));
+      if (share) cell.prepend(element("i", { ariaHidden: "true" }));
+    }
+    const value = device.values[name];
+    const there = isNumber(value);
+    setAttribute(cell, "data-missing", there ? null : (device.missing[name]?.reason ?? "not_read"));
+    setAttribute(cell, "data-level", device.levels?.[name] ?? null);
+    const [number, limit] = [...cell.children].slice(-2);
+    setText(number, there ? words(value) : missingWord(device.missing[name]));
+    setText(limit, there ? of(device.values) : "");
+    if (!share) return;
+    const width = there ? `${Math.min(100, Math.max(0, Math.round(value)))}%` : "0%";
+    if (cell.firstElementChild.style.width !== width) cell.firstElementChild.style.width = width;
+  };
+}
+
+const ofMemory = ({ memory_used_bytes: used, memory_total_bytes: total }) =>
+  isNumber(used) && isNumber(total) ? ` ${shareOfBytes(used, total)}` : "";
+const ofLimit = ({ power_limit_watts: limit }) => (isNumber(limit) ? ` of ${watts(limit)}` : "");
+
+/** Write the state as its mark and its word. */
+export function writeState(cell, state) {
+  if (cell.firstElementChild === null) cell.append(element("b", { className: "mark", ariaHidden: "true" }), element("span"));
+  setText(cell.firstElementChild, state.mark);
+  setText(cell.lastElementChild, state.word);
+}
+
+const STATES = {
+  ok: { mark: "", word: "ok" },
+  warn: { mark: "!", word: "warning" },
+  bad: { mark: "X", word: "bad" },
+  missing: { mark: "-", word: "missing" },
+};
+export const stateOf = ({ state }) => STATES[state] ?? { mark: "?", word: state };
+
+export function devicesTable(open, colours) {
+  const columns = {
+    device: {
+      ascending: true,
+      sort: (device) => device.key,
+      write(cell, device) {
+        if (cell.firstElementChild === null) {
+          const button = element("button", { type: "button", className: "open", ariaHasPopup: "dialog" });
+          button.append(element("span", { className: "key" }), " ", element("span", { className: "name" }));
+          button.addEventListener("click", () => open(device.key));
+          cell.append(colours.box(device.key), button);
+        }
+        colours.update(cell.firstElementChild, device.key);
+        const [key, , name] = cell.lastElementChild.childNodes;
+        setText(key, device.label || device.key);
+        setText(name, device.name ?? "");
+      },
+    },
+    state: {
+      ascending: true,
+      sort: (device) => GRAVITY[device.state] ?? 1,
+      write: (cell, device) => writeState(cell, stateOf(device)),
+    },
+    utilization: { sort: value("utilization"), write: measured("utilization", percent, { share: true }) },
+    memory: { sort: value("memory_percent"), write: measured("memory_percent", percent, { share: true, of: ofMemory }) },
+    power: { sort: value("power_watts"), write: measured("power_watts", watts, { of: ofLimit }) },
+    temperature: { sort: value("temperature_celsius"), write: measured("temperature_celsius", (degrees) => `${Math.round(degrees)} °C`) },
+    clock: { sort: value("sm_clock_mhz"), write: measured("sm_clock_mhz", (mhz) => `${Math.round(mhz)} MHz`) },
+    note: {
+      ascending: true,
+      sort: (device) => device.note || null,
+      write: text((device) => [device.note, ...device.holders].filter(Boolean).join(" · ")),
+    },
+  };
+  return new SortedTable(find("devices"), columns, (device) => device.key);
+}
+
+export function processesTable() {
+  const number = (name, words) => ({
+    sort: (process) => amount(process[name]),
+    write: text((process) => (isNumber(process[name]) ? words(process[name]) : "- not told")),
+  });
+  const word = (name) => ({ ascending: true, sort: (process) => process[name] || null, write: text((process) => process[name] || "-") });
+  const columns = {
+    pid: { ...number("pid", String), ascending: true },
+    device: { ascending: true, sort: ({ devices }) => devices[0] ?? null, write: text(({ devices }) => devices.join(", ")) },
+    user: word("user"),
+    program: { ...word("program"), write: text((process) => process.command || process.program || "- not told") },
+    memory: number("memory_bytes", bytes),
+    utilization: number("utilization", percent),
+    seconds: number("seconds", duration),
+    holder: word("holder"),
+  };
+  const table = new SortedTable(find("processes"), columns, ({ pid }) => String(pid));
+  return {
+    show(processes) {
+      setHidden(find("processes"), processes.length === 0);
+      setHidden(find("no-processes"), processes.length !== 0);
+      table.show(processes);
+    },
+  };
+}
+
+/** Show what is read from, with what it says. */
+export function showSources(sources) {
+  setChildren(
+    find("sources").tBodies[0],
+    sources,
+    (source) => source.name,
+    () => element("tr", {}, element("th", { scope: "row" }), element("td"), element("td", { className: "number" }), element("td")),
+    (line, source) => {
+      const [name, status, read, detail] = line.cells;
+      setAttribute(line, "data-status", source.status);
+      setText(name, source.name);
+      setText(status, source.status.replaceAll("_", " "));
+      setText(read, isNumber(source.age_seconds) ? `${plain(source.age_seconds)} s ago` : "- never");
+      setText(detail, source.detail || "");
+    },
+  );
+}
