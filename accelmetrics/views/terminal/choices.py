@@ -1,0 +1,143 @@
+"""What a person has chosen to see: the state of the interactive program that pictures are made of. It is changed by ``replace``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Pane = Literal["devices", "processes"]
+PANES: tuple[Pane, ...] = ("devices", "processes")
+Overlay = Literal["", "help", "details", "findings"]
+DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
+"""What devices can be put in order by; numbers from the largest, states from the worst."""
+PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
+Form = Literal["auto", "list", "map"]
+
+
+class Dialog(NamedTuple):
+    """A question that is asked before something is done.
+
+    Attributes:
+        title: What it is about.
+        lines: What will be done, and to what.
+        keys: What answers it: ``y sends it, any other key does not``.
+    """
+
+    title: str
+    lines: tuple[str, ...]
+    keys: str
+
+
+class InputLine(NamedTuple):
+    """A line that is being typed, in place of the foot.
+
+    Attributes:
+        label: What is asked for: ``filter``.
+        text: What has been typed.
+        at: How many characters stand before the place where the next one goes.
+        problem: What is wrong with it, in words; empty when nothing is.
+    """
+
+    label: str
+    text: str
+    at: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is to be seen.
+
+    Attributes:
+        pane: Which list the keys move in.
+        device: The key of the chosen device, or the name of a source that has a row; empty: the first, and in the map all.
+        process: The number of the chosen process; 0: the first.
+        node: The name of the chosen node in a fleet; empty: the first.
+        device_order: One of ``DEVICE_ORDERS``.
+        device_reverse: Whether it is turned round.
+        process_order: One of ``PROCESS_ORDERS``.
+        process_reverse: Whether it is turned round.
+        device_filter: Which devices are shown, in the words of :mod:`~accelmetrics.views.terminal.filters`.
+        process_filter: Which processes are.
+        metric: What the first graph shows: a name of ``VALUES`` or of the catalogue.
+        scale: The stretch of time that graphs show: a name of ``SCALES``.
+        all_devices: Whether graphs show the least, median and greatest of all devices in place of the chosen one.
+        form: Whether devices are a list or a map; ``auto``: as there is room.
+        paused: Whether what is shown stands still.
+        overlay: What is shown in place of the lists.
+        dialog: A question that is open; None for none.
+        input: A line that is being typed; None for none.
+        message: What is said at the foot; empty for the keys.
+        device_top: How many rows of the devices are scrolled away.
+        process_top: How many of the processes.
+        overlay_top: How many of the overlay; of the fleet, how many nodes.
+        label: Where the readings come from, if they are not live: ``replay of run.jsonl``.
+        signals: Whether signals may be sent: the help names their key.
+    """
+
+    pane: Pane = "devices"
+    device: str = ""
+    process: int = 0
+    node: str = ""
+    device_order: str = "device"
+    device_reverse: bool = False
+    process_order: str = "gpu%"
+    process_reverse: bool = False
+    device_filter: str = ""
+    process_filter: str = ""
+    metric: str = "power_watts"
+    scale: str = "1 min"
+    all_devices: bool = False
+    form: Form = "auto"
+    paused: bool = False
+    overlay: Overlay = ""
+    dialog: Dialog | None = None
+    input: InputLine | None = None
+    message: str = ""
+    device_top: int = 0
+    process_top: int = 0
+    overlay_top: int = 0
+    label: str = ""
+    signals: bool = False
+
+
+USUAL_CHOICES = Choices()
+
+
+class KeyHelp(NamedTuple):
+    """One key and what it does.
+
+    Attributes:
+        keys: The keys: ``q``, ``up down``.
+        short: In a word, for the foot; empty: it stands in the help alone.
+        long: In a sentence.
+        signals: Whether it is there only where signals may be sent.
+    """
+
+    keys: str
+    short: str
+    long: str
+    signals: bool = False
+
+
+KEYS: tuple[KeyHelp, ...] = (
+    KeyHelp("q", "quit", "quit"),
+    KeyHelp("?", "help", "show or leave this help"),
+    KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok"),
+    KeyHelp("o", "order", "order the list by the next column; O turns it round"),
+    KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),
+    KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
+    KeyHelp("tab", "pane", "go to the other list"),
+    KeyHelp("enter", "details", "show all that is known of the chosen device, and what to do"),
+    KeyHelp("f", "findings", "show what rules have found"),
+    KeyHelp("space", "pause", "let the picture stand still, and go on"),
+    KeyHelp("a", "all", "graphs of all devices together, or of the chosen one"),
+    KeyHelp("v", "view", "show the devices as a list or as a map"),
+    KeyHelp("s", "summary", "print what the devices did since the start or the last reset"),
+    KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
+    KeyHelp("d", "", "save the latest reading as a document"),
+    KeyHelp("up down", "", "choose another row; left and right too in the map, page up and down, home, end"),
+    KeyHelp("escape", "", "leave what is shown, or drop the filter"),
+    KeyHelp("k", "signal", "send a signal to the chosen process, after a question", signals=True),
+)
+"""The keys, those that matter most first."""

@@ -1,0 +1,168 @@
+"""How pictures are drawn: colours that all eyes can tell apart, fewer of them, none; and lines of styled text of a given width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
+
+from accelmetrics.schemas.text import cells, printable
+
+Colours = Literal["true", "16", "none"]
+Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title"]
+"""What a text is for."""
+# Okabe and Ito's colours: told apart by all eyes. With 16, and without any, marks and words carry what is meant, as they do with all.
+_TRUE = {
+    "plain": "",
+    "head": "bold",
+    "dim": "dim",
+    "ok": "#0072B2",
+    "warn": "#E69F00",
+    "bad": "bold #D55E00",
+    "missing": "dim",
+    "chosen": "reverse",
+    "title": "bold",
+}
+_SIXTEEN = {**_TRUE, "ok": "cyan", "warn": "yellow", "bad": "bold red"}
+_NONE = {**_TRUE, "ok": "", "warn": "bold", "bad": "bold", "dim": "", "missing": ""}
+_WORDS: dict[Colours, dict[str, str]] = {"true": _TRUE, "16": _SIXTEEN, "none": _NONE}
+STYLES = {colours: {role: Style.parse(words) for role, words in roles.items()} for colours, roles in _WORDS.items()}
+SYSTEMS: dict[Colours, ColorSystem] = {"true": ColorSystem.TRUECOLOR, "16": ColorSystem.STANDARD, "none": ColorSystem.STANDARD}
+ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
+
+
+class ScreenStyle(NamedTuple):
+    """What a terminal can show.
+
+    Attributes:
+        colours: ``true``: any; ``16``; ``none``: bold and reverse alone.
+        ascii: Whether everything is drawn in ASCII; texts of others have a ``?`` for each other character.
+        braille: Whether graphs are drawn in dots of Braille's letters, eight in a cell; else in blocks.
+    """
+
+    colours: Colours = "true"
+    ascii: bool = False
+    braille: bool = True
+
+    def text(self, text: str) -> str:
+        """Return a text as this terminal can show it."""
+        if text.isascii():
+            return text if text.isprintable() else printable(text)
+        text = printable(text)
+        return "".join(ASCII.get(one, one if one.isascii() else "?") for one in text) if self.ascii else text
+
+
+USUAL_STYLE = ScreenStyle()
+
+
+class Line:
+    """One line of a picture, put together from the left; it is as wide as it is asked to be, and never wider.
+
+    Args:
+        style: Of the terminal.
+        width: Columns that it may take.
+    """
+
+    __slots__ = ("_left", "_parts", "_style")
+
+    def __init__(self, style: ScreenStyle, width: int) -> None:
+        self._style = style
+        self._left = width
+        self._parts: list[tuple[str, str]] = []
+
+    @property
+    def left(self) -> int:
+        """Columns that are free."""
+        return self._left
+
+    def add(self, text: str, role: Role = "plain", width: int | None = None, *, right: bool = False) -> Line:
+        """Add a text.
+
+        Args:
+            text: What is added; its end is left out, at the end of a word, where it has too little room.
+            role: What it is for.
+            width: Columns that it takes; those of the text itself, if left out.
+            right: Whether it stands at the right of those.
+        """
+        room = self._left if width is None else min(width, self._left)
+        text = shortened(self._style.text(text), room)
+        blank = 0 if width is None else room - cells(text)
+        if right and blank:
+            self._parts.append((" " * blank, "plain"))
+            blank = 0
+        self._parts.append((text + " " * blank, role))
+        self._left -= room if width is not None else cells(text)
+        return self
+
+    def fits(self, *texts: str) -> bool:
+        """Return whether there is room for these texts, one behind the other."""
+        return sum(cells(self._style.text(text)) for text in texts) <= self._left
+
+    def fill(self, with_: str = " ", role: Role = "plain") -> Line:
+        """Fill what is left with one character."""
+        return self.add(with_ * self._left, role) if self._left > 0 else self
+
+    def parts(self, chosen: bool = False) -> list[tuple[str, str]]:
+        """Return what it is made of, filled with spaces; in the role of what is chosen where it is."""
+        self.fill()
+        return [(text, "chosen" if chosen else role) for text, role in self._parts if text]
+
+
+Drawn = list[tuple[str, str]]
+"""A line: texts with their roles."""
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text with its last words left out where it takes more columns; a number is never cut in half."""
+    if cells(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    end, columns, word = 0, 0, 0
+    mark = "~" if text.isascii() else "…"
+    for end, one in enumerate(text):
+        columns += cells(one)
+        if columns > width - 1:
+            break
+        if one == " ":
+            word = end
+    kept = text[:word] if word and word * 2 >= end else text[:end]
+    if kept and kept[-1].isdigit() and text[len(kept)] in "0123456789.,":  # in the middle of a number
+        kept = kept.rstrip("0123456789.,")
+    return kept.rstrip() + mark
+
+
+def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:
+    """Put blocks of lines of equal height beside each other."""
+    lines: list[Drawn] = []
+    for parts in zip(*blocks, strict=True):
+        line: Drawn = []
+        for number, part in enumerate(parts):
+            line += [(gap, "plain")] if number else []
+            line += part
+        lines.append(line)
+    return lines
+
+
+@lru_cache(maxsize=16)
+def _codes(colours: Colours, role: str) -> tuple[str, str]:
+    drawn = STYLES[colours][role].render("\0", color_system=SYSTEMS[colours])
+    before, _, behind = drawn.partition("\0")
+    return before, behind
+
+
+def ansi(line: Drawn, colours: Colours) -> str:
+    """Return a line as it is written to a terminal."""
+    return "".join(before + text + behind for text, role in line for before, behind in (_codes(colours, role),))
+
+
+def segments(lines: Iterable[Drawn], colours: Colours) -> Iterable[Segment]:
+    """Give lines as rich has them."""
+    styles = STYLES[colours]
+    for line in lines:
+        yield from (Segment(text, styles[role]) for text, role in line)
+        yield Segment.line()
