@@ -5,8 +5,11 @@ Energy is taken from the device's own counter where it has one, else integrated 
 
 from __future__ import annotations
 
+import operator
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import repeat
 from math import isfinite
 from typing import NamedTuple
 
@@ -54,6 +57,41 @@ class DeviceEnergy:
             self._waits = True
         elif power is not None:
             self._add_power(at, power, end)
+
+    def fold(
+        self,
+        rows: Sequence[HistoryRow],
+        end: float,
+        counters: Sequence[float] | None,
+        powers: Sequence[float] | None,
+        spans: Sequence[float],
+    ) -> None:
+        """Take readings as :meth:`add` does; of a device that always answers, those between which nothing was left out together.
+
+        Args:
+            rows: The readings.
+            end: When the window ends.
+            counters: Their values of the counter; None where there is none.
+            powers: Likewise of the power.
+            spans: The seconds between each two readings, where none was left out and all are of the window; empty otherwise.
+        """
+        columns = zip(counters or repeat(None), powers or repeat(None), strict=False)
+        done = 0
+        if spans and isfinite(sum(counters or ())) and isfinite(sum(powers or ())):
+            done = len(rows)
+            self.add(rows[0].at, end, rows[0].joined, *next(columns))
+            at, seconds = rows[-1].at, rows[-1].at - rows[0].at
+            if counters is not None:
+                self._reset = self._reset or not all(map(operator.le, counters, counters[1:]))
+                self._counted += counters[-1] - counters[0]
+                self._covered += seconds
+                self._counter = (at, counters[-1])
+            if powers is not None:
+                self._drawn += sum(map(operator.mul, spans, map(operator.add, powers, powers[1:]))) / 2
+                self._joined += seconds
+                self._power = (at, powers[-1])
+        for row, (counter, power) in zip(rows[done:], columns, strict=False):
+            self.add(row.at, end, row.joined, counter, power)
 
     def result(self) -> Energy | None:
         """Return what was used, by the counter if its readings cover as much as those of the power do; None when neither tells."""

@@ -29,7 +29,7 @@ from functools import lru_cache
 from itertools import repeat
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, cast
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -46,6 +46,7 @@ from accelmetrics.schemas.document import (
     Timestamp,
     UnavailableEntry,
     describe,
+    parse_timestamp,
     values_of_catalogue,
 )
 from accelmetrics.schemas.errors import DocumentError
@@ -68,6 +69,8 @@ LONGEST_LINE = 1 << 26
 MOST_SECONDS = 1e10
 """How old a reading is at most: three centuries, within what every platform's calendar holds."""
 
+_QUICK = frozenset({"timestamp", "stream", "step", "metrics", "sources"})
+_SOURCE = frozenset({"sequence", "age_seconds", "duration_seconds"})
 _BEGINNING = b'{"schema_version"'
 _GZIP = b"\x1f\x8b"
 _COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
@@ -232,7 +235,8 @@ class RecordFile:
 
     def _reading(self, document: dict[str, Any], headers: Mapping[str, Header]) -> Record:
         """Make the record of a reading, with what its header says."""
-        line, metrics = _Reading.model_validate(document), document.get("metrics")
+        metrics = document.get("metrics")
+        line = _QuickReading.of(document) or _Reading.model_validate(document)
         if not _are_metrics(metrics):
             metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
         header = headers.get(line.stream)
@@ -405,6 +409,51 @@ class _Reading(_Changing):
         age = entry.age_seconds
         read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
         return stands._replace(duration_seconds=entry.duration_seconds, read_at=read_at, age_seconds=age, sequence=entry.sequence)
+
+
+class _QuickReading(NamedTuple):
+    """The line of a reading that says nothing but metrics and how sources were read, as most do: held to the same without pydantic."""
+
+    timestamp: int
+    stream: str
+    sources: dict[str, Any]
+    findings: None = None
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> _QuickReading | None:
+        """Make it from what JSON gave; None where the line says more, or there is anything wrong with it."""
+        stream, sources, step = document.get("stream"), document.get("sources", {}), document.get("step")
+        simple = document.keys() <= _QUICK and type(stream) is str and stream and (step is None or type(step) is int)
+        if not simple or type(sources) is not dict or not all(map(_is_source, sources, sources.values())):
+            return None
+        try:
+            return cls(parse_timestamp(document.get("timestamp")), str(stream), sources)
+        except ValueError:
+            return None
+
+    def status(self, stands: BackendStatus) -> BackendStatus:
+        """Return how a source fared, as :meth:`_Reading.status`."""
+        entry = self.sources.get(stands.name)
+        if entry is None:
+            return stands
+        age, seconds = entry.get("age_seconds"), entry.get("duration_seconds")
+        read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
+        name, status, detail, source, *_, devices = stands
+        return BackendStatus(name, status, detail, source, seconds, read_at, age, entry.get("sequence", 0), devices)
+
+    def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings) -> Record:
+        """Make the record, with what stays the same."""
+        head, unlisted = header.identities, header.unlisted
+        snapshot = Snapshot(self.timestamp, header.hostname, metrics, head, header.unavailable, tuple(backends), {}, unlisted)
+        return Record(snapshot, header.labels, findings=last)
+
+
+def _is_source(name: str, entry: object) -> bool:
+    """Return whether this is how a source was read; False if in doubt."""
+    if not name or type(entry) is not dict or not entry.keys() <= _SOURCE:
+        return False
+    sequence, age, seconds = entry.get("sequence", 0), entry.get("age_seconds", 0.0), entry.get("duration_seconds", 0.0)
+    return type(sequence) is int and sequence >= 0 and type(age) is float and age <= MOST_SECONDS and type(seconds) is float
 
 
 class ReadingLine(_Reading):

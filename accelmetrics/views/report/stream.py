@@ -6,10 +6,13 @@ import statistics
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import isfinite
+from operator import itemgetter
 from typing import NamedTuple
 
+from accelmetrics.monitor.energy import COUNTER, DRAW
 from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.catalogue import match
@@ -19,13 +22,14 @@ from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT
 from accelmetrics.views.report.run_report import Column, Detail, Event, Missing, Plain, ReducedSeries, Stretch, Strip
 from accelmetrics.views.report.series import SeriesReducer
 from accelmetrics.views.summaries import MEASURES
 
 PENDING = 64
 """Readings whose gaps are told together, by the usual interval at the last of them: the first may be shorter or longer."""
-BLOCK = 512
+BLOCK = 2048
 """Readings that are folded into statistics together: the cost of a block is shared by them."""
 GAP = 3.0
 """In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
@@ -39,6 +43,8 @@ DETAILS = 8
 """Findings of a stream whose readings are kept."""
 EVENTS = 200
 """Events of one kind and device that are told."""
+WORTH = 0.75
+"""Share of the columns that are told up to which leaving out the others costs less than reckoning with them."""
 THROTTLE = "throttle."
 COUNTED_EVENTS = {
     "xidErrors": ("xid", "Xid error"),
@@ -47,6 +53,8 @@ COUNTED_EVENTS = {
 }
 """Counters whose rise is an event: its kind, and what is counted in words."""
 LAST_XID = "lastXid"
+TOLD = frozenset((*chain(*MEASURES.values()), *POWER_LIMIT, *MEMORY_TOTAL, COUNTER, DRAW, *COUNTED_EVENTS, LAST_XID))
+"""Names of devices' metrics that tables and events are made from, and energy."""
 
 
 class _Details:
@@ -113,6 +121,7 @@ class RecordStream:
         self._heard: dict[str, float] = {}
         self._layout: Layout | None = None
         self._speaking: list[str] = []
+        self._narrow: tuple[Layout, Callable[[Sequence[float]], Sequence[float]] | None] = ((), None)  # the columns that are told
 
     @property
     def interval(self) -> float:
@@ -148,6 +157,7 @@ class RecordStream:
         """Fold the readings that are still pending."""
         self._settle_pending()
         self._fold()
+        self._heard.update(dict.fromkeys(self._speaking, self._last))
         self._note_silences(self._heard, self._last)
         for key in self._unavailable:
             self._lacks[key] = self._lacks[key]._replace(end=self.end)
@@ -322,9 +332,11 @@ class RecordStream:
     def _row(self, snapshot: Snapshot, moment: float) -> HistoryRow:
         elapsed = moment - self._last
         joined = 0 <= elapsed <= self._longest
+        before = self._last
         if not joined:
-            self.gaps.append(_gap(self._last, elapsed))
-            self._note_silences(self._heard, self._last)
+            self.gaps.append(_gap(before, elapsed))
+            self._note_silences(self._heard.keys() - set(self._speaking), before)
+            self._layout, self._speaking = None, []
             self._heard.clear()
         # The statistics' own clock goes on where the recorded one was set back.
         self._at += max(0.0, elapsed)
@@ -332,13 +344,22 @@ class RecordStream:
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
         row = self._rows.row(snapshot, self._at, joined)
         if row.layout is not self._layout:
+            self._heard.update(dict.fromkeys(self._speaking, before))
             self._layout = row.layout
             self._speaking = [place.key for place in snapshot.identities if snapshot.values_of(place.key)]
             self.places.update((place.key, place) for place in snapshot.identities)
             self.sources.update((status.name, status.source or status.detail) for status in snapshot.backends)
-        self._note_silences(self._speaking, moment)
-        self._heard.update(dict.fromkeys(self._speaking, moment))
-        return row
+            self._note_silences(self._speaking, moment)
+            chosen = [column for column, key in enumerate(row.layout) if self._is_told(key)]
+            few = 1 < len(chosen) < WORTH * len(row.layout)
+            self._narrow = tuple(row.layout[column] for column in chosen), itemgetter(*chosen) if few else None
+        layout, of_columns = self._narrow
+        return row if of_columns is None else row._replace(layout=layout, values=array("d", of_columns(row.values)))
+
+    def _is_told(self, key: str) -> bool:
+        """Return whether a metric has statistics in reports, a place in their series, or events."""
+        parts = device_key(key)
+        return parts is None or parts.name in TOLD or self._is_series(key)
 
     def _note_silences(self, keys: Iterable[str], until: float) -> None:
         for key in keys:

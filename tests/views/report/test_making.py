@@ -1,0 +1,184 @@
+"""The report of records: series, strips, events, what the program logged, energy; in memory that does not grow."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.views.report.making import CHARTED, Wanted, report_of_files, run_report
+from accelmetrics.views.report.run_report import Price, ReducedSeries, RunReport, StreamReport
+from tests.cli.test_report import START, Values, place, record, write
+
+PICTURES = Wanted(series=CHARTED)
+
+
+def made(records: list[Record], wanted: Wanted = PICTURES) -> RunReport:
+    found = run_report(records, wanted)
+    assert found is not None
+    return found
+
+
+def only(records: list[Record], wanted: Wanted = PICTURES) -> StreamReport:
+    (stream,) = made(records, wanted).streams
+    return stream
+
+
+def by_key(stream: StreamReport) -> dict[str, ReducedSeries]:
+    return {one.key: one for one in stream.series}
+
+
+def test_series_have_their_measure_unit_and_device() -> None:
+    """Those that were asked for; short recordings are whole."""
+    run = [
+        record(second, {"gpu.0.powerWatts": 100.0 + second, "gpu.0.gpu": 50, "gpu.0.pcieReplays": 1, "cpu": 5.0}) for second in range(20)
+    ]
+    found = by_key(only(run))
+    assert set(found) == {"gpu.0.powerWatts", "gpu.0.gpu", "cpu"}
+    power = found["gpu.0.powerWatts"]
+    assert (power.device, power.name, power.measure, power.unit) == ("gpu.0", "powerWatts", "power_watts", "W")
+    assert power.low == power.mean == power.high == [100.0 + second for second in range(20)]
+    assert (found["cpu"].device, found["cpu"].measure) == ("", "")
+    assert [round(moment - START) for moment in only(run).times] == list(range(20))
+
+
+def test_a_gap_is_a_point_without_values_in_every_series() -> None:
+    """So that no line is drawn over it; where a bucket is wide, the gap is in the bucket."""
+    run = [record(second, {"gpu.0.gpu": 50}, gpus=1) for second in (*range(10), *range(100, 110))]
+    stream = only(run)
+    assert by_key(stream)["gpu.0.gpu"].mean == [50.0] * 10 + [None] + [50.0] * 10
+    assert len(stream.times) == 21 and stream.times == sorted(stream.times)
+    (gap,) = stream.stretches
+    assert gap.kind == "gap" and gap.end - gap.begin == pytest.approx(91.0)
+
+
+def test_throttling_is_a_strip() -> None:
+    """The share of readings in which it was so; idle clocks are none."""
+    values: list[Values] = [{"gpu.0.throttle.swPowerCap": int(second >= 6), "gpu.0.throttle.gpuIdle": 1} for second in range(10)]
+    (strip,) = only([record(second, values[second], gpus=1) for second in range(10)]).strips
+    assert (strip.device, strip.name, strip.share) == ("gpu.0", "swPowerCap", [0.0] * 6 + [1.0] * 4)
+    assert strip.seconds == pytest.approx(3.0)
+
+
+def test_errors_and_losses_are_events() -> None:
+    """At the reading that first had them; what stood from the beginning is none."""
+    run = []
+    for second in range(10):
+        values: Mapping[str, int | float] = {"gpu.0.xidErrors": 3 + 2 * (second >= 4), "gpu.0.lastXid": 79, "gpu.1.gpu": 1}
+        lost = {"gpu.1.gpu": Unavailable(Reason.DEVICE_LOST, "GPU is lost")} if second >= 7 else {}
+        kept = {key: value for key, value in values.items() if key not in lost}
+        plain = record(second, kept)
+        run.append(plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", kept, [place(0), place(1)], lost)))
+    stream = only(run)
+    assert [(one.kind, one.device, one.at - START, one.text) for one in stream.events] == [
+        ("xid", "gpu.0", 4.0, "2 Xid errors, the last 79"),
+        ("lost", "gpu.1", 7.0, "the device was lost"),
+    ]
+    (missing,) = stream.missing
+    assert (missing.device, missing.names, missing.reason, missing.detail) == ("gpu.1", ("gpu",), "device_lost", "GPU is lost")
+    assert (missing.begin - START, missing.end - START) == (7.0, 9.0)
+
+
+def test_readings_around_a_finding_are_whole() -> None:
+    """Ten minutes before and after its beginning, of its device, though it was told later."""
+    hot = Finding("hot", "warning", "gpu.1", "core at 83 °C", 83.0, 80.0, (START + 2000) * 10**9, None, "Check the fans.")
+    run = [record(second, {"gpu.0.temp": 40, "gpu.1.temp": second % 90}) for second in range(6000)]
+    run = [one._replace(findings=Findings((hot,))) if second >= 2300 else one for second, one in enumerate(run)]
+    stream = only(run)
+    (detail,) = stream.details
+    assert stream.findings[detail.finding].rule == "hot"
+    assert list(detail.series) == ["gpu.1.temp"]
+    assert [moment - START for moment in detail.times] == list(range(1400, 2601))
+    assert detail.series["gpu.1.temp"] == [second % 90 for second in range(1400, 2601)]
+
+
+def logged(seconds: int, rank: int | None = None) -> list[Record]:
+    """A step a second, three epochs, a loss that is no number once."""
+    run = []
+    for second in range(seconds):
+        values = {"loss": float("nan") if second == 5 else 10.0 - second / 10, "epoch": second // 10, "step_seconds": 1.0 + second % 4 / 10}
+        step = Step(int((START + second) * 1e9), 100 + second, values, rank)
+        run.append(record(second, {"gpu.0.powerWatts": 100.0}, gpus=1, steps=(step,), rank="" if rank is None else str(rank)))
+    return run
+
+
+def test_what_was_logged_is_a_curve_over_steps_and_time() -> None:
+    """Numbers that are not finite are counted, and an event."""
+    stream = only(logged(30))
+    loss = next(one for one in stream.curves if one.name == "loss")
+    assert (loss.count, loss.not_finite, loss.source) == (30, 1, "")
+    assert (loss.steps[0], loss.steps[-1], loss.last[-1]) == (100.0, 129.0, 10.0 - 2.9)
+    assert [(one.kind, one.at - START, one.text) for one in stream.events] == [("not_finite", 5.0, "loss was not finite")]
+    assert [(one.name, one.begin - START, one.end - START) for one in stream.stretches if one.kind == "epoch"] == [
+        ("0", 0.0, 9.0),
+        ("1", 9.0, 19.0),
+        ("2", 19.0, 29.0),
+    ]
+    assert stream.first_step == START and stream.last_step == START + 29
+
+
+def test_step_times_have_quantiles_and_a_histogram() -> None:
+    """Each step in one bar."""
+    (times,) = only(logged(400)).step_times
+    assert (times.count, times.min, times.max, times.p50) == (400, 1.0, 1.3, 1.1)
+    assert times.mean == pytest.approx(1.15)
+    assert sum(times.counts) == 400 and len(times.edges) == len(times.counts) + 1
+    assert (times.edges[0], times.edges[-1]) == (1.0, 1.3)
+
+
+def test_energy_of_a_device_counts_once() -> None:
+    """Two ranks that watch the same device are one device; what is asked for has a price."""
+    ranks = [one for rank in (0, 1) for one in logged(11, rank)]
+    found = made(ranks, Wanted(price=Price(0.36, "EUR"), carbon=360.0))
+    assert [device.counted for device in found.devices] == [True, False]
+    energy = found.energy
+    assert (energy.devices, energy.silent) == (1, 0)
+    assert energy.joules == pytest.approx(1000.0)
+    assert energy.cost == pytest.approx(1000 / 3.6e6 * 0.36) and energy.carbon_grams == pytest.approx(0.1)
+    assert made(ranks).energy.cost is None
+
+
+def test_files_are_told_with_their_digests(tmp_path: Path) -> None:
+    """For the report's last lines; what could not be read is counted."""
+    path = tmp_path / "run.jsonl"
+    write(path, [record(second, {"gpu.0.gpu": 1}, gpus=1) for second in range(3)])
+    path.write_bytes(path.read_bytes() + b"{")
+    found = report_of_files([str(path)], PICTURES)
+    assert found is not None
+    (file,) = found.files
+    import hashlib
+
+    assert (file.readings, file.skipped, file.bytes) == (3, 1, path.stat().st_size)
+    assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_recording() -> None:
+    """Four times the readings take no more, once every bucket is filled; four, so that as many are filled."""
+
+    def many(number: int) -> Iterator[Record]:
+        for second in range(number):
+            values = {
+                "gpu.0.powerWatts": 100.0 + second * 7919 % 3001 / 10,
+                "gpu.0.gpu": second % 101,
+                "gpu.0.energyJoules": 300.0 * second,
+            }
+            step = Step(int((START + second) * 1e9), second, {"loss": 1 / (1 + second), "step_seconds": 1 + second % 997 / 1000})
+            yield record(second, values, gpus=1, steps=(step,))
+
+    def peak(number: int) -> int:
+        tracemalloc.start()
+        try:
+            run_report(many(number), PICTURES)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(100)  # what is loaded once
+    assert peak(24_000) < 1.1 * peak(6000)
