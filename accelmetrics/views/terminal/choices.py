@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 Pane = Literal["devices", "processes"]
 PANES: tuple[Pane, ...] = ("devices", "processes")
-Overlay = Literal["", "help", "details", "findings"]
+Overlay = Literal["", "help", "details", "findings", "summary"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""
 PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
@@ -73,6 +73,7 @@ class Choices:
         overlay_top: How many of the overlay; of the fleet, how many nodes.
         label: Where the readings come from, if they are not live: ``replay of run.jsonl``.
         signals: Whether signals may be sent: the help names their key.
+        summary: The lines of the summary, for that overlay.
     """
 
     pane: Pane = "devices"
@@ -99,6 +100,7 @@ class Choices:
     overlay_top: int = 0
     label: str = ""
     signals: bool = False
+    summary: tuple[str, ...] = ()
 
 
 USUAL_CHOICES = Choices()
@@ -133,11 +135,11 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("space", "pause", "let the picture stand still, and go on"),
     KeyHelp("a", "all", "graphs of all devices together, or of the chosen one"),
     KeyHelp("v", "view", "show the devices as a list or as a map"),
-    KeyHelp("s", "summary", "print what the devices did since the start or the last reset"),
+    KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
     KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
-    KeyHelp("d", "", "save the latest reading as a document"),
-    KeyHelp("up down", "", "choose another row; left and right too in the map, page up and down, home, end"),
+    KeyHelp("S", "", "save the latest reading as a document"),
+    KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end"),
     KeyHelp("escape", "", "leave what is shown, or drop the filter"),
-    KeyHelp("k", "signal", "send a signal to the chosen process, after a question", signals=True),
+    KeyHelp("x", "signal", "send a signal to the chosen process, after a question", signals=True),
 )
 """The keys, those that matter most first."""
