@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,11 @@ ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 BETWEEN, APART = " │ ", "   "
 TURN = 3.0
 """Seconds for which devices are shown on the live line, where there are more than fit."""
+NO_VARIABLES: Mapping[str, str] = {}
+NOT_ATTACHED = (
+    "nothing that ran has loaded a Python binding of NVML, so nothing was shown to it: compiled programs, those that call nvidia-smi and "
+    "Python with -E or -I are not reached (docs/other-monitors.md)"
+)
 SHOWN = 60
 """Columns of the command that the summary names."""
 
@@ -47,6 +52,7 @@ EXAMPLES = """\
   accelmetrics run --stats stats.json -- ./benchmark       the summary as JSON too
   accelmetrics run --exporter jsonl:run.jsonl -- make      every reading in a file
   accelmetrics run --quiet --stats stats.json -- ./job     not a word beside the command's
+  accelmetrics run --as-nvml -- nvitop                     AMD's and others' devices in a program for NVIDIA's (docs/other-monitors.md)
 
 The command has our standard streams, environment and terminal, and is sent every signal that we are sent. The live line is
 drawn where standard error is a terminal. GB on it are GiB.
@@ -59,6 +65,14 @@ OPTIONS: arguments.Groups = {
         "--no-line": {"action": "store_true", "help": "draw no live line"},
         "--no-summary": {"action": "store_true", "help": "print no summary"},
         "--quiet": {"action": "store_true", "help": "neither"},
+        "--as-nvml": {
+            "nargs": "?",
+            "const": "others",
+            "choices": ("others", "all"),
+            "metavar": "all",
+            "help": "show the devices to a program that knows NVIDIA's Python binding alone, such as nvitop, without a line or a summary; "
+            "NVIDIA's devices too with `all`",
+        },
         "command": {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND …", "help": "the command and its arguments"},
     },
     "the readings": arguments.watching("run"),
@@ -79,11 +93,37 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         while (early := signals.next()) is not None:
             if early.number in ENDING:
                 return KILLED + early.number
-        return _run(options, command, signals, chosen, out)
+        if options.as_nvml is None:
+            return _run(options, command, signals, chosen, out)
+        return _run_as_nvml(options, command, signals, chosen, out)
 
 
-def _run(options: argparse.Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
-    """Watch the command from its start to its summary; return its exit status."""
+def _run_as_nvml(options: argparse.Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
+    """Run a command that is given the readings through NVIDIA's binding; return its exit status."""
+    from accelmetrics.integrations.compat.feed import NvmlFeed, heeding_the_environment
+    from accelmetrics.sampling.sampler import Sampler
+
+    with Sampler(**arguments.reading(options)) as sampler:
+        feed = NvmlFeed(sampler.sample(), options.interval, everything=options.as_nvml == "all")
+        options.quiet = True
+        try:
+            status = _run(options, heeding_the_environment(command), signals, [*chosen, feed], out, feed.environment)
+            if not feed.attached:
+                tell(NOT_ATTACHED, f"accelmetrics run: {NOT_ATTACHED}")
+            return status
+        finally:
+            feed.remove()
+
+
+def _run(
+    options: argparse.Namespace,
+    command: list[str],
+    signals: Signals,
+    chosen: list[Exporter],
+    out: Stdout,
+    more: Mapping[str, str] = NO_VARIABLES,
+) -> int:
+    """Watch the command, which has more variables in its environment, from its start to its summary; return its exit status."""
     descriptor = descriptor_of(sys.stderr)
     row = LastRow(None if options.quiet or options.no_line else descriptor)
 
@@ -95,7 +135,7 @@ def _run(options: argparse.Namespace, command: list[str], signals: Signals, chos
     try:
         row.draw(None, lambda columns: "")
         with out.restored():
-            child = ChildProcess(command, signals, row.environment)
+            child = ChildProcess(command, signals, {**row.environment, **more})
         watching = monitor(options, chosen, pid=child.pid, children=True).start()
         with watching.window("command") as window:
             ended = child.attend(signals, draw, row.release)

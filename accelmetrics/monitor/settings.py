@@ -30,6 +30,7 @@ OTHER_VARIABLES = {
     f"{PREFIX}SOCKET": 'the socket of a daemon whose readings `Monitor(share="node")` takes, where that is not the usual one',
     f"{PREFIX}LIGHTNING": "`1`: each Lightning `Trainer` has a callback that logs what the devices did",
     f"{PREFIX}COMMAND": "set for the vendors' commands that we start, to know them by; read by nothing else",
+    f"{PREFIX}AS_NVML": "set for the command of `accelmetrics run --as-nvml`: the folder of its readings; read by nothing else",
     f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to know its terminal by; read by nothing else",
 }
 """Variables that are no option's."""

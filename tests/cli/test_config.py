@@ -28,7 +28,7 @@ OWN_FLAGS = {
     "serve": {"--config", "--make-password"},
     "record": {"--config"},
     "watch": {"--config"},
-    "run": {"--config", "--stats", "--no-line", "--no-summary", "--quiet", "command"},
+    "run": {"--config", "--stats", "--as-nvml", "--no-line", "--no-summary", "--quiet", "command"},
 }
 """Flags of one command line, which no file gives."""
 

@@ -280,6 +280,13 @@ def open_library() -> Library:
         raise _binding_error("the Python module pynvml is not installed") from error
     if not all(hasattr(nvml, name) for name in NEEDED):
         raise _binding_error(f"the Python module pynvml at {nvml.__file__} is not the one of a recent nvidia-ml-py")
+    if getattr(nvml.nvmlLib, "accelmetrics_stand_in", False):
+        raise SourceError(
+            Reason.DRIVER_UNAVAILABLE,
+            "pynvml answers here for devices of all vendors, which their own sources list",
+            backend=BACKEND,
+            advice="run accelmetrics itself without `accelmetrics run --as-nvml`",
+        )
     if sys.platform != "win32" and nvml.nvmlLib is None:  # there pynvml knows where it lies
         try:
             nvml.nvmlLib = load_library(library_name())

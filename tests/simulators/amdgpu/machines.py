@@ -181,3 +181,34 @@ def laptop(tree: Tree) -> tuple[Device, Device]:
     card.write({"gpu_busy_percent": 0, "mem_info_vram_total": 8 * GIB, "gpu_metrics": table(1, 3)})
     card.sensors({"temp1_label": "edge", "temp1_input": 30000})
     return card, phoenix(tree)
+
+
+PAIR = ("0000:43:00.0", "0000:83:00.0")
+
+
+def mi210_pair(tree: Tree) -> tuple[Device, Device]:
+    """Two accelerators alike, of which the second is nearly idle; neither counts its energy."""
+    cards = []
+    for number, address in enumerate(PAIR):
+        device = tree.device(
+            address,
+            {
+                **{"class": "0x038000", "device": "0x740f", "revision": "0x02", "unique_id": f"8e5520cb71d2aa0{number}"},
+                **{"product_name": "AMD Instinct MI210", "serial_number": f"PCB0311{number}", "vbios_version": "113-D67301-063"},
+                **{"gpu_busy_percent": (83, 7)[number], "mem_busy_percent": (41, 3)[number], "pcie_replay_count": number},
+                **{"mem_info_vram_used": (16380, 12)[number] << 20, "mem_info_vram_total": 65520 << 20, "numa_node": number},
+                **{"current_link_speed": "16.0 GT/s PCIe", "current_link_width": 16, "max_link_speed": "16.0 GT/s PCIe"},
+                **{"max_link_width": 16, "ras/umc_err_count": "ue: 0\nce: 2", "ras/features": "feature mask: 0x3"},
+            },
+        )
+        device.sensors(
+            {
+                **{"name": "amdgpu", "temp1_label": "edge", "temp1_input": (47000, 31000)[number], "temp1_crit": 100000},
+                **{"temp1_emergency": 105000, "temp3_label": "mem", "temp3_input": (52000, 33000)[number]},
+                **{"power1_average": (212000000, 43000000)[number], "power1_cap": 300000000},
+                **{"freq1_label": "sclk", "freq1_input": 1700000000, "freq2_label": "mclk", "freq2_input": 1600000000},
+            }
+        )
+        cards.append(device)
+    tree.write("/sys/module/amdgpu/version", "6.8.5")
+    return cards[0], cards[1]

@@ -1,0 +1,153 @@
+"""Readings for a program that knows NVIDIA's binding alone: what ``accelmetrics run --as-nvml`` starts it with, and keeps up to date.
+
+The program re-reads a file when that has changed. It lies in a folder that is this user's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+
+from accelmetrics.integrations.compat.answers import WIDE_FIELDS, answers, devices
+from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import Snapshot
+
+STARTUP = Path(__file__).parent / "startup"
+"""What a program's Python runs first."""
+VALID_SECONDS = 10.0
+"""For which a reading is believed, at least: then the program is told that the driver does not answer."""
+SHEBANG = re.compile(rb"#!\s*(\S+)[ \t]+-([A-Za-z]+)[ \t]*$")
+"""The first line of a script, with options of its interpreter."""
+ASK_SECONDS = 10.0
+
+
+class NvmlFeed:
+    """Writes each reading as NVML would answer it; an exporter of the monitor that watches the program.
+
+    Args:
+        first: The reading that the program begins with.
+        interval: Seconds between two readings.
+        everything: Whether NVIDIA's devices are among those that the program sees.
+
+    Attributes:
+        folder: Where the readings lie. It is removed by ``remove``.
+
+    Raises:
+        InvalidOptionError: There are NVIDIA devices, and the program is to see the others alone.
+    """
+
+    name = "as-nvml"
+    processes = 1
+
+    def __init__(self, first: Snapshot, interval: float, everything: bool = False) -> None:
+        own = [slot.key for slot in first.identities if slot.identity.vendor == "nvidia"]
+        if own and not everything:
+            words = f"--as-nvml: this machine has NVIDIA devices ({', '.join(own)}), which the program would no longer see"
+            raise InvalidOptionError(f"{words}: --as-nvml=all gives it those first and the others after them")
+        self._everything = everything
+        self._valid = max(VALID_SECONDS, 2 * interval + 1)
+        self._energy: dict[str, DeviceEnergy] = {}
+        binding = find_spec("pynvml")
+        self._binding = "" if binding is None else binding.origin or ""
+        self.folder = Path(tempfile.mkdtemp(prefix="accelmetrics-nvml-"))
+        self.write(first)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that the program is started with."""
+        path = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {"PYTHONPATH": os.pathsep.join(path), "ACCELMETRICS_AS_NVML": str(self.folder)}
+
+    @property
+    def attached(self) -> bool:
+        """Whether a binding has been given the readings."""
+        return (self.folder / "attached").exists()
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Put a reading in the place of the one before.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        now, seen = time.monotonic(), devices(snapshot, self._everything)
+        reading = {
+            "monotonic": now,
+            "valid_seconds": self._valid,
+            "microseconds": snapshot.time_ns // 1000,
+            "driver_version": next((slot.identity.driver_version for slot in seen), ""),
+            "vendors": sorted({slot.identity.vendor for slot in seen}),
+            "binding": self._binding,
+            "devices": [{**answers(snapshot, slot, self._joules(snapshot, slot.key, now)), "wide_fields": WIDE_FIELDS} for slot in seen],
+        }
+        draft = self.folder / "draft.json"
+        draft.write_text(json.dumps(reading), encoding="utf-8")
+        draft.replace(self.folder / "reading.json")
+
+    def _joules(self, snapshot: Snapshot, key: str, now: float) -> float | None:
+        """Return what a device has used by its power since the first reading; None where it has a counter, or tells no power at all."""
+        power = snapshot.metrics.get(f"{key}.{DRAW}")
+        if f"{key}.{COUNTER}" in snapshot.metrics or (power is None and key not in self._energy):
+            return None
+        energy = self._energy.setdefault(key, DeviceEnergy(now, waits=False))
+        energy.add(now, inf, True, None, power)
+        used = energy.result()
+        return 0.0 if used is None else used.joules
+
+    def open(self) -> None:
+        """Do nothing: the folder is there."""
+
+    def export(self, record: Record) -> None:
+        """Write a record's reading."""
+        self.write(record.snapshot)
+
+    def flush(self) -> None:
+        """Do nothing: each reading is written at once."""
+
+    def close(self) -> None:
+        """Do nothing: the folder is removed when the program has ended."""
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def heeding_the_environment(command: Sequence[str]) -> list[str]:
+    """Return a command that starts the same Python script without options that have its interpreter pass over ``PYTHONPATH``.
+
+    Installers such as pipx write ``-E`` into the first line of scripts. What else the options say stays as it is.
+    """
+    path = shutil.which(command[0])
+    try:
+        with open(path or "", "rb") as file:  # noqa: PTH123 - a path, or none
+            found = SHEBANG.match(file.readline(4096).rstrip())
+    except OSError:
+        found = None
+    if path is None or found is None:
+        return list(command)
+    interpreter, options = os.fsdecode(found[1]), found[2].decode()
+    if "python" not in Path(interpreter).name or not {"E", "I"} & set(options):
+        return list(command)
+    kept = [f"-{option}" for option in dict.fromkeys(options) if option not in "EI"]
+    if "I" in options:
+        kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if _has_safe_path(interpreter) else [])]))
+    return [interpreter, *kept, path, *command[1:]]
+
+
+def _has_safe_path(interpreter: str) -> bool:
+    """Return whether an interpreter knows the option ``-P``, as those from 3.11 on do."""
+    ask = [interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+    try:
+        return subprocess.run(ask, timeout=ASK_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
