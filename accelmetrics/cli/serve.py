@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from accelmetrics.exporters.http.fleet import FleetScraper
     from accelmetrics.exporters.prometheus import PrometheusExporter
     from accelmetrics.schemas.record import Record
+    from accelmetrics.views.page.documents import NodeDocuments
 
 PAGE_CONNECTIONS = 1024
 """Open at once with ``--ui``, where the process may open four times as many files; half of them from one address, such as a proxy's."""
@@ -36,7 +37,9 @@ EXAMPLES = """\
 
 paths:
   /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
+  /               the page, with --ui; /api/state, /api/history and /api/fleet are what it polls (docs/page.md)
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
+  /api/record     the same with findings, holders and labels; /api/summary: the node in a few numbers
   /fleet/metrics  the pages of other nodes as one, and /fleet/targets for http_sd_configs: with --fleet
   /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password
 
@@ -84,20 +87,22 @@ def run(options: Namespace, out: Stdout) -> int:
         max_series=options.max_series,
         own_process=True,
     )
-    if options.fleet:
-        endpoint.routes += _fleet(options).routes
-    elif options.fleet_token_file or options.fleet_ca:
-        raise arguments.UsageError("--fleet-token-file and --fleet-ca are for --fleet")
-    if options.ui:
-        _add_page(endpoint)
-    elif options.show_commands:
+    if options.show_commands and not options.ui:
         raise arguments.UsageError("--show-commands is for --ui")
+    if not options.fleet and (options.fleet_token_file or options.fleet_ca):
+        raise arguments.UsageError("--fleet-token-file and --fleet-ca are for --fleet")
+    documents = _documents(options, endpoint)
     own = _own_keys()
-    served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
+
+    def serve(record: Record) -> None:
+        shown = record if options.pid else _without(own, record)
+        documents.take(shown)
+        endpoint.export(shown)
+
     with until_stopped() as stopped, closing(endpoint), checked(options), _sharing(options) as shared:
         attribution = Attribution()
-        feed = FunctionExporter("prometheus", served)
-        feed.processes = options.processes
+        feed = FunctionExporter("prometheus", serve)
+        feed.processes = options.processes or int(options.ui)
         sinks = [feed, *exporters(options, out)]
         watching = monitor(options, sinks, attribution=attribution, **shared)
         summaries = JobSummaries(watching, options.summaries)
@@ -108,18 +113,36 @@ def run(options: Namespace, out: Stdout) -> int:
         except OSError as error:
             raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error.strerror or error}") from error
         with watching, closing(summaries), attribution:
-            address = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics"
+            base = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}"
+            address = f"{base}/metrics"
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
+            if options.ui:
+                tell(f"the page is {base}/", f"the page: {base}/", data={"page": f"{base}/"})
             stopped.wait()
     return int(tell_losses(watching))
 
 
-def _add_page(endpoint: PrometheusExporter) -> None:
-    """Have the page served at ``/``, to many browsers: each keeps a connection."""
-    from accelmetrics.views.page.files import file_routes
+def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocuments:
+    """Have the endpoint answer with the node's documents, those of other nodes, and the page, as far as they are asked for."""
+    from accelmetrics.views.page.documents import NodeDocuments
 
-    endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
-    endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
+    fleet = _fleet(options) if options.fleet else None
+    documents = NodeDocuments(
+        options.interval, page=options.ui, commands=options.show_commands, fleet=fleet is not None, max_age=options.max_age
+    )
+    endpoint.routes += documents.routes
+    if fleet is not None:
+        endpoint.routes += fleet.routes
+    if options.ui:
+        from accelmetrics.views.page.files import file_routes
+
+        endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
+        endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
+        if fleet is not None:
+            from accelmetrics.views.page.fleet import fleet_routes
+
+            endpoint.routes += fleet_routes(fleet)
+    return documents
 
 
 def _fleet(options: Namespace) -> FleetScraper:

@@ -210,13 +210,22 @@ class ScrapeCache:
             yield from process_points(latest.record.snapshot, self._processes, latest.of_processes)
 
     def _is_fresh(self, latest: _Latest) -> bool:
-        record = latest.record
-        if record is None:
-            return False
-        interval = 0.0 if record.monitor is None else record.monitor.interval
-        # By both clocks: the wall clock counts the time that a suspended machine slept through.
-        age = max(self._clock.monotonic() - latest.taken, (self._clock.time_ns() - record.snapshot.time_ns) / 1e9)
-        return bool(age <= (self._max_age or max(LEAST_AGE, 2 * interval + PATIENCE)))
+        return latest.record is not None and is_recent(latest.record, latest.taken, self._max_age, self._clock)
+
+
+def is_recent(record: Record, taken: float, max_age: float | None = None, clock: Any = time) -> bool:
+    """Return whether a record may still be served.
+
+    Args:
+        record: The record.
+        taken: When it came, by the monotonic clock.
+        max_age: Seconds until it is too old; None: two intervals of the monitor and its timeout, and never less than 5 s.
+        clock: Tells the time by ``monotonic`` and ``time_ns``.
+    """
+    interval = 0.0 if record.monitor is None else record.monitor.interval
+    # By both clocks: the wall clock counts the time that a suspended machine slept through.
+    age = max(clock.monotonic() - taken, (clock.time_ns() - record.snapshot.time_ns) / 1e9)
+    return bool(age <= (max_age or max(LEAST_AGE, 2 * interval + PATIENCE)))
 
 
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:

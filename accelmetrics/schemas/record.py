@@ -54,6 +54,10 @@ class Holders(NamedTuple):
         held = [holder.labels for holder in self.found if holder.device == device and holder.kind == kind]
         return held[0] if len(held) == 1 else NO_LABELS
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as documents have them."""
+        return {"found": [{**one._asdict(), "labels": dict(one.labels)} for one in self.found], "sources": dict(self.sources)}
+
 
 NO_HOLDERS = Holders()
 HoldersOf = Callable[[Snapshot], Holders]
@@ -150,7 +154,7 @@ class Record(NamedTuple):
         monitor: How the monitor fares; None for a snapshot that no monitor took, and where a recording does not say it again.
         device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
         findings: What rules have found until then.
-        holders: The jobs and pods that devices were given to, where the monitor was told. They are in no document.
+        holders: The jobs and pods that devices were given to, where the monitor was told.
     """
 
     snapshot: Snapshot
@@ -172,10 +176,10 @@ class Record(NamedTuple):
         return self.device_labels.get(device) or self.holders.of(device, "pod")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the snapshot's document with four more parts, each left out where there is nothing to say.
+        """Return the snapshot's document with five more parts, each left out where there is nothing to say.
 
         ``labels``; ``training``: a list of ``timestamp``, ``step``, the ``rank`` and ``node`` of the process where they are known, and the
-        logged numbers under ``values``; ``monitor``: flat numbers; ``findings``. Readers of snapshots pass over
+        logged numbers under ``values``; ``monitor``: flat numbers; ``findings``; ``holders``. Readers of snapshots pass over
         them.
         """
         document = self.snapshot.to_dict()
@@ -187,6 +191,8 @@ class Record(NamedTuple):
             document["monitor"] = self.monitor.flat()
         if self.findings != NO_FINDINGS:
             document["findings"] = self.findings.to_dict()
+        if self.holders != NO_HOLDERS:
+            document["holders"] = self.holders.to_dict()
         return document
 
     def training(self) -> list[dict[str, Any]]:

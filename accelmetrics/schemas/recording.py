@@ -29,7 +29,7 @@ from functools import lru_cache
 from itertools import repeat
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeGuard, cast
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -55,7 +55,7 @@ from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceP
 from accelmetrics.schemas.lines import LINES_VERSION, Header
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.notebook import frame
-from accelmetrics.schemas.record import EXPORTER_COUNTS, LOGGED, NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
+from accelmetrics.schemas.record import EXPORTER_COUNTS, LOGGED, NO_LABELS, ExporterStatus, Holder, Holders, MonitorStatus, Record, Step
 from accelmetrics.schemas.rotation import files_of, packed
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
@@ -84,6 +84,18 @@ def read_records(path: str | Path) -> Iterator[Record]:
         OSError: It cannot be read.
     """
     return iter(RecordFile(path))
+
+
+def parse_record(text: bytes) -> Record:
+    """Read one record that is a whole document, as ``/api/record`` of ``accelmetrics serve`` answers it.
+
+    Raises:
+        DocumentError: It is none.
+    """
+    record = RecordFile("")._record(text, {})
+    if record is None or not record.snapshot.hostname:
+        raise DocumentError("not a whole record: a line of a recording, which needs the others")
+    return record
 
 
 def recordings(path: str | Path) -> tuple[RecordFile, ...]:
@@ -231,7 +243,8 @@ class RecordFile:
         last = latest[1]
         backends = [BackendStatus(**dict(entry)) for entry in line.backends]
         header = Header(last.hostname, line.labels, last.identities, last.unavailable, (), last.unlisted)
-        return line.record(header, document["metrics"], backends)
+        record = line.record(header, document["metrics"], backends)
+        return record if line.holders is None else record._replace(holders=line.holders.holders())
 
     def _reading(self, document: dict[str, Any], headers: Mapping[str, Header]) -> Record:
         """Make the record of a reading, with what its header says."""
@@ -355,6 +368,25 @@ class FindingsEntry(Part):
         return Findings(tuple(one.finding() for one in self.current), tuple(one.finding() for one in self.ended), tuple(lacks))
 
 
+class HolderEntry(Part):
+    """A job, or a container of a pod, that a device was given to."""
+
+    device: Key = Field(description="The device's key.")
+    kind: Literal["job", "pod"] = Field(description="Which of both it is.")
+    labels: dict[str, str] = Field(description="What it is called.")
+
+
+class HoldersEntry(Part):
+    """Who holds the devices."""
+
+    found: list[HolderEntry] = Field([], description="Each with its device.")
+    sources: dict[Key, str] = Field({}, description="By source that was asked, why its answer is missing; empty where it is there.")
+
+    def holders(self) -> Holders:
+        """Return them as records have them."""
+        return Holders(tuple(Holder(one.device, one.kind, one.labels) for one in self.found), self.sources)
+
+
 class _Changing(Part):
     """What changes from line to line in every form, but for the metrics."""
 
@@ -384,6 +416,7 @@ class _DocumentLine(_Changing):
 
     backends: list[BackendEntry]
     labels: Mapping[str, str] = NO_LABELS
+    holders: HoldersEntry | None = None
 
 
 class SourceEntry(Part):

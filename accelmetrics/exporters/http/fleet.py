@@ -1,6 +1,6 @@
-"""The pages of several nodes as one: fetched side by side within the scrape's time, each with an ``instance`` of its own.
+"""What several nodes answer, fetched side by side; and their pages of metrics as one, each with an ``instance`` of its own.
 
-A node that is away, slow, or answers with what is no page of metrics costs itself alone: ``accelmetrics_fleet_up`` is 0 for it. Scrapes at
+A node that is away, slow, or answers with what is no page of metrics costs itself alone: ``accelmetrics_fleet_up`` is 0 for it. Clients at
 the same time, and within a second, share one round of questions. Tornado asks, ``prometheus_client`` reads the pages and writes the one.
 """
 
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
-from tornado.httpclient import HTTPRequest
+from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPServerRequest
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from accelmetrics.exporters.http.server import SCRAPE_TIMEOUT, SPARE, HttpAnswer, Route
-from accelmetrics.exporters.network import USER_AGENT
+from accelmetrics.exporters.network import USER_AGENT, words
 from accelmetrics.exporters.scrape_cache import TEXT
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.metrics_page import MetricFamily, PageSample, parse_page
@@ -34,6 +34,7 @@ PATIENCE = 5.0
 """Seconds for all nodes together, where the scrape leaves as much."""
 KEPT = 1.0
 """Seconds for which a round of answers is served again."""
+METRICS = "/metrics"
 INSTANCE, FORMER = "instance", "exported_instance"
 UP = "accelmetrics_fleet_up"
 
@@ -45,7 +46,7 @@ class FleetNode(NamedTuple):
 
     Attributes:
         instance: What it is called in the one page: host and port.
-        url: Where its page is.
+        url: Where its page of metrics is.
         labels: Of service discovery; they are put on its series too.
     """
 
@@ -53,14 +54,19 @@ class FleetNode(NamedTuple):
     url: str
     labels: Mapping[str, str]
 
+    def address(self, path: str) -> str:
+        """Return where another path of it is: in the place of ``/metrics``, which a proxy may have put below a path of its own."""
+        scheme, _, rest = self.url.partition("://")
+        return self.url.removesuffix(METRICS) + path if self.url.endswith(METRICS) else f"{scheme}://{rest.partition('/')[0]}{path}"
+
 
 class Page(NamedTuple):
     """What a node answered.
 
     Attributes:
         node: The node.
-        text: Its page; empty where there is none.
-        failure: Why there is none, in words; empty where there is one.
+        text: What it said; empty where it said nothing.
+        failure: Why it said nothing, in words; empty where it did.
     """
 
     node: FleetNode
@@ -90,7 +96,7 @@ class FleetScraper:
     ) -> None:
         self._nodes = nodes
         self._discovery = discovery
-        self._headers = {"User-Agent": USER_AGENT, "Accept": "text/plain;version=0.0.4"}
+        self._headers = {"User-Agent": USER_AGENT}
         try:
             if token_file:
                 self._headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"
@@ -98,9 +104,8 @@ class FleetScraper:
         except (OSError, ValueError) as error:
             raise InvalidOptionError(f"the fleet's token or authorities cannot be read: {error}") from error
         self._client: SimpleAsyncHTTPClient | None = None
-        self._round: asyncio.Task[list[Page]] | None = None
-        self._asked_at = float("-inf")
-        self._failed: dict[str, str] = {}
+        self._polls: dict[str, tuple[float, asyncio.Task[list[Page]]]] = {}  # by path, when it was asked for last
+        self._failed: dict[str, dict[str, str]] = {}
 
     @property
     def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
@@ -111,34 +116,36 @@ class FleetScraper:
     def _targets(self, _: HTTPServerRequest) -> HttpAnswer:
         return HttpAnswer(json.dumps(self._discovery()).encode(), "application/json")
 
-    async def pages(self, seconds: float) -> list[Page]:
-        """Ask all nodes, or take the answers of a round that goes on or has just ended.
+    async def pages(self, seconds: float, path: str = METRICS) -> list[Page]:
+        """Ask all nodes, or take the answers of a poll that goes on or has just ended.
 
         Args:
-            seconds: For how long a round may take that begins now.
+            seconds: For how long a poll may take that begins now.
+            path: What they are asked for.
         """
         now = asyncio.get_running_loop().time()
-        if self._round is None or (self._round.done() and now - self._asked_at > KEPT):
-            self._asked_at = now
-            self._round = asyncio.ensure_future(self._ask(self._nodes(), seconds))
-        return await asyncio.shield(self._round)
+        asked_at, poll = self._polls.get(path, (now, None))
+        if poll is None or (poll.done() and now - asked_at > KEPT):
+            poll = asyncio.ensure_future(self._ask(self._nodes(), seconds, path))
+            self._polls[path] = now, poll
+        return await asyncio.shield(poll)
 
-    async def _ask(self, nodes: Sequence[FleetNode], seconds: float) -> list[Page]:
+    async def _ask(self, nodes: Sequence[FleetNode], seconds: float, path: str) -> list[Page]:
         if self._client is None:
             self._client = SimpleAsyncHTTPClient(force_instance=True, max_clients=MOST_AT_ONCE, max_body_size=LARGEST_PAGE)
-        asked = [asyncio.ensure_future(self._fetch(self._client, node, seconds)) for node in nodes]
+        asked = [asyncio.ensure_future(self._fetch(self._client, node, seconds, path)) for node in nodes]
         if asked:
             await asyncio.wait(asked, timeout=seconds)
         for one in asked:
             one.cancel()
         pages = [_page(node, one, f"no answer within {seconds:g} s") for node, one in zip(nodes, asked, strict=True)]
-        self._tell(pages)
+        self._tell(pages, path)
         return pages
 
-    async def _fetch(self, client: SimpleAsyncHTTPClient, node: FleetNode, seconds: float) -> Page:
+    async def _fetch(self, client: SimpleAsyncHTTPClient, node: FleetNode, seconds: float, path: str) -> Page:
         request = HTTPRequest(
-            node.url,
-            headers=self._headers,
+            node.url if path == METRICS else node.address(path),
+            headers={**self._headers, "Accept": "text/plain;version=0.0.4" if path == METRICS else "application/json"},
             connect_timeout=seconds,
             request_timeout=seconds,
             follow_redirects=False,
@@ -148,12 +155,12 @@ class FleetScraper:
         answer = await client.fetch(request)
         return Page(node, answer.body.decode("utf-8", "replace"))
 
-    def _tell(self, pages: Iterable[Page]) -> None:
+    def _tell(self, pages: Iterable[Page], path: str) -> None:
         """Log a node that does not answer once, until it does."""
-        failed = {page.node.instance: page.failure for page in pages if page.failure}
-        for instance in failed.keys() - self._failed.keys():
+        known, failed = self._failed.get(path, {}), {page.node.instance: page.failure for page in pages if page.failure}
+        for instance in failed.keys() - known.keys():
             log.warning("fleet: %s: %s", instance, failed[instance])
-        self._failed = failed
+        self._failed[path] = failed
 
 
 def _page(node: FleetNode, asked: asyncio.Task[Page], late: str) -> Page:
@@ -161,7 +168,12 @@ def _page(node: FleetNode, asked: asyncio.Task[Page], late: str) -> Page:
     if not asked.done() or asked.cancelled():
         return Page(node, failure=late)
     error = asked.exception()
-    return asked.result() if error is None else Page(node, failure=f"{type(error).__name__}: {error}")
+    if error is None:
+        return asked.result()
+    if isinstance(error, HTTPClientError) and error.response is not None:  # says what is wrong, where it is one of ours
+        said = error.response.body.decode("utf-8", "replace") if "text/plain" in error.response.headers.get("Content-Type", "") else ""
+        return Page(node, failure=f"{error}: {words(said)}" if said else str(error))
+    return Page(node, failure=f"{type(error).__name__}: {error}")
 
 
 class FleetRoute(Route):

@@ -104,6 +104,10 @@ Compute = Callable[[HTTPServerRequest], HttpAnswer]
 """Computes an answer, or raises tornado's ``HTTPError``. Called on the thread for answers, one request at a time: it must not wait."""
 
 
+def _nothing(_: HTTPServerRequest) -> HttpAnswer:
+    raise HTTPError(404, "there is nothing here: see /")
+
+
 class TlsStream(SSLIOStream):
     """A stream that ends as TLS demands, so that a client can tell the end of an answer from one that was cut off."""
 
@@ -151,11 +155,11 @@ class ClientConnection:
 class Route(RequestHandler):
     """Checks a request, and answers with what is computed. Pages and streams subclass it and define ``get``."""
 
-    def initialize(self, compute: Compute, public: bool = False, any_name: bool = False, linked: bool = False) -> None:
+    def initialize(self, compute: Compute = _nothing, public: bool = False, any_name: bool = False, linked: bool = False) -> None:
         """Take the arguments of the route.
 
         Args:
-            compute: Computes the answer.
+            compute: Computes the answer; without it there is none.
             public: Whether it is answered without credentials, and to pages of other sites. It is computed at once, in no time, so that
                 it takes the place of no other request.
             any_name: Whether it is answered under any host name where other machines can reach the server: monitoring systems have names
@@ -264,7 +268,6 @@ class Server(HTTPServerConnectionDelegate):
         self._application = Application(
             [(path, kind, dict(arguments)) for path, kind, arguments in routes],
             default_handler_class=Route,
-            default_handler_args={"compute": _nothing},
             log_function=lambda _: None,
             server=self,
         )
@@ -468,20 +471,32 @@ class Server(HTTPServerConnectionDelegate):
         raise HTTPError(429, why)
 
     async def compute(self, call: Compute, request: HTTPServerRequest) -> HttpAnswer:
-        """Compute an answer within the client's own timeout, where Prometheus tells it.
+        """Compute an answer for one request.
 
         Raises:
             HTTPError: Too many wait, or it takes too long.
         """
         if self._places.locked():
             raise HTTPError(503, "too many requests at once")
+        async with self._places:
+            return await self.answered(self.submit(call, request), request)
+
+    def submit(self, call: Compute, request: HTTPServerRequest) -> asyncio.Future[HttpAnswer]:
+        """Have an answer computed, in turn. Several requests may wait for it, of which each is :meth:`answered`."""
+        return self._submit(self._answers, call, request)
+
+    async def answered(self, answer: asyncio.Future[HttpAnswer], request: HTTPServerRequest) -> HttpAnswer:
+        """Wait for an answer, within the client's own timeout, where Prometheus tells it.
+
+        Raises:
+            HTTPError: It takes too long.
+        """
         limit = self.limits.answer
         with contextlib.suppress(ValueError):  # no header, or no number in it
             asked = float(request.headers.get(SCRAPE_TIMEOUT, ""))
             if asked > 0:
                 limit = min(limit, max(asked - SPARE, asked / 2))
-        async with self._places:
-            answer = self._submit(self._answers, call, request)
+        if not answer.done():
             await asyncio.wait({answer}, timeout=limit)
         if not answer.done():
             raise HTTPError(503, "the answer took too long")
@@ -492,10 +507,6 @@ class Server(HTTPServerConnectionDelegate):
             return self._loop.run_in_executor(executor, call, argument)
         except RuntimeError:  # the interpreter is about to exit
             raise HTTPError(503, "the program is ending") from None
-
-
-def _nothing(_: HTTPServerRequest) -> HttpAnswer:
-    raise HTTPError(404, "there is nothing here: see /")
 
 
 def _own_names() -> frozenset[str]:

@@ -1,0 +1,222 @@
+"""What ``accelmetrics serve`` says of its node in JSON: each document is made once a reading, when it is first asked for.
+
+However many clients ask, the devices are read by the monitor alone, and each document is put together once, on the server's thread for
+answers, and kept as bytes until the next reading. Without a client nothing is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+from tornado.httputil import HTTPServerRequest
+from tornado.web import HTTPError
+
+from accelmetrics.exporters.http.server import HttpAnswer, Route
+from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
+from accelmetrics.schemas.record import Record
+from accelmetrics.views.node_summary import node_summary
+from accelmetrics.views.node_view import NodeView, node_view
+from accelmetrics.views.page.history import RECENT, PageHistory
+from accelmetrics.views.page.state import state_document
+from accelmetrics.visibility.processes import ProcessListing, processes
+
+PER_SECOND = 100
+"""Readings in a second at most."""
+RECENT_VIEW = 10.0
+"""Seconds, or three intervals, for which a view tells since when a device of the next one is silent: views are made on request alone."""
+SYSTEM_LOOK = 10.0
+"""Seconds after which the system is asked again for users and programs of the same processes."""
+LONGEST_NUMBER = 18
+"""Digits of the number of a reading."""
+
+
+class SharedAnswers:
+    """Answers that are made once for all clients that ask for them. On the loop's thread alone."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, asyncio.Future[HttpAnswer]] = {}
+
+    async def answer(self, route: Route, make: Callable[[], object], what: Hashable = "") -> HttpAnswer:
+        """Return an answer, packed where the client takes that.
+
+        Args:
+            route: Of the request.
+            make: Gives the document, as text or in plain containers.
+            what: Which answer it is.
+        """
+        packed = accepts_gzip(route.request.headers.get("Accept-Encoding", ""))
+        answer = self._made.get((what, packed))
+        if answer is None:
+            answer = self._made[what, packed] = route.server.submit(partial(self._make, make, packed), route.request)
+        return await route.server.answered(answer, route.request)
+
+    def _make(self, make: Callable[[], object], packed: bool, _: HTTPServerRequest) -> HttpAnswer:
+        document = make()
+        text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"), allow_nan=False)
+        headers = {"Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if packed else {})}
+        body = gzip.compress(text.encode(), compresslevel=5) if packed else text.encode()
+        return HttpAnswer(body, "application/json", headers)
+
+
+class LatestReading:
+    """The latest record, and what was made of it.
+
+    Args:
+        sequence: Its number.
+        record: The record.
+        taken: When it came, by the monotonic clock.
+    """
+
+    def __init__(self, sequence: int, record: Record, taken: float) -> None:
+        self.sequence = sequence
+        self.record = record
+        self.taken = taken
+        self.answers = SharedAnswers()
+        self.view: NodeView | None = None
+
+
+class NodeDocuments:
+    """The node's documents. Records are taken on one thread, documents made on another one.
+
+    Args:
+        interval: Seconds between two readings.
+        page: Whether there is a page, which shows who the processes are, and graphs.
+        commands: Whether the command lines of processes are told.
+        fleet: Whether there are other nodes to ask for.
+        max_age: A record older than this, in seconds, is not served; None: as :func:`~accelmetrics.exporters.scrape_cache.is_recent` says.
+    """
+
+    def __init__(
+        self, interval: float = 1.0, *, page: bool = False, commands: bool = False, fleet: bool = False, max_age: float | None = None
+    ) -> None:
+        self._interval = interval
+        self._page = page
+        self._commands = commands
+        self._fleet = fleet
+        self._max_age = max_age
+        self._history = PageHistory(interval) if page else None
+        # Above every number of an earlier run of this server, so that a client of that is given everything anew.
+        self._sequence = time.time_ns() // (10**9 // PER_SECOND)
+        self._latest: LatestReading | None = None
+        self._before: NodeView | None = None
+        self._listing: tuple[float, frozenset[int], ProcessListing] | None = None
+
+    @property
+    def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
+        """What the server is to answer."""
+        made: dict[str, Callable[[LatestReading], object]] = {"/api/record": _record, "/api/summary": self._summary}
+        if self._page:
+            made["/api/state"] = self._state
+        routes: list[tuple[str, type[Route], dict[str, Any]]] = [
+            (path, DocumentRoute, {"documents": self, "make": make}) for path, make in made.items()
+        ]
+        return [*routes, ("/api/history", HistoryRoute, {"documents": self})] if self._page else routes
+
+    def take(self, record: Record) -> None:
+        """Serve this record from now on. One of the same reading changes nothing."""
+        before = self._latest
+        if before is not None and before.record.snapshot.time_ns == record.snapshot.time_ns:
+            return
+        self._sequence += 1
+        if self._history is not None:
+            self._history.add(self._sequence, record.snapshot)
+        self._latest = LatestReading(self._sequence, record, time.monotonic())
+
+    @property
+    def latest(self) -> LatestReading:
+        """The latest reading.
+
+        Raises:
+            HTTPError: There is none that is recent.
+        """
+        latest = self._latest
+        if latest is None or not is_recent(latest.record, latest.taken, self._max_age):
+            raise HTTPError(503, "there is no recent reading" if latest else "nothing was read yet")
+        return latest
+
+    def columns(self, since: int) -> object:
+        """Return the columns of the graphs."""
+        return self._history.columns(since) if self._history is not None else {}
+
+    # On the thread for answers
+
+    def _state(self, reading: LatestReading) -> object:
+        return state_document(self._view(reading), reading.sequence, commands=self._commands, fleet=self._fleet)
+
+    def _summary(self, reading: LatestReading) -> object:
+        return node_summary(self._view(reading)).to_dict()
+
+    def _view(self, reading: LatestReading) -> NodeView:
+        if reading.view is None:
+            record, before = reading.record, self._before
+            if before is not None and record.snapshot.time_ns - before.time_ns > 1e9 * max(RECENT_VIEW, 3 * self._interval):
+                before = None
+            listing = self._listed(record) if self._page else None
+            reading.view = self._before = node_view(record, processes=listing, interval=self._interval, before=before)
+        return reading.view
+
+    def _listed(self, record: Record) -> ProcessListing:
+        """Return who the processes are; the same ones are looked up again every few seconds."""
+        pids = frozenset(process.pid for found in record.snapshot.processes.values() for process in found)
+        known, now = self._listing, time.monotonic()
+        if known is None or known[1] != pids or now - known[0] > SYSTEM_LOOK:
+            known = self._listing = now, pids, processes(record.snapshot)
+        return known[2]
+
+
+def _record(reading: LatestReading) -> object:
+    return reading.record.to_json()
+
+
+class DocumentRoute(Route):
+    """Answers with a document of the latest reading; with none where the client has it."""
+
+    def initialize(self, documents: NodeDocuments, make: Callable[[LatestReading], object]) -> None:  # type: ignore[override]  # its own arguments
+        """Take what makes the document."""
+        super().initialize()
+        self._documents = documents
+        self._make = make
+
+    async def get(self) -> None:
+        """Answer."""
+        reading = self._documents.latest
+        self.set_header("Cache-Control", "private, no-cache")
+        self.set_header("Etag", f'W/"{reading.sequence}"')
+        if self.check_etag_header():
+            self.set_status(304)
+            self.finish()
+            return
+        self.answer(await reading.answers.answer(self, partial(self._make, reading), self.request.path))
+
+    head = get
+
+
+class HistoryRoute(Route):
+    """Answers with the columns of the graphs: those since a reading that the client names."""
+
+    def initialize(self, documents: NodeDocuments) -> None:  # type: ignore[override]  # its own arguments
+        """Take the node's documents."""
+        super().initialize()
+        self._documents = documents
+
+    async def get(self) -> None:
+        """Answer.
+
+        Raises:
+            HTTPError: What is asked for is no number.
+        """
+        told = self.get_query_argument("since", "0")
+        if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
+            raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
+        reading = self._documents.latest
+        lacks = reading.sequence - int(told)
+        since = int(told) if 0 <= lacks <= RECENT else 0
+        self.answer(await reading.answers.answer(self, partial(self._documents.columns, since), since))
+
+    head = get

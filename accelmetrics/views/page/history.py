@@ -1,0 +1,149 @@
+"""What the page's graphs are drawn of: the last readings of a few metrics, as columns of at most 600 points.
+
+A reading is one row of doubles in a :class:`~accelmetrics.monitor.history.History`. Columns are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from threading import Lock
+from typing import Any
+
+from accelmetrics.monitor.history import History, HistoryRow
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.views.device_view import BY_NAME
+from accelmetrics.views.trails import FOLLOWED, HELD
+
+READINGS = 3600
+"""That are kept: an hour at one a second."""
+POINTS = 600
+"""Of a column at most: above that each two are the least and the greatest value of a stretch of time."""
+RECENT = 60
+"""Readings for which a client gets what it lacks; one that lacks more gets everything."""
+DIGITS = 3
+"""Behind the decimal point: more is not seen in a graph."""
+
+Column = list[float | None]
+
+
+class PageHistory:
+    """The last readings of each device. Readings are added on one thread, and read on another one.
+
+    Args:
+        interval: Seconds between two readings.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self._lock = Lock()
+        self._rows = History(READINGS)
+        self._recent: deque[tuple[int, HistoryRow]] = deque(maxlen=RECENT + 1)
+        self._shape: tuple[object, tuple[str, ...]] = (None, ())
+        self._names: tuple[str, ...] = ()
+        self._keys: tuple[str, ...] = ()
+
+    def add(self, sequence: int, snapshot: Snapshot) -> None:
+        """Remember a reading under its number, which rises."""
+        shape = snapshot.identities, tuple(snapshot.metrics)
+        if shape[0] is not self._shape[0] or shape[1] != self._shape[1]:
+            self._shape = shape
+            found = dict(_followed(snapshot))
+            self._names, self._keys = tuple(found), tuple(found.values())
+        seconds = snapshot.time_ns / 1e9
+        values = snapshot.metrics
+        row = HistoryRow(self._names, array("d", [values[key] for key in self._keys]), seconds, seconds, True)
+        with self._lock:
+            if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
+                self._rows.clear()
+                self._recent.clear()
+            self._rows.add(row)
+            self._recent.append((sequence, row))
+
+    def columns(self, since: int) -> dict[str, Any]:
+        """Return what came after a reading; everything where that is not among the recent ones.
+
+        Returns:
+            ``sequence``: the number of the newest reading. ``complete``: whether this is everything. ``times``: seconds since 1970.
+            ``series``: by device and metric a value for each of the times, None where there was none.
+        """
+        with self._lock:
+            recent = self._recent.copy()
+            rows = None if any(number == since for number, _ in recent) else self._rows.to_dict()
+        sequence = recent[-1][0] if recent else 0
+        if rows is None:
+            times, columns = self._after(since, recent)
+        else:
+            times, columns = self._everything(rows)
+        series: dict[str, dict[str, Column]] = {}
+        for name, column in columns.items():
+            device, _, metric = name.partition(" ")
+            series.setdefault(device, {})[metric] = [None if value is None else round(value, DIGITS) for value in column]
+        return {"sequence": sequence, "complete": rows is not None, "times": [round(at, 3) for at in times], "series": series}
+
+    def _after(self, since: int, recent: Sequence[tuple[int, HistoryRow]]) -> tuple[list[float], dict[str, Column]]:
+        """Put recent readings into columns; what is between the one that the client has and the next is told too."""
+        rows = [row for number, row in recent if number >= since]
+        names = dict.fromkeys(name for row in rows[1:] for name in row.layout)
+        given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]
+        places = self._with_gaps([row.time for row in rows], self.interval)
+        times = [at for at, _ in places][1:]
+        return times, {name: [None if place is None else given[place].get(name) for _, place in places[1:]] for name in names}
+
+    def _everything(self, rows: Mapping[str, list[float | None]]) -> tuple[list[float], dict[str, Column]]:
+        columns = dict(rows)
+        times = [at for at in columns.pop("time") if at is not None]
+        places = self._with_gaps(times, self.interval)
+        if len(places) <= POINTS:
+            return [at for at, _ in places], {
+                name: [None if place is None else column[place] for _, place in places] for name, column in columns.items()
+            }
+        # A gap stands for two stretches at least without a reading, so that all fits.
+        width = (times[-1] - times[0]) / (POINTS // 2 - 1)
+        stretches = list(_stretches(times, width))
+        places = self._with_gaps([begin for begin, _, _ in stretches], width)
+        reduced = {name: [_extremes(column[first:last]) for _, first, last in stretches] for name, column in columns.items()}
+        moments = [moment for at, place in places for moment in ((at,) if place is None else (at, at + width / 2))]
+        nothing = (None,)
+        return moments, {
+            name: [value for _, place in places for value in (nothing if place is None else pairs[place])]
+            for name, pairs in reduced.items()
+        }
+
+    def _with_gaps(self, times: Sequence[float], width: float) -> list[tuple[float, int | None]]:
+        """Return moments with the places of their values; None where nothing was read for so long that a line would be a lie."""
+        found: list[tuple[float, int | None]] = [(times[0], 0)] if times else []
+        for place, (before, at) in enumerate(pairwise(times), 1):
+            if at - before > HELD * width:
+                found.append((before + width, None))
+            found.append((at, place))
+        return found
+
+
+def _followed(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the columns of a reading: device and metric, and the key that has its value."""
+    for slot in snapshot.identities:
+        for metric in FOLLOWED:
+            key = next((key for name in BY_NAME[metric].names if (key := f"{slot.key}.{name}") in snapshot.metrics), "")
+            if key:
+                yield f"{slot.key} {metric}", key
+
+
+def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:
+    """Yield stretches of equal time that have readings: when each begins, and from where to where its readings stand."""
+    first = 0
+    for number, same in groupby(int(at // width) for at in times):
+        last = first + sum(1 for _ in same)
+        yield number * width, first, last
+        first = last
+
+
+def _extremes(values: Column) -> tuple[float | None, float | None]:
+    """Return the least and the greatest value, the earlier one first."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, None
+    low, high = min(known), max(known)
+    return (low, high) if values.index(low) <= values.index(high) else (high, low)
