@@ -8,6 +8,7 @@
 - ``docs/metrics.md``: the reference for readers;
 - ``docs/configuration.md``: the options of commands, variables, the configuration file and ``Monitor``;
 - ``docs/findings.md``: its table of rules;
+- ``deploy/grafana/dashboards/*.json``: the Grafana dashboards;
 - ``tests/promises.txt``: what users may rely on.
 
 With ``--check`` nothing is written; the exit status is 1 when a file is not current.
@@ -20,6 +21,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +33,7 @@ LINES = Path("docs/lines-schema.json")
 REFERENCE = Path("docs/metrics.md")
 CONFIGURATION = Path("docs/configuration.md")
 FINDINGS = Path("docs/findings.md")
+DASHBOARDS = Path("deploy/grafana/dashboards")
 PROMISES = Path("tests/promises.txt")
 
 
@@ -90,6 +93,13 @@ def findings() -> str:
     return render()
 
 
+def dashboard(name: str) -> str:
+    """The text of a Grafana dashboard."""
+    from scripts.generate_dashboards import DASHBOARDS
+
+    return DASHBOARDS[name]()
+
+
 def promises() -> str:
     """The text of what users may rely on."""
     from scripts.generate_promises import render
@@ -107,6 +117,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     REFERENCE: reference,
     CONFIGURATION: configuration,
     FINDINGS: findings,
+    **{DASHBOARDS / f"{name}.json": partial(dashboard, name) for name in ("fleet", "node", "training")},
     PROMISES: promises,
 }
 

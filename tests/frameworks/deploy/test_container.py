@@ -32,7 +32,7 @@ def test_compose_takes_its_file() -> None:
     done = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")
     assert done.returncode == 0, done.stdout
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
-    for volume in services["prometheus"]["volumes"]:
+    for volume in (volume for service in services.values() for volume in service.get("volumes", ())):
         source = volume.partition(":")[0]
         assert not source.startswith(".") or (COMPOSE / source).exists(), source
     build = services["accelmetrics"]["build"]
@@ -47,6 +47,21 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     done = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "alerts.yml")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_grafana_finds_its_dashboards_and_its_data() -> None:
+    """Where Compose mounts them; from the Prometheus that Compose starts, as often as that scrapes; under the choice of the dashboards."""
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    mounted = dict(volume.split(":")[1::-1] for volume in services["grafana"]["volumes"])
+    provisioning = COMPOSE / mounted["/etc/grafana/provisioning"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "accelmetrics.yml").read_text())["providers"]
+    folder = COMPOSE / mounted[provider["options"]["path"]]
+    assert {path.name for path in folder.iterdir()} == {"fleet.json", "node.json", "training.json"}
+    (source,) = yaml.safe_load((provisioning / "datasources" / "accelmetrics.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090" and "prometheus" in services
+    scraping = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
+    assert source["jsonData"]["timeInterval"] == scraping["global"]["scrape_interval"]
+    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service.get("ports", ()))
 
 
 class Store:
