@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from accelmetrics.cli.output import WriteError, first_line, say
-from accelmetrics.cli.text import number, packed, quantity, seconds
+from accelmetrics.cli.text import packed, seconds
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
 from accelmetrics.schemas.metric import device_key, fill
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import GAP, aligned, clipped
+from accelmetrics.schemas.text import GAP, aligned, clipped, number, quantity
 
 OTHER = ("", "Other")
 """The section of keys that the catalogue does not have: a plug-in's."""

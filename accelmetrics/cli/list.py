@@ -7,9 +7,8 @@ from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
-from accelmetrics.cli.text import quantity
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import aligned
+from accelmetrics.schemas.text import aligned, quantity
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."

@@ -9,8 +9,7 @@ from datetime import datetime
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.list import say_what_is_missing
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import quantity
-from accelmetrics.schemas.text import aligned, clipped
+from accelmetrics.schemas.text import aligned, clipped, quantity
 from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing, processes
 
 HEAD = ("DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND")

@@ -9,12 +9,6 @@ from itertools import zip_longest
 
 from accelmetrics.schemas.text import GAP, aligned, printable
 
-LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
-"""Units that are written otherwise than the catalogue spells them."""
-SCALED = {"By": "", "By/s": "/s"}
-"""Units that are shown with a prefix, and what stands behind it."""
-PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
     """Return a text on lines of at most so many columns, each indented; only a longer word is longer. Shown as ``printable`` has it."""
@@ -39,24 +33,6 @@ def packed(pairs: Sequence[tuple[str, str]], width: int, indent: str) -> list[st
     height = -(-len(lines) // columns)
     stacks = [lines[start : start + height] for start in range(0, len(lines), height)]
     return [(indent + "".join(cell.ljust(room) for cell in row)).rstrip() for row in zip_longest(*stacks, fillvalue="")]
-
-
-def quantity(value: float, unit: str) -> str:
-    """Return a value with its unit: ``300.2 W``, ``79.6 GiB``."""
-    if unit not in SCALED:
-        return f"{number(value)} {LABELS.get(unit, unit)}".rstrip()
-    step = 0
-    while abs(value) >= 1024 and step < len(PREFIXES) - 1:
-        value /= 1024
-        step += 1
-    return f"{number(round(value, 1))} {PREFIXES[step]}{SCALED[unit]}"
-
-
-def number(value: float) -> str:
-    """Return a number: whole ones and large ones whole, others with two places, small ones with two figures."""
-    if value == int(value) or abs(value) >= 10_000:
-        return f"{value:.0f}"
-    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def seconds(value: float | None) -> str:

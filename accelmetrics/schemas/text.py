@@ -1,10 +1,15 @@
-"""Texts of other programs, made fit to be shown: on one line, within a width, without control characters."""
+"""Texts made fit to be shown: on one line, within a width, without control characters; and values with their units."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
 
+LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
+"""Units that are written otherwise than the catalogue spells them."""
+SCALED = {"By": "", "By/s": "/s"}
+"""Units that are shown with a prefix, and what stands behind it."""
+PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 GAP = 2
 """Spaces between two columns."""
 
@@ -48,3 +53,21 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = Fal
         padded = ((cell, " " * (widest - cells(cell))) for cell in column)
         columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
     return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a value with its unit: ``300.2 W``, ``79.6 GiB``."""
+    if unit not in SCALED:
+        return f"{number(value)} {LABELS.get(unit, unit)}".rstrip()
+    step = 0
+    while abs(value) >= 1024 and step < len(PREFIXES) - 1:
+        value /= 1024
+        step += 1
+    return f"{number(round(value, 1))} {PREFIXES[step]}{SCALED[unit]}"
+
+
+def number(value: float) -> str:
+    """Return a number: whole ones and large ones whole, others with two places, small ones with two figures."""
+    if value == int(value) or abs(value) >= 10_000:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}".rstrip("0").rstrip(".")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.cli.formats import table
-from accelmetrics.cli.text import number, packed, quantity, seconds, wrapped
+from accelmetrics.cli.text import packed, seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import aligned, clipped
+from accelmetrics.schemas.text import aligned, clipped, number, quantity
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.summaries import of_job
 from tests.cli.machines import Rig

@@ -32,6 +32,7 @@ _NONE = {**_TRUE, "ok": "", "warn": "bold", "bad": "bold", "dim": "", "missing":
 _WORDS: dict[Colours, dict[str, str]] = {"true": _TRUE, "16": _SIXTEEN, "none": _NONE}
 STYLES = {colours: {role: Style.parse(words) for role, words in roles.items()} for colours, roles in _WORDS.items()}
 SYSTEMS: dict[Colours, ColorSystem] = {"true": ColorSystem.TRUECOLOR, "16": ColorSystem.STANDARD, "none": ColorSystem.STANDARD}
+NUMERIC = "0123456789.,/"
 ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
 
 
@@ -89,7 +90,7 @@ class Line:
             right: Whether it stands at the right of those.
         """
         room = self._left if width is None else min(width, self._left)
-        text = shortened(self._style.text(text), room)
+        text = shortened(self._style.text(text), room, "~" if self._style.ascii else "…")
         blank = 0 if width is None else room - cells(text)
         if right and blank:
             self._parts.append((" " * blank, "plain"))
@@ -116,24 +117,16 @@ Drawn = list[tuple[str, str]]
 """A line: texts with their roles."""
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a text with its last words left out where it takes more columns; a number is never cut in half."""
+def shortened(text: str, width: int, mark: str = "…") -> str:
+    """Return a text with its end left out where it takes more columns; a number is never cut in half."""
     if cells(text) <= width:
         return text
-    if width <= 0:
-        return ""
-    end, columns, word = 0, 0, 0
-    mark = "~" if text.isascii() else "…"
-    for end, one in enumerate(text):
-        columns += cells(one)
-        if columns > width - 1:
-            break
-        if one == " ":
-            word = end
-    kept = text[:word] if word and word * 2 >= end else text[:end]
-    if kept and kept[-1].isdigit() and text[len(kept)] in "0123456789.,":  # in the middle of a number
-        kept = kept.rstrip("0123456789.,")
-    return kept.rstrip() + mark
+    kept = text[: max(0, width - 1)]
+    while cells(kept) >= max(1, width):
+        kept = kept[:-1]
+    if kept and kept[-1] in NUMERIC and text[len(kept)] in NUMERIC:
+        kept = kept.rstrip(NUMERIC)
+    return kept.rstrip() + mark if width > 0 else ""
 
 
 def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:

@@ -1,0 +1,171 @@
+"""History as graphs of text: a row of blocks, or an area some rows high with its scale; what was not read is an ``x``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, nan
+
+from accelmetrics.exporters.device_table import BLOCKS
+from accelmetrics.schemas.text import cells, quantity
+from accelmetrics.views.device_view import DeviceView, State, ValueRow
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
+from accelmetrics.views.trails import TrailPoint
+
+LEVELS = "_.-=+#"
+"""What a row of a graph is made of in ASCII, from nothing to all."""
+AREA = " .-=#"
+"""What the highest cell of an area is made of in ASCII."""
+LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
+"""Dots of a Braille letter, from the lowest."""
+AXIS = 6
+"""Columns for the numbers at the left of a graph."""
+LEAST_HEIGHT = 3
+"""Rows that a graph with its title has at least."""
+
+
+def spark(points: Sequence[TrailPoint], top: float, style: ScreenStyle) -> str:
+    """Draw a history on one row, from 0 to ``top``."""
+    marks = LEVELS if style.ascii else BLOCKS
+    return "".join(
+        ("x" if point.kind == "gap" else " ")
+        if point.kind != "value"
+        else marks[min(len(marks) - 1, max(0, int(point.mean / top * len(marks)) if top > 0 else 0))]
+        for point in points
+    )
+
+
+def bar(percent: float, columns: int, style: ScreenStyle) -> str:
+    """Draw a share as a bar."""
+    filled = round(min(max(percent, 0.0), 100.0) / 100 * columns)
+    return ("#" if style.ascii else "█") * filled + ("." if style.ascii else "░") * (columns - filled)
+
+
+def points_across(columns: int, style: ScreenStyle) -> int:
+    """Return how many points of time a graph has on so many columns."""
+    room = max(1, columns - AXIS)
+    return room * 2 if style.braille and not style.ascii else room
+
+
+def graph(
+    row: ValueRow, about: str, points: Sequence[TrailPoint], top: float | None, size: tuple[int, int], style: ScreenStyle
+) -> list[Drawn]:
+    """Draw a history with its title and scale.
+
+    Args:
+        row: The metric.
+        about: What it is of, and over what time.
+        points: The history: as many as ``points_across`` says.
+        top: The end of the scale, if it has one.
+        size: Columns and rows, with the title.
+        style: What the terminal can show.
+    """
+    columns, rows = size
+    values = [point for point in points if point.kind == "value"]
+    highest = max((point.high for point in values), default=nan)
+    newest = points[-1].mean if points and points[-1].kind == "value" else nan
+    scale = top if top else nice(highest)
+    told = [f"now {quantity(round(newest, 1), row.unit)}"] if isfinite(newest) else []
+    told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
+    drawn = [rule(f"{row.label} {about}", "  ".join(told), columns, style)]
+    height = rows - 1
+    lines = _braille(points, scale, height) if style.braille and not style.ascii else _blocks(points, scale, height, style)
+    labels = {0: axis_label(scale, row.unit), height - 1: "0"} if height > 1 else {0: axis_label(scale, row.unit)}
+    for number, text in enumerate(lines):
+        line = Line(style, columns)
+        line.add(labels.get(number, ""), "dim", AXIS - 1, right=True).add("│" if not style.ascii else "|", "dim")
+        drawn.append(line.add(text, "ok").parts())
+    return drawn
+
+
+def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
+    """Draw the title of a part: a line with a text at each end, the right one where there is room for both."""
+    dash = "-" if style.ascii else "─"
+    line = Line(style, columns).add(f"{dash}{dash} ", "dim").add(left, "title")
+    right = style.text(right)
+    room = line.left - cells(right) - 4
+    if right and room >= 1:
+        return line.add(" " + dash * room, "dim").add(f" {right}", "title").add(f" {dash}", "dim").parts()
+    return line.add(" ").fill(dash, "dim").parts()
+
+
+def nice(highest: float) -> float:
+    """Return a round number not below the highest value: 1, 2 or 5 times a power of ten."""
+    if not isfinite(highest) or highest <= 0:
+        return 1.0
+    step = 10.0 ** (len(f"{highest:.0f}") - 1) if highest >= 1 else 10.0 ** -(len(f"{1 / highest:.0f}"))
+    return next((size * step for size in (1, 2, 5, 10, 20, 50) if size * step >= highest), highest)
+
+
+def axis_label(value: float, unit: str) -> str:
+    """Return a number of a scale in at most five columns."""
+    if unit.startswith("By"):
+        for prefix in ("", "K", "M", "G", "T", "P"):
+            if value < 1000 or prefix == "P":
+                return f"{value:.0f}{prefix}"
+            value /= 1024
+    if value >= 100_000:
+        return f"{value:.0e}".replace("e+0", "e")
+    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
+    """Return where the scale of a metric ends: at the end that it has, at a limit of the devices, or nowhere."""
+    if row.top is not None:
+        return row.top
+    limits = {"power_watts": "power_limit_watts", "sm_clock_mhz": "max_sm_clock_mhz", "memory_used_bytes": "memory_total_bytes"}
+    if row.name == "temperature_celsius":
+        return 100.0
+    found = [device.values[limits[row.name]] for device in devices if limits.get(row.name, "") in device.values]
+    return max(found, default=None)
+
+
+def _braille(points: Sequence[TrailPoint], scale: float, height: int) -> list[str]:
+    """Fill an area up to the mean, with a dot at the highest value; two points a column, four levels a row."""
+    dots = height * 4
+    grid = [[0] * ((len(points) + 1) // 2) for _ in range(height)]
+    gaps: set[int] = set()
+    for number, point in enumerate(points):
+        column, side = number // 2, LEFT if number % 2 == 0 else RIGHT
+        if point.kind == "gap":
+            gaps.add(column)
+        if point.kind != "value":
+            continue
+        filled = _level(point.mean, scale, dots) + (point.mean > 0 or point.mean == 0)
+        for level in range(min(filled, dots)):
+            grid[height - 1 - level // 4][column] |= side[level % 4]
+        peak = min(_level(point.high, scale, dots), dots - 1)
+        grid[height - 1 - peak // 4][column] |= side[peak % 4]
+    lines = ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in grid]
+    lines[-1] = "".join("x" if column in gaps and cell == " " else cell for column, cell in enumerate(lines[-1]))
+    return lines
+
+
+def _blocks(points: Sequence[TrailPoint], scale: float, height: int, style: ScreenStyle) -> list[str]:
+    """Fill an area up to the mean, with a mark in the cell of the highest value where that is another one."""
+    marks = AREA if style.ascii else " " + BLOCKS
+    steps = len(marks) - 1
+    full = "#" if style.ascii else BLOCKS[-1]
+    grid = [[" "] * len(points) for _ in range(height)]
+    for column, point in enumerate(points):
+        if point.kind == "gap":
+            grid[-1][column] = "x"
+        if point.kind != "value":
+            continue
+        level = max(1, min(round(point.mean / scale * height * steps), height * steps))
+        for row in range(height):
+            part = level - row * steps
+            if part > 0:
+                grid[height - 1 - row][column] = full if part >= steps else marks[part]
+        mean, high = (height - 1 - min(height - 1, max(0, int(value / scale * height))) for value in (point.mean, point.high))
+        if high < mean:
+            grid[high][column] = "'" if style.ascii else "˙"
+    return ["".join(row) for row in grid]
+
+
+def _level(value: float, scale: float, dots: int) -> int:
+    return max(0, min(dots, int(value / scale * dots)))
+
+
+def role_of(state: State | None) -> Role:
+    """Return the role of a value at a level."""
+    return "plain" if state is None or state == "ok" else state

@@ -1,0 +1,221 @@
+"""What is shown in place of the lists: help, all that is known of a device, findings; and a question before something is done."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from accelmetrics.schemas.finding import Finding
+from accelmetrics.schemas.text import printable, quantity
+from accelmetrics.views.device_view import STATE_OF, VALUES, DeviceView, MissingValue, duration
+from accelmetrics.views.node_view import NodeView, SourceRow
+from accelmetrics.views.terminal.choices import KEYS, Choices, Dialog
+from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS
+from accelmetrics.views.terminal.graphs import role_of, rule
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
+
+LABEL = 22
+"""Columns of the names of values."""
+IDENTITY = (
+    *("vendor", "uuid", "pci_bus_id", "serial", "part_number", "architecture", "driver_version", "runtime_version", "firmware"),
+    *("numa_node", "cpu_affinity", "fabric"),
+)
+"""What does not change about a device, in the order of its details."""
+Told = tuple[str, str, Role]
+"""A name, a value in words, and what it is for."""
+MARKS_MEAN = (
+    ("!", "a warning"),
+    ("X", "lost, hung, or a critical finding"),
+    ("-", "nothing to read, as it should be: unused, asleep; or no such value"),
+    ("?", "older than two intervals"),
+    ("x", "in a history: nothing was read"),
+)
+
+
+class Pages:
+    """Lines of text of one width, put together from the top.
+
+    Args:
+        width: Columns there are.
+        style: What the terminal can show.
+    """
+
+    def __init__(self, width: int, style: ScreenStyle) -> None:
+        self._width, self._style = width, style
+        self.lines: list[Drawn] = []
+
+    def title(self, left: str, right: str = "") -> None:
+        """Add the title of a part."""
+        self.lines.append(rule(left, right, self._width, self._style))
+
+    def text(self, words: str, role: Role = "plain", indent: int = 2) -> None:
+        """Add a text, on as many lines as it needs."""
+        room = max(8, self._width - indent)
+        for part in textwrap.wrap(self._style.text(words), room, break_on_hyphens=False) or [""]:
+            self.lines.append(Line(self._style, self._width).add("", width=indent).add(part, role).parts())
+
+    def pair(self, name: str, words: str, role: Role = "plain") -> None:
+        """Add a name and what belongs to it."""
+        label = min(LABEL, max(6, self._width // 3))
+        room = max(8, self._width - label - 3)
+        parts = textwrap.wrap(self._style.text(words), room, break_on_hyphens=False) or [""]
+        for number, part in enumerate(parts):
+            line = Line(self._style, self._width).add("", width=2).add("" if number else name, "dim", label).add(" ")
+            self.lines.append(line.add(part, role).parts())
+
+    def pairs(self, found: Sequence[Told]) -> None:
+        """Add names with values, side by side as often as there is room, to be read downwards."""
+        side = max(1, min(3, self._width // 50))
+        height = -(-len(found) // side)
+        columns = self._width // side
+        for number in range(height):
+            line = Line(self._style, self._width)
+            for name, words, role in found[number::height]:
+                line.add("", width=2).add(name, "dim", min(LABEL, columns // 2)).add(" ")
+                line.add(words, role, max(0, columns - 3 - min(LABEL, columns // 2)))
+            self.lines.append(line.parts())
+
+
+def help_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Explain keys, marks and filters."""
+    pages = Pages(width, style)
+    pages.title("keys", "escape leaves")
+    for key in KEYS:
+        if choices.signals or not key.signals:
+            pages.pair(key.keys, key.long)
+    pages.title("marks")
+    for mark, words in MARKS_MEAN:
+        pages.pair(mark, words)
+    pages.title("filters")
+    pages.text("Words that a row has, and conditions with = != ~ > >= < <=, all of which must hold: user=ann gpu%>0. Memory is in GiB.")
+    pages.pair("of devices", " ".join(DEVICE_FIELDS))
+    pages.pair("of processes", " ".join(PROCESS_FIELDS))
+    return pages.lines
+
+
+def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Tell all that is known of a device, or of a source that does not answer: what to do first."""
+    pages = Pages(width, style)
+    if isinstance(row, SourceRow):
+        pages.title(row.name, "escape leaves")
+        _source(pages, row)
+    else:
+        _device(pages, view, row)
+    return pages.lines
+
+
+def _device(pages: Pages, view: NodeView, row: DeviceView) -> None:
+    pages.title(f"{row.label}  {row.name}", "escape leaves")
+    for note in row.notes:
+        pages.text(note, role_of(row.state))
+    if not row.notes:
+        pages.text("nothing is wrong with it", "ok")
+    for advice in row.advice:
+        pages.pair("what to do", advice, "title")
+    pages.pair("held by", ", ".join(row.holders) or "no job or pod that is known")
+    for number, finding in enumerate(row.findings):
+        if number == 0:
+            pages.title(f"findings {len(row.findings)}")
+        _finding(pages, finding, view.time_ns)
+    _values(pages, row)
+    _missing(pages, row)
+    pages.title("identity")
+    for name, word in ((name, getattr(row.identity, name)) for name in IDENTITY):
+        if word not in ("", None):
+            pages.pair(name.replace("_", " "), printable(str(word)))
+    source = next((source for source in view.sources if source.name == row.identity.backend), None)
+    if source is not None:
+        pages.title(f"source {source.name}")
+        _source(pages, source)
+    known = {name for value in VALUES for name in value.names}
+    others: list[Told] = [(name, f"{value:g}", "plain") for name, value in row.metrics.items() if name not in known]
+    if others:
+        pages.title("other metrics")
+        pages.pairs(others)
+
+
+def _values(pages: Pages, device: DeviceView) -> None:
+    pages.title("values", "those before it fell silent" if device.silent is not None and device.last else "")
+    shown: list[Told] = []
+    for value in VALUES:
+        number = device.values.get(value.name, device.last.get(value.name))
+        if number is not None:
+            old = "?" if device.aged or value.name not in device.values else ""
+            shown.append((value.label, quantity(round(number, 1), value.unit) + old, role_of(device.levels.get(value.name))))
+    pages.pairs(shown)
+    for words in (*device.throttled, *device.links, *device.errors):
+        pages.text(words)
+
+
+def _missing(pages: Pages, device: DeviceView) -> None:
+    """Tell what is missing, values with the same reason together."""
+    if device.missing:
+        pages.title("what is missing, and why")
+    labels: dict[MissingValue, list[str]] = {}
+    for value in VALUES:
+        if value.name in device.missing:
+            labels.setdefault(device.missing[value.name], []).append(value.label)
+    for lack, names in labels.items():
+        pages.pair(lack.word, f"{', '.join(names)}{f': {lack.detail}' if lack.detail else ''}{f'; {lack.advice}' if lack.advice else ''}")
+
+
+def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Tell what rules find, what is over, and what could not be judged."""
+    pages = Pages(width, style)
+    found = view.findings
+    pages.title(f"findings {len(found)}", "escape leaves")
+    for finding in found:
+        _finding(pages, finding, view.time_ns)
+    if not found:
+        pages.text("no rule finds anything", "ok")
+    if found.ended:
+        pages.title("over")
+        for finding in reversed(found.ended):
+            _finding(pages, finding, view.time_ns)
+    if found.cannot_tell:
+        pages.title("not judged")
+        for lack in found.cannot_tell:
+            about = f" of {', '.join(lack.keys)}" if lack.keys else ""
+            pages.pair(lack.rule.replace("_", " "), printable(f"{lack.metric}{about}: {lack.detail or lack.reason}"))
+    return pages.lines
+
+
+def dialog_lines(dialog: Dialog, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Ask before something is done."""
+    pages = Pages(width, style)
+    pages.title(dialog.title)
+    for line in dialog.lines:
+        pages.text(line)
+    pages.text(dialog.keys, "title")
+    pages.title("")
+    return pages.lines
+
+
+def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:
+    """Tell of a finding on one line."""
+    state = STATE_OF[finding.severity]
+    line = Line(style, width).add("X" if state == "bad" else "!" if state == "warn" else " ", role_of(state), 2)
+    line.add(printable(finding.key or "the run"), role_of(state)).add("  ").add(finding.rule.replace("_", " "), "title").add("  ")
+    return line.add(finding.message, role_of(state)).parts()
+
+
+def _finding(pages: Pages, finding: Finding, now_ns: int) -> None:
+    role = role_of(STATE_OF[finding.severity])
+    until = finding.until_ns
+    lasted = duration(((now_ns if until is None else until) - finding.since_ns) / 1e9)
+    when = f"for {lasted}" if until is None else f"{duration((now_ns - until) / 1e9)} ago, lasted {lasted}"
+    about = f"{finding.key}: " if finding.key else ""
+    pages.text(f"{finding.severity}  {finding.rule.replace('_', ' ')}  {about}{finding.message} ({when})", role if until is None else "dim")
+    if until is None:
+        pages.pair("  what to do", finding.advice)
+
+
+def _source(pages: Pages, source: SourceRow) -> None:
+    role = role_of(source.state)
+    pages.pair("status", f"{source.status.replace('_', ' ')}{f': {source.detail}' if source.detail else ''}", role)
+    if source.advice:
+        pages.pair("what to do", source.advice, "title")
+    if source.source:
+        pages.pair("read from", source.source)
+    if source.age_seconds is not None:
+        pages.pair("read", f"{duration(source.age_seconds)} ago")

@@ -1,0 +1,374 @@
+"""The picture of a node: it fits every terminal, and says what must be seen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.text import cells
+from accelmetrics.views.device_view import DeviceView
+from accelmetrics.views.node_view import NodeView, node_view
+from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, Dialog, InputLine
+from accelmetrics.views.terminal.device_rows import COLUMNS
+from accelmetrics.views.terminal.picture import Picture, picture
+from accelmetrics.views.terminal.style import ScreenStyle, shortened
+from accelmetrics.views.trails import Trails
+from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
+from tests.views.nodes import GIB, Node
+
+COLOURLESS = ScreenStyle(colours="none", braille=False)
+SIZES = [(20, 5), (24, 8), (40, 10), (60, 15), (79, 23), (80, 24), (100, 30), (120, 40), (181, 45), (200, 60), (250, 80)]
+TINY = [(20, 1), (20, 2), (20, 3), (1, 1), (5, 4)]
+
+
+class Watched:
+    """A node with its history.
+
+    Args:
+        node: The node.
+        seconds: Readings that were taken, one a second.
+        processes: Whether programs are on its devices.
+        change: Called before the last twelve readings.
+    """
+
+    def __init__(self, node: Node, seconds: int = 30, processes: bool = True, change: Callable[[Node], None] | None = None) -> None:
+        keys = [slot.key for slot in node.slots]
+        infos = []
+        for number, key in enumerate(keys if processes else []):
+            node.processes[key] = (DeviceProcess(48120 + number // 2, "compute", 44 * GIB, 90.0),)
+            command = f"/usr/bin/python train.py --epochs {4321 + number} --name 実験"
+            infos.append(ProcessInfo(key, 48120 + number, user=f"ann{number}", command=command, started="2026-09-21T13:00:00Z"))
+        self.listing = ProcessListing("", "", tuple(infos), (), (), {})
+        self.trails = Trails()
+        self.view: NodeView = node_view(node.record(), processes=self.listing)
+        for second in range(seconds):
+            if second == max(1, seconds - 12) and change is not None:
+                change(node)
+            for number, key in enumerate(keys):
+                if "gpu" in node.metrics[key]:
+                    node.set(key, {"gpu": (second * 7 + number * 13) % 101, "powerWatts": 300.0 + second * 10})
+            node.wait(1)
+            self.view = node_view(node.record(), processes=self.listing, before=self.view)
+            self.trails.add(self.view)
+
+    def draw(self, choices: Choices = USUAL_CHOICES, size: tuple[int, int] = (80, 24), style: ScreenStyle = COLOURLESS) -> Picture:
+        """Draw it."""
+        return picture(self.view, self.trails, choices, os.terminal_size(size), style)
+
+    def text(self, choices: Choices = USUAL_CHOICES, size: tuple[int, int] = (80, 24), style: ScreenStyle = COLOURLESS) -> str:
+        """Return what is drawn, without styles."""
+        return "\n".join(self.draw(choices, size, style).plain())
+
+
+def lose_some(node: Node) -> None:
+    node.silence("gpu.3", Reason.DEVICE_LOST, "NVML_ERROR_GPU_IS_LOST")
+    node.silence("gpu.5", Reason.TIMED_OUT, "a call into the driver has not returned")
+    node.set("gpu.2", {"throttle.hwThermalSlowdown": 1, "temp": 88})
+    node.find("throttled", "warning", "gpu.2", "clocks held down for 72 % of 300 s", "Check fans.")
+    node.find("lost_device", "critical", "gpu.3", "it gives nothing", "Drain the node.")
+
+
+def partitioned() -> Node:
+    node = Node(2)
+    node.miss("gpu.0", ("gpu",), Reason.NOT_SUPPORTED)
+    for _ in range(7):
+        node.set(
+            node.add(parent="gpu.0", name="NVIDIA H100 MIG 1g.10gb"), {"memoryAllocatedBytes": GIB, "memoryTotalBytes": 10 * GIB}, only=True
+        )
+    return node
+
+
+def strange() -> Node:
+    node = Node(0, hostname="名前の長いホスト" * 4)
+    for name in ("加速器" * 20, "evil\x1b[2J\x1b]0;x\x07", "a\u0301\u0301e\u0301", "", "👩 GPU " * 9, "x" * 300):
+        node.add(name=name)
+    node.find("hot", "warning", "gpu.0", "温度 88 °C \x1b[31m" * 20)
+    node.sources["amd"] = BackendStatus("amd", "failed", "amdgpu\x1b[0m is not loaded, ドライバ" * 5, devices=2)
+    return node
+
+
+def silent_driver() -> Node:
+    node = Node(0)
+    node.sources = {"nvidia": BackendStatus("nvidia", "timed_out", "the driver is still being opened", devices=8)}
+    return node
+
+
+def mixed() -> Node:
+    node = Node(2)
+    node.set(node.add("tpu", "google", "TPU v5e"), {"dutyCycle": 50.0, "hbmMemoryUsage": 25.0}, only=True)
+    node.set(node.add("trn", "aws", "Trainium 2"), {"neuroncore_utilization": 40.0}, only=True)
+    node.silence(node.add("npu", "huawei", "Ascend 910B"), Reason.NOT_IN_USE)
+    node.unlisted["tpu.0"] = Unavailable(Reason.NO_PERMISSION, "only root may list them")
+    return node
+
+
+NODES: dict[str, Callable[[], Watched]] = {
+    "none": lambda: Watched(Node(0), 3),
+    "one": lambda: Watched(Node(1)),
+    "eight": lambda: Watched(Node(8)),
+    "eight-lost": lambda: Watched(Node(8), change=lose_some),
+    "sixty-four": lambda: Watched(Node(64), 10),
+    "sixty-four-lost": lambda: Watched(Node(64), 10, change=lose_some),
+    "silent": lambda: Watched(silent_driver(), 3),
+    "partitions": lambda: Watched(partitioned()),
+    "strange": lambda: Watched(strange(), 6),
+    "mixed": lambda: Watched(mixed(), processes=False),
+}
+CHOICES = {
+    "usual": USUAL_CHOICES,
+    "last": Choices(device="gpu.63", pane="devices"),
+    "processes": Choices(pane="processes", process=48123, process_order="mem"),
+    "map": Choices(form="map", all_devices=True),
+    "list": Choices(form="list", device_order="temp", device_top=99),
+    "details": Choices(overlay="details", device="gpu.0", overlay_top=7),
+    "help": Choices(overlay="help", signals=True),
+    "findings": Choices(overlay="findings"),
+    "dialog": Choices(dialog=Dialog("signal", ("SIGTERM to 48120", "python " * 50), "y sends it"), message="実験" * 50),
+    "typing": Choices(input=InputLine("filter", "user=ann " * 30, 200, "there is no such field"), device_filter="util>50"),
+    "empty": Choices(device_filter="nothing-like-this", process_filter="nor-this"),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_picture_fits_its_terminal(name: str) -> None:
+    watched = NODES[name]()
+    for choices in CHOICES.values():
+        for size in (*SIZES, *TINY):
+            for style in (COLOURLESS, ScreenStyle(ascii=True), ScreenStyle("16")):
+                drawn = watched.draw(choices, size, style)
+                lines = drawn.plain()
+                assert len(lines) == size[1]
+                assert {cells(line) for line in lines} == {size[0]}, (choices, size, lines)
+                assert all(line.isprintable() for line in lines)
+                row, column = drawn.place
+                assert 0 <= row < size[1]
+                assert 0 <= column < size[0]
+                if style.ascii:
+                    assert all(line.isascii() for line in lines)
+
+
+def test_widths_are_those_that_a_terminal_has() -> None:
+    for line in Watched(Node(8)).draw(size=(120, 40)).plain():
+        assert cell_len(line) == 120
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("form", ["auto", "list", "map"])
+def test_the_chosen_device_is_always_seen(size: tuple[int, int], form: str) -> None:
+    watched = Watched(Node(64), 3)
+    for key in ("gpu.0", "gpu.31", "gpu.63"):
+        drawn = watched.draw(Choices(device=key, form=form), size)  # type: ignore[arg-type]
+        row, column = drawn.place
+        device = watched.view.device(key)
+        assert device is not None
+        here = drawn.plain()[row][column:]
+        if drawn.across == 1:
+            assert here.startswith(">")
+            assert key in here.split()[0] + here.split()[1]
+        else:
+            assert here.split()[0] == f"{device.values['utilization']:.0f}"
+        assert drawn.choices.device == key
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_chosen_process_is_seen_where_processes_are(size: tuple[int, int]) -> None:
+    watched = Watched(Node(64), 3)
+    for pid in (48120, 48135, 48151):
+        drawn = watched.draw(Choices(pane="processes", process=pid), size)
+        if any("processes" in line for line in drawn.plain()) and drawn.page > 1:
+            assert str(pid) in drawn.plain()[drawn.place[0]]
+
+
+def legible(line: str, allowed: set[str]) -> list[str]:
+    """Return the numbers of a line that are none of those allowed."""
+    found = re.findall(r"\d[\d.,/]*", line)
+    return [number for number in found if number.rstrip(".,") not in allowed]
+
+
+@pytest.mark.parametrize("name", ["eight", "eight-lost", "partitions"])
+def test_no_number_is_cut_in_half(name: str) -> None:
+    watched = NODES[name]()
+    rows: dict[str, DeviceView] = {device.label: device for device in watched.view.devices}
+    for size in SIZES:
+        for line in watched.draw(size=size).plain():
+            label = next(iter(re.findall(r"^[> ][!X -](gpu[\d.]+) ", line)), "")
+            if label in rows and "│" not in line:
+                device = rows[label]
+                words = [*(column.cell(device)[0] for column in COLUMNS), *device.notes, device.label, device.name]
+                allowed = {number.rstrip(".,") for word in words for number in re.findall(r"\d[\d.,/]*", word)}
+                assert not legible(line, allowed), line
+
+
+def test_a_text_is_never_shortened_within_a_number() -> None:
+    assert shortened("above 1234 W", 9) == "above…"
+    assert shortened("used 45.25 GiB", 9) == "used…"
+    assert shortened("word", 3) == "wo…"
+    assert shortened("a", 0) == ""
+
+
+def test_a_lost_device_says_so_in_its_row_and_what_to_do_in_its_details() -> None:
+    watched = NODES["eight-lost"]()
+    (row,) = [line for line in watched.draw().plain() if line.startswith(" Xgpu.3")]
+    assert "LOST" in row
+    assert "80?" in row  # what it gave last
+    details = watched.text(Choices(overlay="details", device="gpu.3"), (100, 50))
+    assert "NVML_ERROR_GPU_IS_LOST" in details
+    assert "what to do" in details
+    assert "dmesg" in details
+    assert "Drain the node." in details
+
+
+def test_a_call_that_hangs_is_told_in_the_row() -> None:
+    (row,) = [line for line in NODES["eight-lost"]().draw().plain() if line.startswith(" Xgpu.5")]
+    assert "timed out 12 s" in row
+
+
+def test_the_first_line_counts_what_is_wrong() -> None:
+    first = NODES["eight-lost"]().draw(size=(120, 40)).plain()[0]
+    for words in ("node7", "8 gpu", "X 2 lost", "! 1 hot", "! 2 findings", "cpu 12%", "kW"):
+        assert words in first
+
+
+def test_a_source_that_does_not_answer_has_a_row_and_details() -> None:
+    watched = NODES["silent"]()
+    text = watched.text(size=(120, 40))
+    assert re.search(r"^>Xnvidia\s+timed out: the driver is still being opened", text, re.MULTILINE)
+    assert "1 no answer" in text
+    drawn = watched.draw()
+    assert drawn.devices == ("nvidia",)
+    assert "what to do" in watched.text(Choices(overlay="details", device="nvidia"))
+
+
+def test_a_machine_without_devices_says_what_to_do() -> None:
+    assert "accelmetrics doctor" in NODES["none"]().text()
+
+
+def test_before_the_first_reading_it_says_so() -> None:
+    drawn = picture(None, Trails(), size=os.terminal_size((80, 24)), style=COLOURLESS)
+    assert drawn.plain()[0].startswith("reading")
+    assert "q quit" in drawn.plain()[-1]
+
+
+def test_what_is_missing_is_a_word_and_never_0() -> None:
+    watched = NODES["mixed"]()
+    text = watched.text(size=(120, 40))
+    rows = {line[2:8].strip(): line for line in text.splitlines() if line[2:5] in ("gpu", "tpu", "trn", "npu")}
+    assert "unused" in rows["npu.0"]
+    assert rows["npu.0"][1] == "-"
+    assert " 0%" not in rows["npu.0"]
+    assert rows["tpu.0"].split().count("-") >= 2  # no power, no temperature
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=str)
+def test_one_device_has_graphs_beside_each_other(size: tuple[int, int]) -> None:
+    text = NODES["one"]().text(size=size)
+    titles = re.findall(r"── (power|util|memory|temp|clock) gpu\.0, 1 min", text)
+    assert len(titles) >= {80: 4, 120: 4, 200: 5}[size[0]]
+    assert ("what to do" in text or "nothing is wrong with it" in text) == (size[0] == 200)
+
+
+@pytest.mark.parametrize(("size", "graphs", "columns"), [((80, 24), 1, 6), ((120, 40), 2, 8), ((200, 60), 3, 11)], ids=str)
+def test_eight_devices_have_rows_graphs_and_processes(size: tuple[int, int], graphs: int, columns: int) -> None:
+    lines = NODES["eight"]().draw(size=size).plain()
+    text = "\n".join(lines)
+    assert sum(bool(re.match(r"[> ][!X -]gpu\.\d ", line)) for line in lines) == 8
+    assert len(re.findall(r"── (?:power|util|memory|temp|clock) gpu", text)) >= graphs
+    assert len(next(line for line in lines if "DEV" in line).split()) >= columns
+    assert sum(bool(re.match(r"[> ] +4812\d ", line)) for line in lines) == 4
+    assert all(line.strip() for line in lines[: size[1] * 2 // 3])  # it fills the terminal
+
+
+def test_sixty_four_devices_are_a_map_with_the_worst_beside_it() -> None:
+    watched = NODES["sixty-four-lost"]()
+    drawn = watched.draw()
+    text = "\n".join(drawn.plain())
+    assert drawn.across == 8
+    assert "X gpu.3" in text
+    assert "! gpu.2" in text
+    assert "of 64 devices, median and greatest" in text
+    wide = watched.draw(size=(200, 60))
+    assert wide.across == 1
+    assert all(f"gpu.{number} " in "\n".join(wide.plain()) for number in range(64))
+
+
+def test_a_history_shows_where_nothing_was_read() -> None:
+    text = NODES["eight-lost"]().text(Choices(device="gpu.3"), (120, 40))
+    row = next(line for line in text.splitlines() if "Xgpu.3" in line)
+    assert re.search(r"[▁-█]x", row)
+    assert "xxx" in text  # in the graph
+
+
+def test_the_graph_shows_the_chosen_metric_over_the_chosen_time() -> None:
+    text = NODES["eight"]().text(Choices(device="gpu.4", metric="temperature_celsius", scale="5 min"))
+    assert "temp gpu.4, 5 min" in text
+    assert "max 71 °C" in text
+    assert "nothing read yet" in NODES["eight"]().text(Choices(metric="nvlinkCrcErrors"))
+
+
+def test_devices_are_put_in_order_and_filtered() -> None:
+    watched = NODES["eight-lost"]()
+    assert watched.draw(Choices(device_order="state")).devices[:2] == ("gpu.3", "gpu.5")
+    assert watched.draw(Choices(device_order="temp")).devices[0] == "gpu.2"
+    by_power = [watched.view.device(key) for key in watched.draw(Choices(device_order="util", device_reverse=True)).devices]
+    busy = [device.values["utilization"] for device in by_power if device is not None and "utilization" in device.values]
+    assert busy == sorted(busy)
+    assert [device for device in by_power if device is not None and "utilization" not in device.values] == by_power[-2:]
+    assert watched.draw(Choices(device_filter="state=bad")).devices == ("gpu.3", "gpu.5")
+
+
+def test_processes_are_put_in_order_and_filtered() -> None:
+    watched = NODES["eight"]()
+    drawn = watched.draw(Choices(process_order="pid", process_reverse=True))
+    assert drawn.processes == (48123, 48122, 48121, 48120)
+    drawn = watched.draw(Choices(process_filter="device=gpu.2"))
+    assert drawn.processes == (48121,)
+    text = "\n".join(drawn.plain())
+    assert "processes 1 of 4" in text
+    assert "filter device=gpu.2" in text
+
+
+def test_what_has_gone_is_not_chosen() -> None:
+    drawn = NODES["eight"]().draw(Choices(device="gpu.99", process=1, process_top=50, overlay_top=0))
+    assert (drawn.choices.device, drawn.choices.process, drawn.choices.process_top) == ("gpu.0", 48120, 0)
+
+
+def test_a_question_and_what_is_typed_have_the_terminals_mark() -> None:
+    watched = NODES["eight"]()
+    drawn = watched.draw(Choices(dialog=Dialog("send SIGTERM", ("48120 ann python train.py",), "y sends it, any other key does not")))
+    assert "y sends it" in drawn.plain()[drawn.place[0]]
+    assert any("48120 ann python train.py" in line for line in drawn.plain())
+    drawn = watched.draw(Choices(input=InputLine("filter", "user=ann", 5)))
+    assert drawn.place == (23, len("filter: ") + 5)
+    assert drawn.plain()[-1].startswith("filter: user=ann")
+
+
+def test_values_that_are_old_are_marked() -> None:
+    watched = NODES["one"]()
+    old = replace(watched.view, devices=tuple(replace(device, aged=True) for device in watched.view.devices), aged=True, age_seconds=9.0)
+    watched.view = old
+    text = watched.text(size=(120, 40))
+    assert "71C?" in text
+    assert "no reading for 9 s" in text
+
+
+def test_without_colours_nothing_but_bold_and_reverse_is_written() -> None:
+    watched = NODES["eight-lost"]()
+    codes = set(re.findall(r"\x1b\[([\d;]*)m", "".join(watched.draw().ansi(COLOURLESS))))
+    assert codes <= {"", "0", "1", "7"}
+    coloured = "".join(watched.draw().ansi(ScreenStyle("true")))
+    assert "38;2;213;94;0" in coloured  # #D55E00
+    sixteen = set(re.findall(r"\x1b\[([\d;]*)m", "".join(watched.draw().ansi(ScreenStyle("16")))))
+    assert all(len(code) < 6 for code in sixteen)
+
+
+def test_the_help_names_the_key_of_signals_only_where_they_may_be_sent() -> None:
+    watched = NODES["one"]()
+    assert "send a signal" not in watched.text(Choices(overlay="help"), (100, 60))
+    assert "send a signal" in watched.text(Choices(overlay="help", signals=True), (100, 60))
