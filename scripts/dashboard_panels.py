@@ -33,7 +33,9 @@ ANY_STEPS = ((1, HOT),)
 PER_NODE, PER_SOURCE = "{{instance}}", "{{instance}} {{source}}"
 
 UP = of("accel_up")
-BUSY = of("accel_utilization_ratio", 'engine="compute"')
+BUSY = f'{{__name__=~"accel_utilization_ratio|accel_neuroncore_utilization_ratio",engine=~"compute|",{DEVICE}}}'
+"""Of every kind of device: cores of Trainium have no engines."""
+USED = f"{of('accel_memory_used_bytes')} or sum without (category) ({of('accel_neuroncore_memory_used_bytes')})"
 USED_SHARE = f"{of('accel_memory_used_bytes')} / {of('accel_memory_total_bytes')}"
 CORE = of("accel_temperature_celsius", 'sensor="core"')
 POWER = of("accel_power_watts")

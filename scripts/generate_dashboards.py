@@ -30,6 +30,7 @@ from scripts.dashboard_panels import (
     TRAINING,
     UNUSED,
     UP,
+    USED,
     USED_SHARE,
     devices,
     errors,
@@ -82,10 +83,8 @@ def joined(expr: str) -> str:
 def training() -> str:
     """The dashboard of a training: its devices, and what the program logs."""
     logged = "{{instance}} {{rank}} {{__name__}}"
-    busy = f"{BUSY} or {of('accel_neuroncore_utilization_ratio')}"
-    used = f"{of('accel_memory_used_bytes')} or sum without (category) ({of('accel_neuroncore_memory_used_bytes')})"
     panels = [
-        graph("GPU utilisation", about("accel_utilization_ratio"), Target(busy), size=(12, 8), **SHARE),
+        graph("GPU utilisation", about("accel_utilization_ratio"), Target(BUSY), size=(12, 8), **SHARE),
         gauges(
             "Temperature",
             "Of the core: orange from 80 °C, red from 90 °C.",
@@ -96,7 +95,7 @@ def training() -> str:
             size=(12, 8),
         ),
         graph("Power", "What each device draws.", Target(POWER), unit="watt", min=0),
-        graph("Memory", about("accel_memory_used_bytes"), Target(used), unit="bytes", min=0),
+        graph("Memory", about("accel_memory_used_bytes"), Target(USED), unit="bytes", min=0),
         graph(
             "Loss",
             "Each number that the program logs as loss: loss, train_loss, eval_loss.",
@@ -322,9 +321,15 @@ def node_devices() -> list[Panel]:
     """Return each device over time."""
     two = "{{instance}} {{accelerator}}"
     return [
-        graph("Utilisation", about("accel_utilization_ratio"), Target(of("accel_utilization_ratio"), f"{two} {{{{engine}}}}"), **SHARE),
+        graph(
+            "Utilisation",
+            about("accel_utilization_ratio"),
+            Target(of("accel_utilization_ratio"), f"{two} {{{{engine}}}}"),
+            Target(of("accel_neuroncore_utilization_ratio")),
+            **SHARE,
+        ),
         graph("Memory bandwidth", about("accel_memory_bandwidth_ratio"), Target(of("accel_memory_bandwidth_ratio")), **SHARE),
-        graph("Memory", about("accel_memory_used_bytes"), Target(of("accel_memory_used_bytes")), unit="bytes", min=0),
+        graph("Memory", about("accel_memory_used_bytes"), Target(USED), unit="bytes", min=0),
         graph("Memory in use", "Share of the device's memory.", Target(USED_SHARE), **SHARE),
         graph(
             "Power",

@@ -1,8 +1,8 @@
 """A site for dashboards and rules: a node with simulated accelerators of three vendors and a training, scraped by a real Prometheus.
 
 The node is a real ``accelmetrics serve`` with three H100s: one that a pod uses, one idle in the hands of a job, hot, slowed down and with
-memory errors, and one that is lost; a Radeon, two TPUs and a port of InfiniBand. The training is a program with a plain ``Monitor`` beside
-it, on a GPU of its own.
+memory errors, and one that is lost; a Radeon, two TPUs, two cores of Trainium and a port of InfiniBand. The training is a program with a
+plain ``Monitor`` beside it, on a GPU of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tests.cli.shell import COMMAND, environment, start
 from tests.exporters.prometheus_server import PrometheusServer, fetch
 from tests.simulators.kubelet import Kubelet, container, pod
+from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, report, runtime
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp
 from tests.simulators.nvml._profiles import settings
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards
@@ -31,6 +32,8 @@ NODE, TRAINING = "accelmetrics", "training"
 XID = 79
 LOST = 2
 """The GPU that is lost."""
+DEVICES = 8
+"""Of the node."""
 THROTTLED = 0x8 | 0x40
 """NVML's bits for a slowdown by the hardware, and for one by heat."""
 
@@ -91,8 +94,8 @@ def _node(folder: Path, gpus: NvmlSimulator) -> Iterator[tuple[str, subprocess.P
     root = folder / "root"
     (root / "proc").mkdir(parents=True)
     machine = TpuMachine(root)
-    for chip in machine.chips("v5e", 2):
-        machine.process(4711, chip)
+    for device in machine.chips("v5e", 2):
+        machine.process(4711, device)
     for path in Path("/proc").iterdir():
         if not (root / "proc" / path.name).exists():
             (root / "proc" / path.name).symlink_to(path)
@@ -100,17 +103,22 @@ def _node(folder: Path, gpus: NvmlSimulator) -> Iterator[tuple[str, subprocess.P
     gpus.gpu[0].set(gpu_util=97, power_mw=612_000, energy_mj=Ramp(1_000_000, rate=612_000), temperature=71)
     gpus.processes(0, [Process(os.getpid(), used=44 << 30, sm=93, mem=40)])
     gpus.gpu[1].set(gpu_util=0, temperature=88, clocks_event_reasons=THROTTLED, memory_used=45 << 30, ecc_uncorrected_volatile=2)
+    chip = SysfsTree(root)
+    chip.add_chip(0)
+    chip.add_node()
+    neuron = NeuronMonitorStandIn(folder)
+    neuron.tell(report=report([runtime(12)]))
     rocm = RocmSmiStandIn(folder)
     rocm.behave(json.dumps(cards("radeon_6_2")))
-    runtime = TpuRuntime()
-    runtime.devices(8, 9)
-    runtime.gauge(DUTY_CYCLE, {8: 99.5, 9: 12.25})
-    runtime.gauge(TOTAL, {8: 16 << 30, 9: 16 << 30})
-    runtime.gauge(USAGE, {8: 4 << 30, 9: 2 << 30})
+    tpu = TpuRuntime()
+    tpu.devices(8, 9)
+    tpu.gauge(DUTY_CYCLE, {8: 99.5, 9: 12.25})
+    tpu.gauge(TOTAL, {8: 16 << 30, 9: 16 << 30})
+    tpu.gauge(USAGE, {8: 4 << 30, 9: 2 << 30})
     jobs = folder / "jobs"
     jobs.mkdir()
     variables = environment(
-        **gpus.environment(), PATH=rocm.path, ACCELMETRICS_SYSROOT=str(root), TPU_RUNTIME_METRICS_PORTS=str(runtime.port)
+        **gpus.environment(), PATH=f"{neuron.path}:{rocm.path}", ACCELMETRICS_SYSROOT=str(root), TPU_RUNTIME_METRICS_PORTS=str(tpu.port)
     )
     begin = environment(**gpus.environment(), SLURM_JOB_ID="4711", SLURM_JOB_USER="ada", SLURM_JOB_PARTITION="gpu", SLURM_JOB_GPUS="1")
     subprocess.run([*COMMAND, "job", "begin", "--jobs", str(jobs)], env=begin, check=True, timeout=HANG)
@@ -118,7 +126,7 @@ def _node(folder: Path, gpus: NvmlSimulator) -> Iterator[tuple[str, subprocess.P
     given = pod("train-0", "ml", container("main", {"nvidia.com/gpu": [gpu_uuid]}))
     with Kubelet(folder / "kubelet.sock", given) as kubelet:
         program = start(
-            *("serve", "--listen", "127.0.0.1:0", "--backends", "nvidia,amd,tpu,host", "--interval", "0.5", "--per-link"),
+            *("serve", "--listen", "127.0.0.1:0", "--backends", "nvidia,amd,tpu,neuron,host", "--interval", "0.5", "--per-link"),
             *("--jobs", str(jobs), "--kubelet", str(kubelet.socket), "--processes", "5", "--process-labels", "user"),
             env=variables,
         )
@@ -135,7 +143,7 @@ def _node(folder: Path, gpus: NvmlSimulator) -> Iterator[tuple[str, subprocess.P
         finally:
             program.kill()
             program.communicate(timeout=HANG)
-            runtime.stop()
+            tpu.stop()
 
 
 def _infiniband(root: Path) -> None:
