@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from accelmetrics.views.page.documents import NodeDocuments
 
 PAGE_CONNECTIONS = 1024
-"""Open at once with ``--ui``, where the process may open four times as many files; half of them from one address, such as a proxy's."""
+"""Open at once with ``--ui``, as far as the process may open four times as many files; half of them from one address, such as a proxy's."""
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
   accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
@@ -138,11 +138,24 @@ def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocument
 
         endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
         endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
+        _allow_files(4 * PAGE_CONNECTIONS)
         if fleet is not None:
             from accelmetrics.views.page.fleet import fleet_routes
 
             endpoint.routes += fleet_routes(fleet)
     return documents
+
+
+def _allow_files(number: int) -> None:
+    """Let this process open so many files, as far as it may. The usual limit is 1024, for the sake of programs that use ``select``."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (number if hard == resource.RLIM_INFINITY else min(number, hard), hard))
 
 
 def _fleet(options: Namespace) -> FleetScraper:

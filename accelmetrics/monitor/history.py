@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import compress, groupby
@@ -206,11 +206,11 @@ class History:
         pairs = [(moment, value) for moment, value in zip(_times(parts), _column(parts, key), strict=True) if value is not None]
         return TimeSeries([moment for moment, _ in pairs], [value for _, value in pairs])
 
-    def to_dict(self) -> dict[str, list[float | None]]:
-        """Return all columns, ``time`` first: what ``pandas.DataFrame`` takes."""
+    def to_dict(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, list[float | None]]:
+        """Return the columns of all keys, or of those that are wanted, ``time`` first: what ``pandas.DataFrame`` takes."""
         parts = self._parts()
         columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
-        return columns | {key: _column(parts, key) for key in _keys(parts)}
+        return columns | {key: _column(parts, key) for key in _keys(parts) if wanted(key)}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return all columns as a data frame, by time in UTC; NaN where a value was absent, or had not been read anew.

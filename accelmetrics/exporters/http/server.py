@@ -222,7 +222,7 @@ class Route(RequestHandler):
             self.set_header("Allow", "GET, HEAD")
         elif status_code in (429, 503):
             self.set_header("Retry-After", "1")
-        self.finish(f"{said or self._reason}\n")
+        self.finish(f"{(said or self._reason).replace('%%', '%')}\n")  # tornado doubles them, to format it
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log what an answer failed of; not that a client has gone."""
@@ -476,16 +476,23 @@ class Server(HTTPServerConnectionDelegate):
         Raises:
             HTTPError: Too many wait, or it takes too long.
         """
+        return await self.answered(self.begin(call, request), request)
+
+    def begin(self, call: Compute, request: HTTPServerRequest) -> asyncio.Task[HttpAnswer]:
+        """Have an answer computed, in turn. Several requests may wait for it, each by :meth:`answered`.
+
+        Raises:
+            HTTPError: Too many wait.
+        """
         if self._places.locked():
             raise HTTPError(503, "too many requests at once")
+        return self._loop.create_task(self._computed(call, request))
+
+    async def _computed(self, call: Compute, request: HTTPServerRequest) -> HttpAnswer:
         async with self._places:
-            return await self.answered(self.submit(call, request), request)
+            return await self._submit(self._answers, call, request)
 
-    def submit(self, call: Compute, request: HTTPServerRequest) -> asyncio.Future[HttpAnswer]:
-        """Have an answer computed, in turn. Several requests may wait for it, of which each is :meth:`answered`."""
-        return self._submit(self._answers, call, request)
-
-    async def answered(self, answer: asyncio.Future[HttpAnswer], request: HTTPServerRequest) -> HttpAnswer:
+    async def answered(self, answer: asyncio.Task[HttpAnswer], request: HTTPServerRequest) -> HttpAnswer:
         """Wait for an answer, within the client's own timeout, where Prometheus tells it.
 
         Raises:

@@ -10,7 +10,7 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,12 @@ from tornado.web import HTTPError
 from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.text import clipped
 from accelmetrics.views.node_summary import node_summary
 from accelmetrics.views.node_view import NodeView, node_view
-from accelmetrics.views.page.history import RECENT, PageHistory
+from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
 from accelmetrics.views.page.state import state_document
+from accelmetrics.views.trails import FOLLOWED
 from accelmetrics.visibility.processes import ProcessListing, processes
 
 PER_SECOND = 100
@@ -32,6 +34,8 @@ RECENT_VIEW = 10.0
 """Seconds, or three intervals, for which a view tells since when a device of the next one is silent: views are made on request alone."""
 SYSTEM_LOOK = 10.0
 """Seconds after which the system is asked again for users and programs of the same processes."""
+MOST_KEPT = 128
+"""Answers of one reading that are kept: clients may ask for different parts of the history."""
 LONGEST_NUMBER = 18
 """Digits of the number of a reading."""
 
@@ -40,7 +44,7 @@ class SharedAnswers:
     """Answers that are made once for all clients that ask for them. On the loop's thread alone."""
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, asyncio.Future[HttpAnswer]] = {}
+        self._made: dict[Hashable, asyncio.Task[HttpAnswer]] = {}
 
     async def answer(self, route: Route, make: Callable[[], object], what: Hashable = "") -> HttpAnswer:
         """Return an answer, packed where the client takes that.
@@ -53,7 +57,9 @@ class SharedAnswers:
         packed = accepts_gzip(route.request.headers.get("Accept-Encoding", ""))
         answer = self._made.get((what, packed))
         if answer is None:
-            answer = self._made[what, packed] = route.server.submit(partial(self._make, make, packed), route.request)
+            if len(self._made) >= MOST_KEPT:
+                self._made.clear()
+            answer = self._made[what, packed] = route.server.begin(partial(self._make, make, packed), route.request)
         return await route.server.answered(answer, route.request)
 
     def _make(self, make: Callable[[], object], packed: bool, _: HTTPServerRequest) -> HttpAnswer:
@@ -140,9 +146,9 @@ class NodeDocuments:
             raise HTTPError(503, "there is no recent reading" if latest else "nothing was read yet")
         return latest
 
-    def columns(self, since: int) -> object:
+    def columns(self, since: int, metrics: Collection[str]) -> object:
         """Return the columns of the graphs."""
-        return self._history.columns(since) if self._history is not None else {}
+        return self._history.columns(since, metrics) if self._history is not None else {}
 
     # On the thread for answers
 
@@ -198,7 +204,7 @@ class DocumentRoute(Route):
 
 
 class HistoryRoute(Route):
-    """Answers with the columns of the graphs: those since a reading that the client names."""
+    """Answers with the columns of the graphs: those since a reading that the client names, of the metrics that it names."""
 
     def initialize(self, documents: NodeDocuments) -> None:  # type: ignore[override]  # its own arguments
         """Take the node's documents."""
@@ -209,14 +215,18 @@ class HistoryRoute(Route):
         """Answer.
 
         Raises:
-            HTTPError: What is asked for is no number.
+            HTTPError: What is asked for is no number, or no metric.
         """
         told = self.get_query_argument("since", "0")
         if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
             raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
+        asked = self.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
+        if unknown := [name for name in asked if name and name not in DRAWN]:
+            raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join(DRAWN)}")
+        metrics = frozenset(asked)
         reading = self._documents.latest
         lacks = reading.sequence - int(told)
         since = int(told) if 0 <= lacks <= RECENT else 0
-        self.answer(await reading.answers.answer(self, partial(self._documents.columns, since), since))
+        self.answer(await reading.answers.answer(self, partial(self._documents.columns, since, metrics), (since, metrics)))
 
     head = get

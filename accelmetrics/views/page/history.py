@@ -1,4 +1,4 @@
-"""What the page's graphs are drawn of: the last readings of a few metrics, as columns of at most 600 points.
+"""What the page's graphs are drawn of: the last readings of what is looked at, as columns of at most 600 points.
 
 A reading is one row of doubles in a :class:`~accelmetrics.monitor.history.History`. Columns are made when they are asked for.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from threading import Lock
 from typing import Any
 
 from accelmetrics.monitor.history import History, HistoryRow
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.views.device_view import BY_NAME
-from accelmetrics.views.trails import FOLLOWED, HELD
+from accelmetrics.views.device_view import VALUES
+from accelmetrics.views.trails import FIXED, FOLLOWED, HELD
 
 READINGS = 3600
 """That are kept: an hour at one a second."""
@@ -25,6 +25,9 @@ RECENT = 60
 """Readings for which a client gets what it lacks; one that lacks more gets everything."""
 DIGITS = 3
 """Behind the decimal point: more is not seen in a graph."""
+
+DRAWN = {row.name: row for row in VALUES if row.name not in FIXED}
+"""What graphs can show."""
 
 Column = list[float | None]
 
@@ -62,19 +65,27 @@ class PageHistory:
             self._rows.add(row)
             self._recent.append((sequence, row))
 
-    def columns(self, since: int) -> dict[str, Any]:
+    def columns(self, since: int, metrics: Collection[str] = FOLLOWED) -> dict[str, Any]:
         """Return what came after a reading; everything where that is not among the recent ones.
+
+        Args:
+            since: The number of that reading.
+            metrics: Of these.
 
         Returns:
             ``sequence``: the number of the newest reading. ``complete``: whether this is everything. ``times``: seconds since 1970.
             ``series``: by device and metric a value for each of the times, None where there was none.
         """
+
+        def wanted(name: str) -> bool:
+            return name.partition(" ")[2] in metrics
+
         with self._lock:
             recent = self._recent.copy()
-            rows = None if any(number == since for number, _ in recent) else self._rows.to_dict()
+            rows = None if any(number == since for number, _ in recent) else self._rows.to_dict(wanted)
         sequence = recent[-1][0] if recent else 0
         if rows is None:
-            times, columns = self._after(since, recent)
+            times, columns = self._after(since, recent, wanted)
         else:
             times, columns = self._everything(rows)
         series: dict[str, dict[str, Column]] = {}
@@ -83,10 +94,12 @@ class PageHistory:
             series.setdefault(device, {})[metric] = [None if value is None else round(value, DIGITS) for value in column]
         return {"sequence": sequence, "complete": rows is not None, "times": [round(at, 3) for at in times], "series": series}
 
-    def _after(self, since: int, recent: Sequence[tuple[int, HistoryRow]]) -> tuple[list[float], dict[str, Column]]:
+    def _after(
+        self, since: int, recent: Sequence[tuple[int, HistoryRow]], wanted: Callable[[str], bool]
+    ) -> tuple[list[float], dict[str, Column]]:
         """Put recent readings into columns; what is between the one that the client has and the next is told too."""
         rows = [row for number, row in recent if number >= since]
-        names = dict.fromkeys(name for row in rows[1:] for name in row.layout)
+        names = dict.fromkeys(name for row in rows[1:] for name in row.layout if wanted(name))
         given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]
         places = self._with_gaps([row.time for row in rows], self.interval)
         times = [at for at, _ in places][1:]
@@ -125,8 +138,8 @@ class PageHistory:
 def _followed(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield the columns of a reading: device and metric, and the key that has its value."""
     for slot in snapshot.identities:
-        for metric in FOLLOWED:
-            key = next((key for name in BY_NAME[metric].names if (key := f"{slot.key}.{name}") in snapshot.metrics), "")
+        for metric, row in DRAWN.items():
+            key = next((key for name in row.names if (key := f"{slot.key}.{name}") in snapshot.metrics), "")
             if key:
                 yield f"{slot.key} {metric}", key
 

@@ -8,9 +8,9 @@ from typing import Any
 from accelmetrics._version import __version__
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.snapshot import rfc3339
-from accelmetrics.views.device_view import BY_NAME, DeviceView
+from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow
-from accelmetrics.views.trails import FOLLOWED
+from accelmetrics.views.page.history import DRAWN
 
 
 def state_document(view: NodeView, sequence: int, *, commands: bool = False, fleet: bool = False) -> dict[str, Any]:
@@ -43,7 +43,11 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False, fle
             "failed": totals.failed,
             "findings": dict(totals.findings),
         },
-        "metrics": {row.name: {"label": row.label, "unit": row.unit, "top": row.top} for row in map(BY_NAME.__getitem__, FOLLOWED)},
+        "metrics": {
+            name: {"label": row.label, "unit": row.unit, "top": row.top}
+            for name, row in DRAWN.items()
+            if any(name in device.values or name in device.last for device in view.devices)
+        },
         "devices": [_device(device, places) for device in view.devices],
         "processes": [_process(row, key, commands) for key in _keys(view) for row in view.processes if key in row.uses],
         "unlisted": dict(view.unlisted),

@@ -102,5 +102,15 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert history.columns(0)["times"] == [50.0, 51.0]
 
 
+def test_the_metrics_that_are_asked_for_are_given() -> None:
+    """Of what graphs can show; without a choice what most look at first."""
+    history = filled(range(3), **{"0_powerWatts": float, "0_fanSpeed": lambda _: 30.0, "0_memoryTotalBytes": lambda _: 1.0})
+    assert set(history.columns(0)["series"]["gpu.0"]) == {"power_watts"}
+    assert history.columns(0, ["fan_percent", "memory_total_bytes"])["series"] == {"gpu.0": {"fan_percent": [30.0] * 3}}
+    assert history.columns(2, ["fan_percent"])["series"] == {"gpu.0": {"fan_percent": [30.0]}}
+    assert history.columns(0, [])["series"] == {}
+    assert len(history.columns(0, [])["times"]) == 3
+
+
 def test_nothing_was_read() -> None:
     assert PageHistory(1.0).columns(0) == {"sequence": 0, "complete": True, "times": [], "series": {}}

@@ -1,0 +1,305 @@
+"""Three hundred browsers cost one reading: what the driver is asked, what is put together, and what the processor does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pytest
+
+from accelmetrics.exporters.http.access import password_line
+from accelmetrics.exporters.prometheus import PrometheusExporter
+from accelmetrics.views.page import documents as made
+from accelmetrics.views.page.documents import NodeDocuments
+from accelmetrics.views.page.state import state_document
+from tests.cli.shell import environment, start
+from tests.exporters.certificates import Authority
+from tests.records import record
+from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG, wait_for
+from tests.views.page.test_files import ask
+
+CLIENTS = 300
+pytestmark = pytest.mark.timeout(4 * HANG)
+
+
+class Client:
+    """A browser as the server meets it: one connection, kept, and one request after another.
+
+    Attributes:
+        read: Answers by path and status.
+        sequences: Of each document of the state that it was sent.
+    """
+
+    def __init__(self, port: int, secure: ssl.SSLContext | None = None, user: str = "") -> None:
+        self._port = port
+        self._secure = secure
+        self._head = "Host: localhost\r\nAccept-Encoding: gzip;q=0\r\n"
+        if user:
+            self._head += f"Authorization: Basic {base64.b64encode(user.encode()).decode()}\r\n"
+        self._etag = ""
+        self.read: Counter[tuple[str, int]] = Counter()
+        self.sequences: list[int] = []
+
+    async def open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._secure)
+
+    def say(self, words: bytes) -> None:
+        """Send what is no whole request, or one whose answer is not taken."""
+        self._writer.write(words)
+
+    async def get(self, path: str, more: str = "") -> tuple[int, bytes]:
+        """Ask, and take the answer."""
+        self._writer.write(f"GET {path} HTTP/1.1\r\n{self._head}{more}\r\n".encode())
+        head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), HANG)
+        status = int(head.split()[1])
+        if found := re.search(rb"\r\nEtag: ([^\r]+)", head):
+            self._etag = found[1].decode()
+        length = re.search(rb"\r\nContent-Length: (\d+)", head)
+        body = await self._reader.readexactly(int(length[1])) if length and status != 304 else b""
+        self.read[path.partition("?")[0], status] += 1
+        return status, body
+
+    async def poll(self) -> None:
+        """Do what the page does once in an interval."""
+        status, body = await self.get("/api/state", f"If-None-Match: {self._etag}\r\n")
+        if status == 200:
+            self.sequences.append(json.loads(body)["sequence"])
+            since = self.sequences[-2] if len(self.sequences) > 1 else 0
+            status, _ = await self.get(f"/api/history?since={since}")
+        assert status in (200, 304)
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):  # the server has closed it before
+            await self._writer.wait_closed()
+
+
+async def together(clients: list[Client], polls: int) -> None:
+    """Let all poll side by side."""
+
+    async def act(client: Client) -> None:
+        for _ in range(polls):
+            await client.poll()
+
+    await asyncio.gather(*map(act, clients))
+
+
+@contextmanager
+def serving(*arguments: str, **env: str) -> Iterator[tuple[psutil.Process, int]]:
+    """The command with a page, in a process of its own."""
+    program = start("serve", "--ui", "--listen", "127.0.0.1:0", *arguments, env=environment(**env))
+    try:
+        assert program.stderr is not None
+        line = program.stderr.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+)", line)
+        assert found is not None, line
+        yield psutil.Process(program.pid), int(found[1])
+    finally:
+        program.kill()
+        program.communicate(timeout=HANG)
+
+
+@asynccontextmanager
+async def browsing(count: int, port: int, secure: ssl.SSLContext | None = None, user: str = "") -> AsyncIterator[list[Client]]:
+    """So many clients, closed with the block."""
+    clients = [Client(port, secure, user) for _ in range(count)]
+    await asyncio.gather(*(client.open() for client in clients))
+    try:
+        yield clients
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+
+
+async def first_reading(client: Client) -> None:
+    while (await client.get("/api/state"))[0] == 503:
+        await asyncio.sleep(0.01)
+
+
+def readings(simulator: NvmlSimulator) -> int:
+    """How often the driver was asked for the utilisation of its first device."""
+    return simulator.calls()["nvmlDeviceGetUtilizationRates", 0]
+
+
+@pytest.mark.slow
+def test_three_hundred_clients_cost_one_reading() -> None:
+    """The driver is asked as often as the interval says. All see each reading alike, and none is refused."""
+
+    async def act(port: int, simulator: NvmlSimulator) -> tuple[list[Client], int, int]:
+        async with browsing(CLIENTS, port) as clients:
+            await first_reading(clients[0])
+            first, before = json.loads((await clients[0].get("/api/state"))[1])["sequence"], readings(simulator)
+            while any(len(client.sequences) < 5 for client in clients):
+                await together(clients, 1)
+            after, last = readings(simulator), json.loads((await clients[0].get("/api/state"))[1])["sequence"]
+            return clients, after - before, last - first
+
+    with NvmlSimulator(8) as simulator, serving("--backends", "nvidia", "--interval", "0.5", **simulator.environment()) as (_, port):
+        clients, asked, passed = asyncio.run(act(port, simulator))
+    answers = sum((client.read for client in clients), Counter[tuple[str, int]]())
+    polls = sum(count for (path, _), count in answers.items() if path == "/api/state")
+    assert polls > 5 * CLIENTS
+    assert {status for _, status in answers} <= {200, 304, 503}
+    assert sum(count for (_, status), count in answers.items() if status == 503) == clients[0].read["/api/state", 503]
+    assert 3 <= asked <= passed + 1  # a reading may be under way
+    assert all(client.sequences == sorted(set(client.sequences)) for client in clients)
+
+
+def test_each_document_is_made_once_a_reading() -> None:
+    """However many clients ask for it at the same time; a reading that no client asks for is not looked at."""
+    rendered: Counter[str] = Counter()
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        rendered["state"] += 1
+        return state_document(*arguments, **options)
+
+    documents = NodeDocuments(1.0, page=True)
+    endpoint = PrometheusExporter("127.0.0.1:0")
+    endpoint.routes += documents.routes
+    endpoint.limits = endpoint.limits._replace(connections=2 * CLIENTS + 2)
+    endpoint.open()
+    taken = record()
+
+    async def act() -> None:
+        async with browsing(CLIENTS, endpoint.address.port) as clients:
+            for number in range(5):
+                for passed in range(4):  # of which clients see the last
+                    snapshot = taken.snapshot.with_values(taken.snapshot.metrics, taken.snapshot.unavailable)
+                    snapshot.time_ns = taken.snapshot.time_ns + 10**9 * (4 * number + passed)
+                    documents.take(taken._replace(snapshot=snapshot))
+                await together(clients, 1)
+            assert all(len(client.sequences) == 5 for client in clients)
+
+    with patch.object(made, "state_document", counted), patch.object(made, "is_recent", return_value=True):
+        try:
+            asyncio.run(act())
+        finally:
+            endpoint.close()
+    assert rendered["state"] == 5
+
+
+@pytest.mark.slow
+def test_their_answers_cost_little_more_than_none() -> None:
+    """What a poll costs the server is compared with what a probe costs it, which says one word; both by 300 clients at once."""
+
+    async def cost(program: psutil.Process, clients: list[Client], path: str) -> float:
+        before = sum(program.cpu_times()[:2])
+        for _ in range(10):
+            await asyncio.gather(*(client.get(path) for client in clients))
+        return sum(program.cpu_times()[:2]) - before
+
+    async def act(program: psutil.Process, port: int) -> tuple[float, float]:
+        async with browsing(CLIENTS, port) as clients:
+            await first_reading(clients[0])
+            await cost(program, clients, "/-/healthy")  # connections are made, modules loaded
+            control = min([await cost(program, clients, "/-/healthy") for _ in range(3)])
+            return min([await cost(program, clients, "/api/state") for _ in range(3)]), control
+
+    with NvmlSimulator(8) as simulator, serving("--backends", "nvidia", **simulator.environment()) as (program, port):
+        polls, control = asyncio.run(act(program, port))
+    assert polls < 3 * control, (polls, control)
+
+
+def test_slow_clients_hold_up_no_other() -> None:
+    """Some ask and take nothing, some never finish their request: those that poll see every reading."""
+
+    async def act(port: int) -> list[Client]:
+        async with browsing(40, port) as clients, browsing(100, port) as deaf:
+            await first_reading(clients[0])
+            for number, client in enumerate(deaf):
+                client.say(b"GET /api/record HTTP/1.1\r\nHost: localhost\r\n\r\n" if number % 2 else b"GET /api/sta")
+            await together(clients, 20)
+            return clients
+
+    with NvmlSimulator(8) as simulator, serving("--backends", "nvidia", "--interval", "0.1", **simulator.environment()) as (_, port):
+        clients = asyncio.run(act(port))
+    assert all(status in (200, 304) for client in clients[1:] for _, status in client.read)
+    assert all(len(client.sequences) > 1 for client in clients)
+
+
+def test_with_a_password_and_tls(tmp_path: Path) -> None:
+    """As every path of the server: the page and its documents are for those who have it; the page's own files too."""
+    certificate, key = Authority(tmp_path).issue("localhost")
+    users = tmp_path / "users"
+    users.write_text(password_line("ann", "open sesame") + "\n")
+    secure = ssl.create_default_context(cafile=str(tmp_path / "test-authority.pem"))
+    secure.check_hostname = False
+    paths = ("/", "/static/app.js", "/api/state", "/api/history", "/api/record", "/api/summary")
+
+    async def statuses(client: Client) -> list[int]:
+        return [(await client.get(path))[0] for path in paths]
+
+    async def act(port: int) -> tuple[list[int], list[int], list[int]]:
+        async with (
+            browsing(1, port, secure) as strangers,
+            browsing(1, port, secure, "ann:open barley") as wrong,
+            browsing(30, port, secure, "ann:open sesame") as clients,
+        ):
+            await first_reading(clients[0])
+            await together(clients, 3)
+            return await statuses(strangers[0]), await statuses(wrong[0]), await statuses(clients[0])
+
+    options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--auth", str(users))
+    with serving("--backends", "host", "--interval", "0.1", *options) as (_, port):
+        stranger, wrong, known = asyncio.run(act(port))
+    assert stranger == wrong == [401] * len(paths)
+    assert known == [200] * len(paths)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("since=12x", 400, b"since must be the sequence"),
+        ("since=-1", 400, b"since must be the sequence"),
+        ("since=1e3", 400, b"since must be the sequence"),
+        ("since=" + "9" * 19, 400, b"since must be the sequence"),
+        ("since=%00", 400, b"since must be the sequence"),
+        ("since=%ff", 400, b""),
+        ("since=" + "9" * 18, 200, b'"complete":true'),
+        ("since=", 400, b"since must be the sequence"),
+        ("", 200, b'"complete":true'),
+        ("metrics=utilization", 200, b'"utilization"'),
+        ("metrics=power_watts,", 200, b'"power_watts"'),
+        ("metrics=loss", 400, b"there is no metric 'loss': there are power_watts, utilization"),
+        ("metrics=%25s%0d%0aSet-Cookie:a", 400, b"there is no metric '%s\\r\\nSet-Cookie:a'"),
+        ("other=1&since=0", 200, b'"complete":true'),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_asked_for_is_checked(history: str, query: str, status: int, said: bytes) -> None:
+    """A refusal says what is wrong, in one line."""
+    got, headers, body = ask(f"{history}?{query}")
+    assert (got, said in body) == (status, True), body
+    assert "Set-Cookie" not in headers
+
+
+def test_a_huge_query_is_refused(history: str) -> None:
+    """It costs no more than 8 KiB."""
+    wait_for(lambda: ask(history)[0] == 200)
+    with pytest.raises(OSError):
+        ask(f"{history}?since={'1' * 100_000}")
+    assert ask(history)[0] == 200
+
+
+@pytest.fixture(scope="module")
+def history() -> Iterator[str]:
+    """Where a server has the columns of graphs."""
+    documents = NodeDocuments(1.0, page=True, max_age=10 * HANG)
+    documents.take(record())
+    endpoint = PrometheusExporter("127.0.0.1:0")
+    endpoint.routes += documents.routes
+    endpoint.open()
+    try:
+        yield f"http://{endpoint.address}/api/history"
+    finally:
+        endpoint.close()
