@@ -27,9 +27,8 @@ from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows, living
-from accelmetrics.schemas.finding import Findings
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record, Step
+from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
 LAST_READING = 1.5
@@ -161,6 +160,7 @@ class Run:
         self._rows = RowMaker()
         self._meter = Meter()
         self._joined = self._judged = False
+        self._moment = 0.0, 0  # of the last tick, on the monitor's clock and in nanoseconds since 1970
         self._ticks = self._missed = self._timed_out = 0
         self._silent: dict[str, str] = {}  # by source that did not answer the last tick, why
         self._told: set[tuple[str, str]] = set()  # sources and statuses that were logged
@@ -207,8 +207,10 @@ class Run:
         steps = self.state.steps.take(self._meter)
         findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged, last=self.phase is Phase.STOPPING)
         self._judged = True
+        self._moment = at, snapshot.time_ns
+        windows = self.state.windows.spans(*self._moment)
         if self._deliveries:
-            self._put(snapshot, steps, findings)
+            self._put(Record(snapshot, self.state.labels, steps, findings=findings, windows=windows))
         for stream in living(self._streams):
             stream.put(snapshot)
 
@@ -314,8 +316,9 @@ class Run:
             known = self.state.findings.findings
             # On the program's thread, where a last reading that is late may be judged at the same time.
             findings = guarded(self.state.findings.judge_steps, steps).value or known
-            if self.latest is not None and (steps or findings is not known):
-                self._put(self.latest, steps, findings)
+            windows = self.state.windows.spans(*self._moment)
+            if self.latest is not None and (steps or windows or findings is not known):
+                self._put(Record(self.latest, self.state.labels, steps, findings=findings, windows=windows))
         for delivery in tuple(self._deliveries.values()):
             delivery.close(self._by)
         self.left.set()
@@ -329,10 +332,11 @@ class Run:
         if not on_exporter_thread():  # else the interpreter's exit has to wait for them
             _running.discard(self)
 
-    def _put(self, snapshot: Snapshot, steps: tuple[Step, ...], findings: Findings) -> None:
+    def _put(self, record: Record) -> None:
+        """Hand a record to the exporters, with what it lacks."""
         tell = self.state.attribution
-        holders = NO_HOLDERS if tell is None else guarded(tell, snapshot).value or NO_HOLDERS
-        record = Record(snapshot, self.state.labels, steps, self.status, findings=findings, holders=holders)
+        holders = NO_HOLDERS if tell is None else guarded(tell, record.snapshot).value or NO_HOLDERS
+        record = record._replace(monitor=self.status, holders=holders)
         for worker in self.workers:
             worker.put(record)
 

@@ -27,6 +27,7 @@ from accelmetrics.monitor.history import HistoryRow, Layout
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.record import WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 
@@ -41,6 +42,8 @@ ENERGY = (f".{COUNTER}", f".{DRAW}")
 """How the keys end that energy is reckoned from."""
 FINAL = object()
 """Marks results that do not change any more."""
+UNTOLD = 1000
+"""Windows that have ended and wait for the next record, which says so; the oldest go."""
 KEPT_WINDOWS = 32
 """Windows that have ended and are still known; one of a day on eight GPUs takes up to a mebibyte or two."""
 
@@ -68,6 +71,7 @@ class Windows:
         self.silent = False
         # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
         self._open: dict[int, ref[Window]] = {}
+        self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of those that no record has told
         self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
 
     def admit(self, window: Window) -> None:
@@ -78,6 +82,8 @@ class Windows:
     def dismiss(self, window: Window) -> None:
         """Take one more reading for a window that has ended, or close it where none will come."""
         expected = not self.silent and self._request()
+        if window.name:
+            self._ended.append((window.name, window.end_moment - window.duration, window.end_moment))
         self.past.append(window)
         if not expected:
             self._close(window)
@@ -89,6 +95,28 @@ class Windows:
             window.feed(row)
             if row.at >= window.end_moment:
                 self._close(window)
+
+    def spans(self, at: float, time_ns: int) -> tuple[WindowSpan, ...]:
+        """Return the windows with a name that ended since the last call, and those that began and are open, each once.
+
+        Args:
+            at: The moment on the monitor's clock.
+            time_ns: The same in nanoseconds since 1970.
+        """
+        found: list[tuple[str, float, float | None]] = []
+        while self._ended:
+            found.append(self._ended.popleft())
+        for window in living(self._open):
+            if window.name and not window.told and not window.ended:
+                window.told = True
+                found.append((window.name, self.now() - window.duration, None))
+        if not found:
+            return ()
+
+        def moment(monotonic: float) -> int:
+            return time_ns - int((at - monotonic) * 1e9)
+
+        return tuple(WindowSpan(name, moment(begin), None if end is None else moment(end)) for name, begin, end in found)
 
     def settle(self) -> None:
         """Close the windows that have ended: no reading will come for a while. Open ones go on when one comes."""
@@ -122,6 +150,7 @@ class Window:
         name: What it was called.
         end_moment: When it ended, on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
+        told: Whether a record has said that it is open.
     """
 
     def __init__(self, owner: Windows, name: str) -> None:
@@ -130,6 +159,7 @@ class Window:
         self._begin: float | None = None
         self.end_moment = float("inf")
         self.closed = Flag()
+        self.told = False
         self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
         self._rows: deque[HistoryRow] = deque()
         self._pid = os.getpid()

@@ -26,9 +26,9 @@ from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
 from accelmetrics.schemas.document import Part, ProcessEntry, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.line_models import HeaderLine
 from accelmetrics.schemas.lines import Header
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording import HeaderLine
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339
 
 PROTOCOL = 1

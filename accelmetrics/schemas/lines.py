@@ -86,6 +86,8 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
     line["metrics"] = snapshot.metrics
     if record.steps:
         line["training"] = record.training()
+    if record.windows:
+        line["windows"] = [window.to_dict() for window in record.windows]
     sources = {status.name: _numbers(status) for status in snapshot.backends if status.sequence or status.duration_seconds is not None}
     if sources:
         line["sources"] = sources

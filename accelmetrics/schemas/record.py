@@ -89,6 +89,24 @@ class Step(NamedTuple):
         return self.rank, self.node
 
 
+class WindowSpan(NamedTuple):
+    """A window of the program that has begun, or ended.
+
+    Attributes:
+        name: The window's name.
+        begin_ns: When it began, in nanoseconds since 1970 (UTC).
+        end_ns: When it ended; None while it is open.
+    """
+
+    name: str
+    begin_ns: int
+    end_ns: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as documents have it."""
+        return {"name": self.name, "begin": rfc3339(self.begin_ns), "end": None if self.end_ns is None else rfc3339(self.end_ns)}
+
+
 def in_json(value: float) -> float | str:
     """Return a number as JSON has it, which has none that are not finite: those are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``."""
     if isinstance(value, int) or isfinite(value):
@@ -155,6 +173,7 @@ class Record(NamedTuple):
         device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
         findings: What rules have found until then.
         holders: The jobs and pods that devices were given to, where the monitor was told.
+        windows: The program's windows with a name that ended since the last record, and those that began and are open.
     """
 
     snapshot: Snapshot
@@ -164,6 +183,7 @@ class Record(NamedTuple):
     device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
     findings: Findings = NO_FINDINGS
     holders: Holders = NO_HOLDERS
+    windows: tuple[WindowSpan, ...] = ()
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -176,17 +196,19 @@ class Record(NamedTuple):
         return self.device_labels.get(device) or self.holders.of(device, "pod")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the snapshot's document with five more parts, each left out where there is nothing to say.
+        """Return the snapshot's document with six more parts, each left out where there is nothing to say.
 
         ``labels``; ``training``: a list of ``timestamp``, ``step``, the ``rank`` and ``node`` of the process where they are known, and the
-        logged numbers under ``values``; ``monitor``: flat numbers; ``findings``; ``holders``. Readers of snapshots pass over
-        them.
+        logged numbers under ``values``; ``windows``: their ``name``, ``begin`` and ``end``; ``monitor``: flat numbers; ``findings``;
+        ``holders``. Readers of snapshots pass over them.
         """
         document = self.snapshot.to_dict()
         if self.labels:
             document["labels"] = dict(self.labels)
         if self.steps:
             document["training"] = self.training()
+        if self.windows:
+            document["windows"] = [window.to_dict() for window in self.windows]
         if self.monitor is not None:
             document["monitor"] = self.monitor.flat()
         if self.findings != NO_FINDINGS:

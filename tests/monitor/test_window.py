@@ -16,7 +16,7 @@ from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.window import KEPT_WINDOWS, PENDING, Window, Windows
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
-from tests.monitor.watching import HeldClock, gpus, returned, row, ticks
+from tests.monitor.watching import HeldClock, Recorder, gpus, returned, row, ticks
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.waiting import HANG
@@ -427,3 +427,23 @@ def test_a_window_keeps_few_rows_however_long_it_is() -> None:
         owner.feed(row({"cpu": float(number % 7)}, number / 10))
         assert len(window._rows) <= PENDING
     assert window.summary["cpu"].count == 10_000
+
+
+def test_records_tell_windows_that_are_open_and_that_ended() -> None:
+    """Each once as open and once as over, with its times on the wall clock; those without a name, and of rows, are not told."""
+    clock, exporter = HeldClock(), Recorder()
+    with Monitor(1.0, backends=[gpus(1)], clock=clock, exporters=[exporter]) as monitor:
+        ticks(monitor, 1)
+        start = monitor.latest.time_ns if monitor.latest else 0
+        window = monitor.window("epoch-0").begin()
+        unnamed = monitor.window().begin()
+        go(monitor, clock, 2)
+        window.end()
+        with monitor.window("short"):
+            pass
+        unnamed.end()
+        go(monitor, clock, 1)
+    told = [span for record in exporter.records for span in record.windows]
+    spans = [(span.name, span.begin_ns - start, span.end_ns and span.end_ns - start) for span in told]
+    second = 10**9
+    assert spans == [("epoch-0", 0, None), ("epoch-0", 0, 2 * second), ("short", 2 * second, 2 * second)]

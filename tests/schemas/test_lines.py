@@ -16,9 +16,10 @@ from jsonschema import Draft202012Validator
 from accelmetrics.schemas.document import parse_timestamp
 from accelmetrics.schemas.errors import DocumentError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.line_models import lines_schema
 from accelmetrics.schemas.lines import LineWriter
-from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording import RecordFile, lines_schema, read_records
+from accelmetrics.schemas.record import Record, WindowSpan
+from accelmetrics.schemas.recording import RecordFile, read_records
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.records import record
 from tests.schemas.samples import complete
@@ -333,3 +334,15 @@ def test_read_records_takes_both(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(b"".join([*lines_of(records()[1]), *written(records()[1])]))
     assert [one.snapshot for one in read_records(path)] == [records()[1].snapshot] * 2
+
+
+def test_windows_come_back(tmp_path: Path) -> None:
+    """Open ones and those that ended; to the microsecond, in lines and in whole documents."""
+    spans = (WindowSpan("epoch-0", 1_000_000, 2_000_000), WindowSpan("eval", 3_000_000))
+    told = record(1)._replace(windows=spans)
+    (back,) = file_of(tmp_path / "run.jsonl", *written(told))
+    assert back.windows == spans
+    (back,) = file_of(tmp_path / "whole.jsonl", told.to_json().encode())
+    assert back.windows == spans
+    for line in written(told):
+        VALIDATOR.validate(json.loads(line))

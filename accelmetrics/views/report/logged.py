@@ -29,6 +29,7 @@ class LoggedSteps:
 
     Attributes:
         count: How many there were.
+        newest_ns: The time of the latest, in nanoseconds since 1970.
         first: When the first one was logged; NaN before that.
         last: When the last one was.
         not_finite: The first numbers that were not finite, by name, with when.
@@ -36,57 +37,58 @@ class LoggedSteps:
 
     def __init__(self) -> None:
         self.count = 0
+        self.newest_ns = -1
         self.first = self.last = nan
         self.not_finite: dict[str, float] = {}
         self._reducer = SeriesReducer()
         self._seconds = Accumulator()
         self._counts: dict[str, int] = {}
         self._odd: dict[str, int] = {}
-        self._times = array("d")
-        self._columns: dict[str, array[float]] = {}
+        self._pending: list[Step] = []
         self._epochs: list[tuple[float, float, float]] = []  # number, from its first to its last step
         self._fractional = False
 
     def add(self, step: Step) -> None:
         """Take a step."""
-        moment = step.time_ns / 1e9
-        if not self.count:
-            self.first = moment
-        self.count += 1
-        self.last = moment
-        position = len(self._times)
-        self._times.append(moment)
-        for name, value in (*step.values.items(), (STEP, nan if step.step is None else step.step)):
-            column = self._columns.get(name)
-            if column is None:
-                if name not in self._counts and len(self._counts) >= NAMES:
-                    continue
-                column = self._columns[name] = array("d")
-            column.extend([nan] * (position - len(column)))
-            if isfinite(value):
-                column.append(value)
-                self._counts[name] = self._counts.get(name, 0) + 1
-            else:
-                column.append(nan)
-                if name != STEP:
-                    self._counts.setdefault(name, 0)
-                    self._odd[name] = self._odd.get(name, 0) + 1
-                    self.not_finite.setdefault(name, moment)
-        seconds, epoch = step.values.get(STEP_SECONDS), step.values.get(EPOCH)
-        if seconds is not None and isfinite(seconds):
-            self._seconds.add(seconds, 0.0)
-        if epoch is not None and isfinite(epoch):
-            self._note_epoch(epoch, moment)
-        if len(self._times) == BLOCK:
+        self._pending.append(step)
+        self.newest_ns = max(self.newest_ns, step.time_ns)
+        if len(self._pending) == BLOCK:
             self.settle()
 
     def settle(self) -> None:
         """Reduce the steps that are still pending."""
-        for column in self._columns.values():
-            column.extend([nan] * (len(self._times) - len(column)))
-        if self._times:
-            self._reducer.add(self._times, self._columns)
-        self._times, self._columns = array("d"), {}
+        steps, self._pending = self._pending, []
+        if not steps:
+            return
+        times = [step.time_ns / 1e9 for step in steps]
+        if not self.count:
+            self.first = times[0]
+        self.count += len(steps)
+        self.last = times[-1]
+        columns = {STEP: array("d", [nan if step.step is None else step.step for step in steps])}
+        for name in dict.fromkeys(name for step in steps for name in step.values):
+            if name in self._counts or len(self._counts) < NAMES:
+                columns[name] = self._column(name, [step.values.get(name) for step in steps], times)
+        self._reducer.add(times, columns)
+        seconds = array("d", filter(isfinite, columns.get(STEP_SECONDS, ())))
+        if seconds:
+            nothing = [0.0] * len(seconds)
+            self._seconds.fold(seconds, 0.0, nothing, nothing)
+        for epoch, moment in zip(columns.get(EPOCH, ()), times, strict=False):
+            if isfinite(epoch):
+                self._note_epoch(epoch, moment)
+
+    def _column(self, name: str, values: list[int | float | None], times: list[float]) -> array[float]:
+        """Return a number of each step, NaN where it was not logged or not finite; count both."""
+        column = array("d", [nan if value is None else value for value in values])
+        if not isfinite(sum(column)):
+            for position, value in enumerate(values):
+                if value is not None and not isfinite(value):
+                    column[position] = nan
+                    self._odd[name] = self._odd.get(name, 0) + 1
+                    self.not_finite.setdefault(name, times[position])
+        self._counts[name] = self._counts.get(name, 0) + len(values) - values.count(None)
+        return column
 
     def curves(self, source: str) -> Iterator[Curve]:
         """Yield what was logged, of a process that is called so."""
@@ -98,8 +100,8 @@ class LoggedSteps:
                 known = [position for position, value in enumerate(mean) if value is not None]
                 number, low, mean, high, last = ([one[position] for position in known] for one in (steps, low, mean, high, last))
                 odd = self._odd.get(name, 0)
-                count = self._counts.get(name, 0) + odd
-                yield Curve(name, source, [times[position] for position in known], number, low, mean, high, last, count, odd)
+                moments = [times[position] for position in known]
+                yield Curve(name, source, moments, number, low, mean, high, last, self._counts[name], odd)
 
     def step_times(self, source: str) -> StepTimes | None:
         """Return how long steps took; None where that is not known."""

@@ -15,7 +15,8 @@ from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWE
 from accelmetrics.views import summaries
 from accelmetrics.views.report.files import Recordings
 from accelmetrics.views.report.logged import LoggedSteps, source_words
-from accelmetrics.views.report.run_report import DeviceFacts, EnergyUse, Plain, Price, RunReport, StreamReport
+from accelmetrics.views.report.periods import periods
+from accelmetrics.views.report.run_report import DeviceFacts, EnergyUse, Period, Plain, Price, RunReport, StreamReport
 from accelmetrics.views.report.series import BUCKETS
 from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT, RecordStream, stream_of, told_gap
 
@@ -88,17 +89,23 @@ class _Making:
         if not self._wanted.metrics.everything:
             record = record._replace(snapshot=self._wanted.metrics.select(record.snapshot))
         process = stream_of(record)
-        stream = self.streams.get(process) or self.streams.setdefault(process, RecordStream(record, self._wanted.series))
-        if not stream.add(record) or not record.steps:
+        stream = self.streams.get(process) or self.streams.setdefault(process, RecordStream(record, self._wanted.series, self._wanted.by))
+        steps = record.steps
+        if not stream.add(record):  # twice; but the end of a run tells steps that came after its last reading with that one again
+            known = {**self._heard_steps.get(process, {}), **self._own_steps.get(process, {})}
+            steps = tuple(step for step in steps if step.source in known and step.time_ns > known[step.source].newest_ns)
+            stream.repeated += not steps and not record.windows
+            stream.add_late(record, steps)
+        if not steps:
             return
         ours = {step.source for step in record.own_steps}
-        for step in record.steps:  # of other ranks too, which may have recordings of their own
+        for step in steps:  # of other ranks too, which may have recordings of their own
             own = step.source in ours
             (self._own if own else self._heard.setdefault(process, Work())).add(step)
-            steps = (self._own_steps if own else self._heard_steps).setdefault(process, {})
-            logged = steps.get(step.source)
+            by_source = (self._own_steps if own else self._heard_steps).setdefault(process, {})
+            logged = by_source.get(step.source)
             if logged is None:
-                logged = steps[step.source] = LoggedSteps()
+                logged = by_source[step.source] = LoggedSteps()
             logged.add(step)
 
     def report(self) -> RunReport:
@@ -120,7 +127,24 @@ class _Making:
         repeated = document["repeated"]
         warnings = (f"{repeated} readings are there twice, by their time: each is counted once",) if repeated else ()
         energy = self._energy(document, devices, parts)
-        return RunReport(document, tuple(parts), devices, energy, (), (), warnings, __version__, REDUCTION)
+        rows = self._periods(streams, devices) if self._wanted.by else ()
+        return RunReport(document, tuple(parts), devices, energy, rows, (), warnings, __version__, REDUCTION)
+
+    def _periods(self, streams: list[RecordStream], devices: tuple[DeviceFacts, ...]) -> tuple[Period, ...]:
+        """Return the table that was asked for. Processes of one run have their rows together."""
+        counted = {device.label for device in devices if device.counted}
+        runs = list(dict.fromkeys(stream.run_id for stream in streams))
+        tables = []
+        for stream in streams:
+            if stream.table is not None:
+                keys = frozenset(key for key in stream.places if " ".join((*_head(stream, streams), key)) in counted)
+                tables.append((f"run {runs.index(stream.run_id) + 1}" if len(runs) > 1 else "", stream.table, keys))
+        return periods(tables, self._wanted.by, self._priced)
+
+    def _priced(self, joules: float) -> tuple[float | None, float | None]:
+        """Return what energy costs, and what its making gives off; None where that was not said."""
+        price, carbon = self._wanted.price, self._wanted.carbon
+        return None if price is None else joules / KWH * price.amount, None if carbon is None else joules / KWH * carbon
 
     def _document(self, streams: list[RecordStream]) -> Plain:
         """Return what ``--format json`` prints. The host's metrics are those of the first host."""
@@ -152,16 +176,16 @@ class _Making:
         told = [document["devices"][device.label]["energy"] for device in devices if device.counted]
         known = [energy["joules"] for energy in told if energy is not None]
         joules = sum(known) if known else None
-        price, carbon = self._wanted.price, self._wanted.carbon
+        cost, grams = (None, None) if joules is None else self._priced(joules)
         steps = max((times.count for part in parts for times in part.step_times), default=0)
         return EnergyUse(
             joules,
             len(known),
             len(told) - len(known),
-            price,
-            None if joules is None or price is None else joules / KWH * price.amount,
-            carbon,
-            None if joules is None or carbon is None else joules / KWH * carbon,
+            self._wanted.price,
+            cost,
+            self._wanted.carbon,
+            grams,
             joules / steps if joules is not None and steps else None,
         )
 

@@ -248,7 +248,7 @@ class Period(NamedTuple):
         power_watts_max: The largest reading of one device.
         energy_joules: Of all devices together; None where not each of them tells.
         steps: Steps that were logged.
-        tokens: Work by kind (``tokens``, ``samples``).
+        work: How much was done by kind (``tokens``, ``samples``).
         per_second: The same in a second.
         per_joule: The same for a joule.
         cost: What the energy costs, where there is a price.
@@ -264,7 +264,7 @@ class Period(NamedTuple):
     power_watts_max: float | None
     energy_joules: float | None
     steps: int
-    tokens: Mapping[str, float]
+    work: Mapping[str, float]
     per_second: Mapping[str, float]
     per_joule: Mapping[str, float]
     cost: float | None

@@ -19,10 +19,11 @@ from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT
+from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Detail, Event, Missing, Plain, ReducedSeries, Stretch, Strip
 from accelmetrics.views.report.series import SeriesReducer
 from accelmetrics.views.summaries import MEASURES
@@ -41,6 +42,8 @@ KEPT, REMEMBERED = 2400, 1800.0
 """Readings, and seconds of them, that may still become part of that: rules find what began a while ago."""
 DETAILS = 8
 """Findings of a stream whose readings are kept."""
+WINDOWS = 1000
+"""Windows of a stream that are marked."""
 EVENTS = 200
 """Events of one kind and device that are told."""
 WORTH = 0.75
@@ -55,6 +58,14 @@ COUNTED_EVENTS = {
 LAST_XID = "lastXid"
 TOLD = frozenset((*chain(*MEASURES.values()), *POWER_LIMIT, *MEMORY_TOTAL, COUNTER, DRAW, *COUNTED_EVENTS, LAST_XID))
 """Names of devices' metrics that tables and events are made from, and energy."""
+
+
+class _Told(NamedTuple):
+    """What came with a reading: windows, what was logged, and what of it by the process that the recording is of."""
+
+    windows: tuple[WindowSpan, ...]
+    steps: tuple[Step, ...]
+    own: tuple[Step, ...]
 
 
 class _Details:
@@ -88,9 +99,13 @@ class RecordStream:
     Args:
         record: Its first record.
         series: Metrics that are reduced to series; None where none are wanted.
+        by: What there is to be a table by; empty for none.
+
+    Attributes:
+        table: That table.
     """
 
-    def __init__(self, record: Record, series: MetricSelection | None = None) -> None:
+    def __init__(self, record: Record, series: MetricSelection | None = None, by: str = "") -> None:
         self.host, self.run_id, self.rank = stream_of(record)
         self.labels = record.labels
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
@@ -104,13 +119,18 @@ class RecordStream:
         self.sources: dict[str, str] = {}
         self.reducer = SeriesReducer()
         self.events: list[Event] = []
+        self.table = PeriodTable(by) if by else None
         self._wanted = series
+        self._windows: dict[tuple[str, int], WindowSpan] = {}  # that ended, by name and end
+        self._open_windows: dict[str, WindowSpan] = {}
+        self._told: list[_Told] = []  # what came with pending readings, where there is a table
         self._series: dict[Layout, list[int]] = {}  # by layout, the columns that are reduced
         self._counters: dict[str, float] = {}
         self._findings = NO_FINDINGS
         self._rows = RowMaker()
         self._pending: list[Snapshot] = []
         self._block: list[HistoryRow] = []
+        self._recent_row: HistoryRow | None = None
         self._recent: deque[HistoryRow] = deque(maxlen=KEPT)
         self._details: list[_Details] = []
         self._lacks: dict[str, _Lack] = {}
@@ -132,8 +152,8 @@ class RecordStream:
         """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
         snapshot = record.snapshot
         time_ns = snapshot.time_ns
+        self._note_windows(record.windows)
         if time_ns == self._newest:
-            self.repeated += 1
             return False
         if self._newest is not None and time_ns > self._newest:
             self._intervals.append((time_ns - self._newest) / 1e9)
@@ -149,13 +169,28 @@ class RecordStream:
         if self._wanted is not None and snapshot.unavailable is not self._unavailable:
             self._note_lacks(snapshot)
         self._pending.append(snapshot)
+        if self.table is not None:
+            self._told.append(_Told(record.windows, record.steps, record.own_steps))
         if len(self._pending) == PENDING:
             self._settle_pending()
         return True
 
+    def add_late(self, record: Record, steps: tuple[Step, ...]) -> None:
+        """Take what came with the last reading once more, with steps that it had not: as the end of a run writes it."""
+        if self.table is None:
+            return
+        own = tuple(step for step in record.own_steps if step in steps)
+        if self._told:
+            windows, before, own_before = self._told[-1]
+            self._told[-1] = _Told((*windows, *record.windows), (*before, *steps), (*own_before, *own))
+        elif self._recent_row is not None:
+            self.table.add(self._recent_row, record.windows, steps, own)
+
     def settle(self) -> None:
         """Fold the readings that are still pending."""
         self._settle_pending()
+        if self.table is not None:
+            self.table.settle()
         self._fold()
         self._heard.update(dict.fromkeys(self._speaking, self._last))
         self._note_silences(self._heard, self._last)
@@ -226,6 +261,9 @@ class RecordStream:
         found = [Stretch("gap", "", gap["at"], gap["at"] + gap["seconds"]) for gap in self.gaps]
         for key, gaps in self.silences.items():
             found += [Stretch("silence", labels.get(key, key), gap["at"], gap["at"] + gap["seconds"]) for gap in gaps]
+        for span in (*self._windows.values(), *self._open_windows.values()):
+            end = self.end if span.end_ns is None else span.end_ns / 1e9
+            found.append(Stretch("window", span.name, span.begin_ns / 1e9, end))
         return found
 
     def missing(self, labels: Mapping[str, str]) -> list[Missing]:
@@ -254,6 +292,11 @@ class RecordStream:
         self._longest = GAP * self.interval
         for snapshot in self._pending:
             self._block.append(self._row(snapshot, snapshot.time_ns / 1e9))
+        if self.table is not None and self._pending:
+            for row, told in zip(self._block[-len(self._pending) :], self._told, strict=True):
+                self.table.add(row, *told)
+            self._recent_row = self._block[-1]
+            self._told.clear()
         if self._wanted is not None:
             self._keep_details(self._block[-len(self._pending) :] if self._pending else [])
         self._pending.clear()
@@ -366,6 +409,15 @@ class RecordStream:
             since = self._heard.get(key, until)
             if until - since > self._longest:
                 self.silences.setdefault(key, []).append(_gap(since, until - since))
+
+    def _note_windows(self, windows: Iterable[WindowSpan]) -> None:
+        """Note windows that began or ended; the first of many."""
+        for span in windows:
+            if span.end_ns is None:
+                self._open_windows[span.name] = span
+            elif len(self._windows) < WINDOWS:
+                self._open_windows.pop(span.name, None)
+                self._windows[span.name, span.end_ns] = span
 
     def _note_lacks(self, snapshot: Snapshot) -> None:
         """Note what is missing from here on, and until when that was missing which is there again."""
