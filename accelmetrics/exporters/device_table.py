@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from accelmetrics.schemas.snapshot import Snapshot
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+BLOCKS, BAR = "▁▂▃▄▅▆▇█", "█░"
 GAP = " "
 """Of the history: no value, which is not the same as 0."""
 GIB = 2.0**30
@@ -90,7 +90,7 @@ class Trail:
     def line(self, device: str, width: int = KEPT) -> str:
         """Draw the newest of a device's history, as blocks from 0 to 100 %."""
         newest = list(self._values.get(device, ()))[-width:]
-        return "".join(GAP if value is None else BLOCKS[min(7, max(0, int(value / 100 * 8)))] for value in newest)
+        return "".join(GAP if value is None else block(value, 100.0) for value in newest)
 
 
 def table(
@@ -218,11 +218,19 @@ def host_line(snapshot: Snapshot, process: bool = True, width: int = WIDE) -> st
     return line
 
 
-def _bar(percent: float | None, columns: int) -> str:
-    if percent is None:
-        return "-"
+def block(value: float, top: float, marks: str = BLOCKS) -> str:
+    """Return the mark of a value between 0 and ``top``: the first for the least, the last for the greatest."""
+    return marks[min(len(marks) - 1, max(0, int(value / top * len(marks)))) if top > 0 else 0]
+
+
+def bar(percent: float, columns: int, marks: str = BAR) -> str:
+    """Return a share as a bar of so many columns, of two marks: what is full, and what is empty."""
     filled = round(min(max(percent, 0.0), 100.0) / 100 * columns)
-    return "█" * filled + "░" * (columns - filled) + " " * bool(columns) + f"{percent:5.1f}%"
+    return marks[0] * filled + marks[1] * (columns - filled)
+
+
+def _bar(percent: float | None, columns: int) -> str:
+    return "-" if percent is None else bar(percent, columns) + " " * bool(columns) + f"{percent:5.1f}%"
 
 
 def _memory(one: Vitals, shape: Shape) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from accelmetrics._version import __version__
 from accelmetrics.schemas.errors import DocumentError
@@ -117,6 +117,27 @@ class NodeSummary:
         if len(summary.devices) > MOST_DEVICES:
             raise DocumentError(f"this is no summary of a node: it has {len(summary.devices)} devices, at most {MOST_DEVICES} are possible")
         return summary
+
+
+class NodeAnswer(NamedTuple):
+    """What one node of a fleet answered.
+
+    Attributes:
+        name: What it is called.
+        summary: What it said; None where it said nothing that can be used.
+        failure: Why not, in words; empty where it did.
+        age_seconds: How old what it said is; None where it said nothing.
+    """
+
+    name: str
+    summary: NodeSummary | None = None
+    failure: str = ""
+    age_seconds: float | None = None
+
+    @property
+    def state(self) -> State:
+        """The state of the node; one that does not answer is bad."""
+        return "bad" if self.summary is None else self.summary.state
 
 
 @cache

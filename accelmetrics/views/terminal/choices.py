@@ -11,6 +11,7 @@ Overlay = Literal["", "help", "details", "findings", "summary"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""
 PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
+NODE_ORDERS = ("state", "name", "util", "power", "findings")
 Form = Literal["auto", "list", "map"]
 
 
@@ -59,6 +60,9 @@ class Choices:
         process_reverse: Whether it is turned round.
         device_filter: Which devices are shown, in the words of :mod:`~accelmetrics.views.terminal.filters`.
         process_filter: Which processes are.
+        node_order: One of ``NODE_ORDERS``.
+        node_reverse: Whether it is turned round.
+        node_filter: Which nodes of a fleet are.
         metric: What the first graph shows: a name of ``VALUES`` or of the catalogue.
         scale: The stretch of time that graphs show: a name of ``SCALES``.
         all_devices: Whether graphs show the least, median and greatest of all devices in place of the chosen one.
@@ -70,7 +74,8 @@ class Choices:
         message: What is said at the foot; empty for the keys.
         device_top: How many rows of the devices are scrolled away.
         process_top: How many of the processes.
-        overlay_top: How many of the overlay; of the fleet, how many nodes.
+        overlay_top: How many of the overlay.
+        node_top: How many of the nodes.
         label: Where the readings come from, if they are not live: ``replay of run.jsonl``.
         signals: Whether signals may be sent: the help names their key.
         summary: The lines of the summary, for that overlay.
@@ -86,6 +91,9 @@ class Choices:
     process_reverse: bool = False
     device_filter: str = ""
     process_filter: str = ""
+    node_order: str = "state"
+    node_reverse: bool = False
+    node_filter: str = ""
     metric: str = "power_watts"
     scale: str = "1 min"
     all_devices: bool = False
@@ -98,6 +106,7 @@ class Choices:
     device_top: int = 0
     process_top: int = 0
     overlay_top: int = 0
+    node_top: int = 0
     label: str = ""
     signals: bool = False
     summary: tuple[str, ...] = ()
@@ -114,32 +123,38 @@ class KeyHelp(NamedTuple):
         short: In a word, for the foot; empty: it stands in the help alone.
         long: In a sentence.
         signals: Whether it is there only where signals may be sent.
+        fleet: Whether it is there in the picture of a fleet too.
     """
 
     keys: str
     short: str
     long: str
     signals: bool = False
+    fleet: bool = False
+
+    def offered(self, choices: Choices, fleet: bool) -> bool:
+        """Return whether it is there."""
+        return (choices.signals or not self.signals) and (self.fleet or not fleet)
 
 
 KEYS: tuple[KeyHelp, ...] = (
-    KeyHelp("q", "quit", "quit"),
-    KeyHelp("?", "help", "show or leave this help"),
-    KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok"),
-    KeyHelp("o", "order", "order the list by the next column; O turns it round"),
+    KeyHelp("q", "quit", "quit", fleet=True),
+    KeyHelp("?", "help", "show or leave this help", fleet=True),
+    KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok", fleet=True),
+    KeyHelp("o", "order", "order the list by the next column; O turns it round", fleet=True),
     KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),
     KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
     KeyHelp("tab", "pane", "go to the other list"),
-    KeyHelp("enter", "details", "show all that is known of the chosen device, and what to do"),
+    KeyHelp("enter", "details", "show all that is known of the chosen device, and what to do", fleet=True),
     KeyHelp("f", "findings", "show what rules have found"),
-    KeyHelp("space", "pause", "let the picture stand still, and go on"),
+    KeyHelp("space", "pause", "let the picture stand still, and go on", fleet=True),
     KeyHelp("a", "all", "graphs of all devices together, or of the chosen one"),
     KeyHelp("v", "view", "show the devices as a list or as a map"),
     KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
     KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
     KeyHelp("S", "", "save the latest reading as a document"),
-    KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end"),
-    KeyHelp("escape", "", "leave what is shown, or drop the filter"),
+    KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end", fleet=True),
+    KeyHelp("escape", "", "leave what is shown, or drop the filter", fleet=True),
     KeyHelp("x", "signal", "send a signal to the chosen process, after a question", signals=True),
 )
 """The keys, those that matter most first."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from accelmetrics.exporters.device_table import GIB
+from accelmetrics.exporters.device_table import BAR as BAR_MARKS, GIB, bar
 from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import Choices
 from accelmetrics.views.terminal.filters import DEVICE_FIELDS, Fields, matching, parse_filter
-from accelmetrics.views.terminal.graphs import bar, role_of, spark
+from accelmetrics.views.terminal.graphs import role_of, spark
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
 from accelmetrics.views.trails import Trails
 
@@ -285,7 +285,7 @@ class DeviceTable:
                     line.add("", width=1).add(text, role_of(device.state), BAR - 1 + gap + width)
                     continue
                 if value is not None and NO_TITLE in taken:
-                    line.add(" ").add(bar(value, BAR - 1, self._style), "ok")
+                    line.add(" ").add(bar(value, BAR - 1, "#." if self._style.ascii else BAR_MARKS), "ok")
                 text = "-" if cells(text) > width else text
             role: Role = "dim" if name not in device.values and text != "-" and column.right else role_of(device.levels.get(name))
             line.add("", width=gap).add(text, role, width, right=column.right)

@@ -26,6 +26,8 @@ DEVICE_FIELDS = ("device", "name", "vendor", "kind", "state", "note", "holder", 
 """Of a device: the memory in GiB and in percent, the power in watts."""
 PROCESS_FIELDS = ("pid", "user", "program", "command", "device", "holder", "type", "gpu%", "mem", "cpu%", "time")
 """Of a process: the memory in GiB, the time in seconds."""
+NODE_FIELDS = ("node", "state", "kind", "note", "devices", "util", "power", "lost", "hot", "findings")
+"""Of a node: its power in kW, and how many devices are lost and hot."""
 Condition = Callable[[Fields], bool]
 
 

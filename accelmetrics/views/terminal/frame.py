@@ -109,7 +109,7 @@ def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
     return pieces(told, [], width, style)
 
 
-def foot(choices: Choices, note: str, width: int, style: ScreenStyle) -> tuple[Drawn, int | None]:
+def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: bool = False) -> tuple[Drawn, int | None]:
     """Draw the last line; return it, and the column in which something is typed.
 
     Args:
@@ -117,6 +117,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle) -> tuple[D
         note: What is said where nothing else is, before the keys.
         width: Columns there are.
         style: What the terminal can show.
+        fleet: Whether it is the picture of a fleet.
     """
     typed = choices.input
     if typed is not None:
@@ -136,7 +137,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle) -> tuple[D
     line = Line(style, width)
     if note:
         line.add(note, "title").add("", width=SPACE)
-    for key in (key for key in KEYS if key.short and (choices.signals or not key.signals)):
+    for key in (key for key in KEYS if key.short and key.offered(choices, fleet)):
         if not line.fits(f"{key.keys} {key.short}"):
             break
         line.add(key.keys, "head").add(f" {key.short}", "dim").add("", width=SPACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, nan
 
-from accelmetrics.exporters.device_table import BLOCKS
+from accelmetrics.exporters.device_table import BLOCKS, block
 from accelmetrics.schemas.text import cells, quantity
 from accelmetrics.views.device_view import DeviceView, State, ValueRow
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
@@ -25,19 +25,13 @@ LEAST_HEIGHT = 3
 
 def spark(points: Sequence[TrailPoint], top: float, style: ScreenStyle) -> str:
     """Draw a history on one row, from 0 to ``top``."""
-    marks = LEVELS if style.ascii else BLOCKS
-    return "".join(
-        ("x" if point.kind == "gap" else " ")
-        if point.kind != "value"
-        else marks[min(len(marks) - 1, max(0, int(point.mean / top * len(marks)) if top > 0 else 0))]
-        for point in points
-    )
+    marks = level_marks(style)
+    return "".join(("x" if point.kind == "gap" else " ") if point.kind != "value" else block(point.mean, top, marks) for point in points)
 
 
-def bar(percent: float, columns: int, style: ScreenStyle) -> str:
-    """Draw a share as a bar."""
-    filled = round(min(max(percent, 0.0), 100.0) / 100 * columns)
-    return ("#" if style.ascii else "█") * filled + ("." if style.ascii else "░") * (columns - filled)
+def level_marks(style: ScreenStyle) -> str:
+    """Return the marks of values on one row, from the least to the greatest."""
+    return LEVELS if style.ascii else BLOCKS
 
 
 def points_across(columns: int, style: ScreenStyle) -> int:

@@ -10,7 +10,7 @@ from accelmetrics.schemas.text import printable, quantity
 from accelmetrics.views.device_view import STATE_OF, VALUES, DeviceView, MissingValue, duration
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import KEYS, Choices, Dialog
-from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS
+from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS
 from accelmetrics.views.terminal.graphs import role_of, rule
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
 
@@ -76,20 +76,20 @@ class Pages:
             self.lines.append(line.parts())
 
 
-def help_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Drawn]:
+def help_lines(choices: Choices, width: int, style: ScreenStyle, fleet: bool = False) -> list[Drawn]:
     """Explain keys, marks and filters."""
     pages = Pages(width, style)
     pages.title("keys", "escape leaves")
     for key in KEYS:
-        if choices.signals or not key.signals:
+        if key.offered(choices, fleet):
             pages.pair(key.keys, key.long)
     pages.title("marks")
     for mark, words in MARKS_MEAN:
         pages.pair(mark, words)
     pages.title("filters")
     pages.text("Words that a row has, and conditions with = != ~ > >= < <=, all of which must hold: user=ann gpu%>0. Memory is in GiB.")
-    pages.pair("of devices", " ".join(DEVICE_FIELDS))
-    pages.pair("of processes", " ".join(PROCESS_FIELDS))
+    for what, fields in (("of nodes", NODE_FIELDS),) if fleet else (("of devices", DEVICE_FIELDS), ("of processes", PROCESS_FIELDS)):
+        pages.pair(what, " ".join(fields))
     return pages.lines
 
 

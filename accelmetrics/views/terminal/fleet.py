@@ -1,0 +1,259 @@
+"""The picture of a fleet: a line a node, the worst first."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from accelmetrics.exporters.device_table import block
+from accelmetrics.schemas.text import cells, printable
+from accelmetrics.views.device_view import MARKS, STATES, State, duration
+from accelmetrics.views.node_summary import DeviceSummary, NodeAnswer, NodeSummary
+from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices
+from accelmetrics.views.terminal.filters import NODE_FIELDS, Fields, matching, parse_filter
+from accelmetrics.views.terminal.frame import Piece, foot, pieces, power_words, short_name
+from accelmetrics.views.terminal.graphs import level_marks, role_of
+from accelmetrics.views.terminal.overlays import Pages, help_lines
+from accelmetrics.views.terminal.picture import USUAL_SIZE, Picture, filled, window
+from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle
+
+CELL = 4
+"""Columns of a device, where each has a number."""
+MOST_NAME = 24
+LEAST_NOTE = 20
+UTIL, POWER = 5, 9
+AGED = 2.0
+"""Intervals after which what a node said is old."""
+LEAST_AGE = 5.0
+"""Seconds within which it is not old, whatever its interval: nodes are asked one after the other."""
+
+
+def fleet_picture(
+    answers: Sequence[NodeAnswer],
+    choices: Choices = USUAL_CHOICES,
+    size: os.terminal_size = USUAL_SIZE,
+    style: ScreenStyle = USUAL_STYLE,
+) -> Picture:
+    """Draw a fleet.
+
+    Args:
+        answers: What its nodes answered.
+        choices: What is to be seen.
+        size: Of the terminal.
+        style: What the terminal can show.
+    """
+    width, height = size
+    shown = shown_nodes(answers, choices)
+    names = tuple(answer.name for answer in shown)
+    choices = replace(choices, node=choices.node if choices.node in names else next(iter(names), ""))
+    room = max(1, height - (height > 1) - (height > 2))
+    place, note, page = (0, 0), "", room
+    if choices.overlay in ("details", "help"):
+        answer = next((answer for answer in shown if answer.name == choices.node), None)
+        lines = help_lines(choices, width, style, fleet=True) if choices.overlay == "help" else node_lines(answer, width, style)
+        top = max(0, min(choices.overlay_top, len(lines) - room))
+        choices = replace(choices, overlay_top=top)
+        note = f"{top + 1}-{min(top + room, len(lines))} of {len(lines)}" if len(lines) > room else ""
+        lines = lines[top : top + room]
+    elif not shown:
+        words = f"the filter hides all {len(answers)} nodes" if answers else "there are no nodes"
+        lines = [Line(style, width).add(words, "warn").parts()]
+    else:
+        headed = int(room > 2)
+        page = room - headed
+        chosen = names.index(choices.node)
+        top = window(len(shown), chosen, choices.node_top, page)
+        choices = replace(choices, node_top=top)
+        table = _NodeTable(shown, width, style)
+        told = f"{top + 1}-{min(top + page, len(shown))} of {len(shown)}" if len(shown) > page else ""
+        lines = [table.heading(told)] if headed else []
+        place = (len(lines) + chosen - top, 0)
+        lines += [table.row(answer, answer.name == choices.node) for answer in shown[top : top + page]]
+    last, column = foot(choices, note, width, style, fleet=True)
+    first = [fleet_head(answers, choices, width, style)] if height > 1 else []
+    where = (min(height - 1, place[0] + len(first)), 0) if column is None else (height - 1, column)
+    return Picture(filled([*first, *lines], last if height > 2 else None, size, style), where, choices, nodes=names, page=page)
+
+
+def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAnswer]:
+    """List the nodes that are chosen to be shown, in the order that is chosen."""
+    found = list(answers)
+    if choices.node_filter:
+        conditions = parse_filter(choices.node_filter, NODE_FIELDS)
+        found = [answer for answer in found if matching(conditions, node_fields(answer))]
+    if choices.node_order in ("util", "power", "findings"):
+        sign = 1.0 if choices.node_reverse else -1.0
+
+        def rank(answer: NodeAnswer) -> float:
+            value = node_fields(answer)[choices.node_order]
+            return sign * float(value) if value is not None else inf
+
+        return sorted(found, key=rank)
+    if choices.node_order == "state":
+        found.sort(key=lambda answer: (STATES.index(answer.state), 0 if answer.summary is None else -sum(answer.summary.findings.values())))
+    else:
+        found.sort(key=lambda answer: answer.name)
+    return found[::-1] if choices.node_reverse else found
+
+
+def node_fields(answer: NodeAnswer) -> Fields:
+    """Return what a node is filtered and put in order by."""
+    summary = answer.summary
+    if summary is None:
+        return {"node": answer.name, "state": answer.state, "note": answer.failure, **dict.fromkeys(NODE_FIELDS[4:])}
+    return {
+        "node": answer.name,
+        "state": answer.state,
+        "kind": ",".join(summary.kinds),
+        "note": node_note(answer),
+        "devices": float(len(summary.devices)),
+        "util": summary.utilization,
+        "power": None if summary.power_watts is None else summary.power_watts / 1000,
+        "lost": float(summary.lost),
+        "hot": float(summary.hot),
+        "findings": float(sum(summary.findings.values())),
+    }
+
+
+def node_note(answer: NodeAnswer) -> str:
+    """Say what is worst about a node."""
+    summary = answer.summary
+    if summary is None:
+        return f"no answer: {printable(answer.failure)}" if answer.failure else "no answer yet"
+    old = answer.age_seconds is not None and answer.age_seconds > max(LEAST_AGE, AGED * summary.interval)
+    said = [f"said {duration(answer.age_seconds or 0.0)} ago"] if old else []
+    said += [printable(words) for words in summary.silent]
+    worst = summary.worst
+    if worst is not None:
+        lasting = "" if worst.since_ns is None else f" for {duration(max(0.0, (summary.time_ns - worst.since_ns) / 1e9))}"
+        words = printable(worst.note)
+        said.append(f"{printable(worst.key)} {words}" + (lasting if " for " not in words else ""))
+    number = sum(summary.findings.values())
+    return ", ".join([*said, f"{number} finding{'' if number == 1 else 's'}"] if number else said)
+
+
+def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, style: ScreenStyle) -> Drawn:
+    """Draw the fleet in numbers."""
+    known = [answer.summary for answer in answers if answer.summary is not None]
+    kinds: Counter[str] = Counter()
+    for summary in known:
+        kinds.update(summary.kinds)
+    watts = [summary.power_watts for summary in known if summary.power_watts is not None]
+    limits = [summary.power_limit_watts for summary in known if summary.power_watts is not None and summary.power_limit_watts is not None]
+    busy = [device.utilization for summary in known for device in summary.devices if device.utilization is not None]
+    left = [Piece(f"{len(answers)} node{'' if len(answers) == 1 else 's'}", 0, "head")]
+    left += [Piece(f"{count} {printable(kind)}", 3) for kind, count in kinds.items()]
+    left += [Piece(power_words(sum(watts), sum(limits) if len(limits) == len(watts) else None), 5)] if watts else []
+    left += [Piece(f"util {sum(busy) / len(busy):.0f}%", 6)] if busy else []
+    silent, lost, hot = len(answers) - len(known), sum(one.lost for one in known), sum(one.hot for one in known)
+    failed = sum(one.failed for one in known)
+    counted: tuple[tuple[int, str, State], ...] = (
+        *((silent, "no answer", "bad"), (lost, "lost", "bad")),
+        *((failed, "silent drivers", "bad"), (hot, "hot", "warn")),
+    )
+    right = [
+        Piece(f"{MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(counted, 1) if number
+    ]
+    if choices.paused:
+        right.append(Piece("PAUSED", 1, "chosen"))
+    order = "worst first" if choices.node_order == "state" else f"by {choices.node_order}"
+    right.append(Piece(order + (", turned round" if choices.node_reverse else ""), 7, "dim"))
+    return pieces(left, right, width, style)
+
+
+def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Tell all that a node said of itself."""
+    pages = Pages(width, style)
+    if answer is None:
+        pages.title("no node", "escape leaves")
+        return pages.lines
+    pages.title(answer.name, "escape leaves")
+    pages.text(node_note(answer) or "nothing is wrong with it", role_of(answer.state))
+    summary = answer.summary
+    if summary is None:
+        return pages.lines
+    pages.pair("calls itself", printable(summary.hostname))
+    pages.pair("accelmetrics", printable(summary.version))
+    if summary.power_watts is not None:
+        pages.pair("power", power_words(summary.power_watts, summary.power_limit_watts))
+    pages.title(f"devices {len(summary.devices)}")
+    for device in sorted(summary.devices, key=lambda one: STATES.index(one.state)):
+        busy = "-" if device.utilization is None else f"{device.utilization:.0f}%"
+        line = Line(style, width).add("", width=1).add(MARKS[device.state] or " ", role_of(device.state), 1)
+        line.add(printable(device.key), role_of(device.state), 12).add(busy, width=UTIL, right=True)
+        pages.lines.append(line.add("  ").add(printable(device.note), role_of(device.state)).parts())
+    return pages.lines
+
+
+class _NodeTable:
+    """The table of nodes: as many numbers as there is room for.
+
+    Args:
+        answers: The nodes.
+        width: Columns there are.
+        style: What the terminal can show.
+    """
+
+    def __init__(self, answers: Sequence[NodeAnswer], width: int, style: ScreenStyle) -> None:
+        self._width, self._style = width, style
+        self._name = min(MOST_NAME, max(4, width // 3), max(4, *(cells(style.text(short_name(answer.name, width))) for answer in answers)))
+        most = max((len(answer.summary.devices) for answer in answers if answer.summary is not None), default=0)
+        longest = max(cells(style.text(node_note(answer))) for answer in answers)
+        room = width - 2 - self._name - 1 - max(LEAST_NOTE, min(longest, width // 3))
+        self._numbers = most * CELL <= room
+        self._devices = most * CELL if self._numbers else most if 0 < most <= room - UTIL - 1 else 0
+        room -= self._devices
+        self._util = UTIL + 1 if room >= UTIL + 1 or not self._devices else 0
+        room -= self._util
+        self._power = (
+            POWER + 2
+            if room >= POWER + 2 and any(one.summary is not None and one.summary.power_watts is not None for one in answers)
+            else 0
+        )
+
+    def heading(self, told: str) -> Drawn:
+        """Draw the names of the columns, and which nodes are seen."""
+        line = Line(self._style, self._width).add("", width=2).add("NODE", "head", self._name).add(" ")
+        if self._numbers:
+            for number in range(self._devices // CELL):
+                line.add(str(number), "dim", CELL, right=True)
+        else:
+            line.add("DEVICES" if self._devices >= len("DEVICES") else "", "head", self._devices)
+        line.add("UTIL" if self._util else "", "head", self._util, right=True)
+        line.add("kW" if self._power else "", "head", self._power, right=True)
+        return line.add("  ").add(f"WORST {told}".rstrip(), "head").parts()
+
+    def row(self, answer: NodeAnswer, chosen: bool) -> Drawn:
+        """Draw a node."""
+        role, summary = role_of(answer.state), answer.summary
+        line = Line(self._style, self._width).add(">" if chosen else " ", "head").add(MARKS[answer.state] or " ", role)
+        line.add(short_name(printable(answer.name), self._width), role, self._name).add(" ")
+        if summary is None:
+            return line.add(node_note(answer), role).parts(chosen)
+        self._drawn_devices(line, summary)
+        if self._util:
+            line.add("-" if summary.utilization is None else f"{summary.utilization:.0f}%", "plain", self._util, right=True)
+        if self._power:
+            watts, limit = summary.power_watts, summary.power_limit_watts
+            words = "-" if watts is None else f"{watts / 1000:.1f}" + (f"/{limit / 1000:.1f}" if limit else "")
+            line.add(words, "plain", self._power, right=True)
+        return line.add("  ").add(node_note(answer), role).parts(chosen)
+
+    def _drawn_devices(self, line: Line, summary: NodeSummary) -> None:
+        start = line.left
+        for device in summary.devices if self._devices else ():
+            if self._numbers:
+                busy = "-" if device.utilization is None else f"{device.utilization:.0f}"
+                line.add(MARKS[device.state] + busy if device.state in ("warn", "bad") else busy, role_of(device.state), CELL, right=True)
+            else:
+                line.add(self._block(device), role_of(device.state))
+        line.add("", width=self._devices - (start - line.left))
+
+    def _block(self, device: DeviceSummary) -> str:
+        """Return a device in one letter: the mark of its state, or how busy it is."""
+        if device.state != "ok" or device.utilization is None:
+            return MARKS[device.state] or "-"
+        return block(device.utilization, 100.0, level_marks(self._style))
