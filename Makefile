@@ -10,7 +10,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 PACKAGING := pyproject.toml accelmetrics/_version.py
 # Folders of tests, each with the frameworks of its requirements in an environment of its own.
-FRAMEWORKS := torch ray deploy
+FRAMEWORKS := torch ray deploy nvml
 ENVIRONMENTS := .cache/frameworks
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

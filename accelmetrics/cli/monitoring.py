@@ -10,8 +10,10 @@ import os
 import signal
 import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,9 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Why a file cannot be made now, and may be later."""
 DATA = "accelmetrics_data"
 """The attribute of a log record that holds what programs find beside a message."""
+
+KEPT_MESSAGES = 100
+"""Messages that wait for a terminal at most."""
 
 log = logging.getLogger("accelmetrics")
 
@@ -338,6 +343,29 @@ def set_up(form: str, labels: Mapping[str, str]) -> None:
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO if form == "json" else logging.WARNING)
     log.propagate = False
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Keep messages until the block ends, where they would be written to a terminal: another program draws on that. The oldest go."""
+    drawn_on = [handler for handler in log.handlers if isinstance(handler, logging.StreamHandler) and handler.stream.isatty()]
+    held: deque[tuple[logging.Handler, logging.LogRecord]] = deque(maxlen=KEPT_MESSAGES)
+
+    def hold(handler: logging.Handler, record: logging.LogRecord) -> bool:
+        held.append((handler, record))
+        return False
+
+    filters = [(handler, partial(hold, handler)) for handler in drawn_on]
+    for handler, keeping in filters:
+        handler.addFilter(keeping)
+    try:
+        yield
+    finally:
+        for handler, keeping in filters:
+            handler.removeFilter(keeping)
+        while held:  # another thread may be adding its last one
+            writer, record = held.popleft()
+            writer.handle(record)
 
 
 def tell(meaning: str, line: str = "", *, error: bool = False, data: Mapping[str, Any] | None = None) -> None:

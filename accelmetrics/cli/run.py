@@ -11,15 +11,15 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
-from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_losses, tell_sources
+from accelmetrics.cli.monitoring import checked, exporters, held_back, monitor, tell, tell_losses, tell_sources
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
@@ -29,6 +29,9 @@ from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import cells, clipped
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
+
+if TYPE_CHECKING:
+    from accelmetrics.integrations.compat.feed import NvmlFeed
 from accelmetrics.views.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 
 STOP_SECONDS = 0.85
@@ -40,6 +43,7 @@ BETWEEN, APART = " │ ", "   "
 TURN = 3.0
 """Seconds for which devices are shown on the live line, where there are more than fit."""
 NO_VARIABLES: Mapping[str, str] = {}
+NOTHING_TO_SHOW = "no device was found to show (`accelmetrics doctor` says why)"
 NOT_ATTACHED = (
     "nothing that ran has loaded a Python binding of NVML, so nothing was shown to it: compiled programs, those that call nvidia-smi and "
     "Python with -E or -I are not reached (docs/other-monitors.md)"
@@ -88,29 +92,36 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         raise arguments.UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
     if options.stats and (Path(options.stats).is_dir() or not Path(options.stats).absolute().parent.is_dir()):
         raise arguments.UsageError(f"--stats {options.stats}: name a file in a directory that is there")
-    with Signals() as signals, checked(options):  # what cannot be used is told before anything is started
+    with Signals() as signals, checked(options), _nvml_feed(options) as feed:  # what cannot be used is told before anything is started
         chosen = exporters(options, out)
         while (early := signals.next()) is not None:
             if early.number in ENDING:
                 return KILLED + early.number
-        if options.as_nvml is None:
+        if feed is None:
             return _run(options, command, signals, chosen, out)
-        return _run_as_nvml(options, command, signals, chosen, out)
+        with held_back():
+            status = _run(options, feed.reached(command), signals, [*chosen, feed], out, feed.environment)
+        if not feed.attached:
+            tell(NOT_ATTACHED, f"accelmetrics run: {NOT_ATTACHED}")
+        return status
 
 
-def _run_as_nvml(options: argparse.Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
-    """Run a command that is given the readings through NVIDIA's binding; return its exit status."""
-    from accelmetrics.integrations.compat.feed import NvmlFeed, heeding_the_environment
+@contextmanager
+def _nvml_feed(options: argparse.Namespace) -> Iterator[NvmlFeed | None]:
+    """Yield the readings of a program that knows NVIDIA's binding alone, which begin with one of now; None where no such program is run."""
+    if options.as_nvml is None:
+        yield None
+        return
+    from accelmetrics.integrations.compat.feed import NvmlFeed
     from accelmetrics.sampling.sampler import Sampler
 
+    options.quiet = True
     with Sampler(**arguments.reading(options)) as sampler:
         feed = NvmlFeed(sampler.sample(), options.interval, everything=options.as_nvml == "all")
-        options.quiet = True
+        if not feed.devices:
+            tell(NOTHING_TO_SHOW, f"accelmetrics run: {NOTHING_TO_SHOW}")
         try:
-            status = _run(options, heeding_the_environment(command), signals, [*chosen, feed], out, feed.environment)
-            if not feed.attached:
-                tell(NOT_ATTACHED, f"accelmetrics run: {NOT_ATTACHED}")
-            return status
+            yield feed
         finally:
             feed.remove()
 

@@ -42,6 +42,7 @@ class NvmlFeed:
 
     Attributes:
         folder: Where the readings lie. It is removed by ``remove``.
+        devices: How many the program is shown at first.
 
     Raises:
         InvalidOptionError: There are NVIDIA devices, and the program is to see the others alone.
@@ -55,6 +56,7 @@ class NvmlFeed:
         if own and not everything:
             words = f"--as-nvml: this machine has NVIDIA devices ({', '.join(own)}), which the program would no longer see"
             raise InvalidOptionError(f"{words}: --as-nvml=all gives it those first and the others after them")
+        self.devices = len(devices(first, everything))
         self._everything = everything
         self._valid = max(VALID_SECONDS, 2 * interval + 1)
         self._energy: dict[str, DeviceEnergy] = {}
@@ -68,6 +70,13 @@ class NvmlFeed:
         """The variables that the program is started with."""
         path = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"PYTHONPATH": os.pathsep.join(path), "ACCELMETRICS_AS_NVML": str(self.folder)}
+
+    def reached(self, command: Sequence[str]) -> list[str]:
+        """Return a command as it has to be started to be reached.
+
+        Installers such as pipx write ``-E`` into the first line of scripts. What else the options there say stays as it is.
+        """
+        return _without_isolation(command)
 
     @property
     def attached(self) -> bool:
@@ -122,11 +131,8 @@ class NvmlFeed:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def heeding_the_environment(command: Sequence[str]) -> list[str]:
-    """Return a command that starts the same Python script without options that have its interpreter pass over ``PYTHONPATH``.
-
-    Installers such as pipx write ``-E`` into the first line of scripts. What else the options say stays as it is.
-    """
+def _without_isolation(command: Sequence[str]) -> list[str]:
+    """Return a command that starts the same Python script without options that have its interpreter pass over ``PYTHONPATH``."""
     path = shutil.which(command[0])
     try:
         with open(path or "", "rb") as file:  # noqa: PTH123 - a path, or none

@@ -8,11 +8,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import textwrap
 import zipapp
 from pathlib import Path
 
 import pytest
 
+from tests.cli.shell import environment
+from tests.cli.terminals import Terminal
 from tests.simulators.amdgpu import Tree
 from tests.support.as_nvml import AS_NVML, RELEASES, release, through, told, two_mi210
 
@@ -107,6 +110,11 @@ def test_options_of_the_interpreter(tree: Tree, options: tuple[str, ...]) -> Non
     if "-P" in options and sys.version_info < (3, 11):
         pytest.skip("platform: Python 3.10 knows no -P")
     assert told(ONE, tree=tree, options=options) == 2
+
+
+def test_a_safe_path(tree: Tree) -> None:
+    """By its variable."""
+    assert told(ONE, tree=tree, PYTHONSAFEPATH="1") == 2
 
 
 def test_a_shell_a_zip_file_and_a_module_beside_the_script(tree: Tree, tmp_path: Path) -> None:
@@ -209,6 +217,26 @@ def test_a_program_without_the_binding_is_given_ours(tree: Tree) -> None:
     assert told(program, tree=tree) == [2, pynvml.__file__]
 
 
+@pytest.mark.parametrize("package", ["dask_cuda", "ray", "sglang", "vllm"])
+def test_what_places_work_counts_no_device(tree: Tree, tmp_path: Path, package: str) -> None:
+    """Where it has no copy of the binding, and uses the program's: it is told that there is no driver."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "platforms.py").write_text(
+        "import pynvml\ndef count(function, *arguments):\n"
+        "    try:\n        return getattr(pynvml, function)(*arguments)\n"
+        "    except pynvml.NVMLError as error:\n        return [error.value]\n"
+    )
+    program = f"""
+    import json, pynvml
+    from {package}.platforms import count
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    theirs = [count("nvmlInit"), count("nvmlDeviceGetCount"), count("nvmlDeviceGetPowerUsage", handle)]
+    print(json.dumps([pynvml.nvmlDeviceGetCount(), *theirs]))
+    """
+    assert told(program, tree=tree, PYTHONPATH=f"{tmp_path}:{HERE}") == [2, [9], [9], 212_000]
+
+
 @pytest.mark.parametrize("module", ["ray._private.thirdparty.pynvml", "vllm.third_party.pynvml"])
 def test_copies_that_schedule_are_left_alone(tree: Tree, tmp_path: Path, module: str) -> None:
     """Ray's and vLLM's decide where work runs: they find no library, as before."""
@@ -274,6 +302,71 @@ def test_the_folder_is_this_users_and_goes_with_the_program(tree: Tree) -> None:
     folder, mode, names = told(program, tree=tree)
     assert (mode, names) == (0o700, ["reading.json"])
     assert not Path(folder).exists()
+
+
+def test_a_machine_without_devices(tmp_path: Path) -> None:
+    """Is one without a driver, and that is said."""
+    program = "import pynvml\ntry: pynvml.nvmlInit()\nexcept pynvml.NVMLError as error: print(error.value)"
+    done = through(sys.executable, "-c", program, tree=Tree(tmp_path))
+    assert (done.stdout, done.stderr) == ("9\n", "accelmetrics run: no device was found to show (`accelmetrics doctor` says why)\n")
+
+
+def test_what_reads_amds_devices_itself_is_told_of(tree: Tree, tmp_path: Path) -> None:
+    """It would have each of them twice."""
+    home = tmp_path / "codecarbon" / "core"
+    home.mkdir(parents=True)
+    for available, lines in ((True, 1), (False, 0)):
+        (home / "gpu_amd.py").write_text(f"AMDSMI_AVAILABLE = {available}\n")
+        done = through(sys.executable, "-B", "-c", "import codecarbon.core.gpu_amd, pynvml", tree=tree, PYTHONPATH=f"{tmp_path}:{HERE}")
+        assert done.stderr.count("codecarbon reads AMD's devices itself, and would count each of them twice") == lines, done.stderr
+        assert len(done.stderr.splitlines()) == lines
+
+
+def test_a_device_is_lost_while_a_program_reads_it(tree: Tree) -> None:
+    """It is told so, of that device alone."""
+    program = f"""
+    import json, shutil, time, pynvml
+    pynvml.nvmlInit()
+    lost, other = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in (0, 1)]
+    before = pynvml.nvmlDeviceGetPowerUsage(lost)
+    shutil.rmtree({str(tree.root)!r} + "/sys/bus/pci/devices/0000:43:00.0")
+    while True:
+        try:
+            pynvml.nvmlDeviceGetPowerUsage(lost)
+            time.sleep(0.01)
+        except pynvml.NVMLError_GpuIsLost:
+            break
+    print(json.dumps([before, pynvml.nvmlDeviceGetPowerUsage(other), pynvml.nvmlDeviceGetCount(), pynvml.nvmlDeviceGetName(lost)]))
+    """
+    done = through(sys.executable, "-c", textwrap.dedent(program), tree=tree, start=[*AS_NVML[:-1], "--interval", "0.05", "--"])
+    assert json.loads(done.stdout) == [212_000, 43_000, 2, "AMD Instinct MI210"], done.stderr
+
+
+def test_messages_wait_for_the_terminal(tree: Tree) -> None:
+    """What the monitor has to say would be written over the program's picture."""
+    program = f"""
+    import shutil, sys, time, pynvml
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    for address in ("0000:43:00.0", "0000:83:00.0"):
+        shutil.rmtree({str(tree.root)!r} + "/sys/bus/pci/devices/" + address)
+    while True:
+        try:
+            pynvml.nvmlDeviceGetPowerUsage(handle)
+            time.sleep(0.01)
+        except pynvml.NVMLError:
+            break
+    input("what is the last word? ")
+    """
+    command = [*AS_NVML[:-1], "--interval", "0.05", "--", sys.executable, "-c", textwrap.dedent(program)]
+    with Terminal(command, environment(ACCELMETRICS_SYSROOT=str(tree.root)), rows=12, columns=160) as terminal:
+        terminal.until("what is the last word")
+        terminal.type("none\n")
+        assert terminal.end() == 0
+        first, *said = [line for line in terminal.everything if line]
+    assert first == "what is the last word? none"
+    assert said
+    assert said[0].startswith("accelmetrics: source amd:")
 
 
 def test_the_option_needs_no_dashes_in_front_of_it() -> None:

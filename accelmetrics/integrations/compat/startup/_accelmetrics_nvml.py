@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import re
+import sys
 import time
 from typing import Any
 
@@ -33,6 +34,10 @@ UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 """What a field's value is."""
 ASCII = 1
 """The kind of UUID that is a text."""
+COUNTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlDeviceGetCount")
+SCHEDULERS = ("dask_cuda", "ray", "sglang", "vllm")
+"""Packages that place work on the devices that they count. Most releases have a binding of their own, which is left alone; others use the
+program's, and are told that there is no driver: CUDA has none of these devices."""
 VERSION = re.compile(r"_v\d+$")
 PCI = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]+):([0-9a-f]+)(?:\.([0-9a-f]))?$", re.IGNORECASE)
 
@@ -350,15 +355,16 @@ class NvmlStandIn:
     """What a binding takes for the loaded library.
 
     Args:
-        error: The binding's exception, made from a return code; None where codes are returned.
+        binding: The module; None where no binding stands in between, and codes are returned.
         folder: Where the readings lie.
     """
 
     accelmetrics_stand_in = True
     """Tells it from the library to accelmetrics itself, which has nothing to read here."""
 
-    def __init__(self, error: Any, folder: str) -> None:
-        self._error = error
+    def __init__(self, binding: Any, folder: str) -> None:
+        self._error = getattr(binding, "NVMLError", None)
+        self._names = getattr(binding, "__dict__", None)
         self._functions = Functions(Readings(folder))
 
     def __getattr__(self, name: str) -> Any:
@@ -371,6 +377,8 @@ class NvmlStandIn:
 
         def function(*arguments: Any) -> int:
             try:
+                if plain in COUNTING and self._asked_by_scheduler():
+                    raise RefusedError(DRIVER_NOT_LOADED)
                 if own is None:
                     self._functions.other(plain, arguments)
                 else:
@@ -384,6 +392,13 @@ class NvmlStandIn:
         function.__name__ = name
         return function
 
+    def _asked_by_scheduler(self) -> bool:
+        """Return whether what called the binding places work on devices."""
+        frame: Any = sys._getframe(2)
+        while frame is not None and frame.f_globals is self._names:
+            frame = frame.f_back
+        return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in SCHEDULERS
+
 
 def _error_string(code: Any) -> bytes:
     return WORDS.get(_value(code), "Unknown Error").encode()
@@ -393,7 +408,7 @@ def attach(module: Any, folder: str) -> None:
     """Give a binding's module the stand-in, where it would keep its library, and note that one was given."""
     for name in ("nvmlLib", "nvml_lib"):
         if hasattr(module, name):
-            setattr(module, name, NvmlStandIn(getattr(module, "NVMLError", None), folder))
+            setattr(module, name, NvmlStandIn(module, folder))
     for cache in ("_nvmlGetFunctionPointer_cache", "_func_pointer_cache"):
         getattr(module, cache, {}).clear()
     try:
