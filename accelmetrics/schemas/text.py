@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
 """Units that are written otherwise than the catalogue spells them."""
@@ -23,7 +24,14 @@ def cells(text: str) -> int:
     """Return the columns that a text takes: two for each wide character of East Asia, none for what is put over another one."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
+    return sum(map(_columns, text))
+
+
+@lru_cache(maxsize=4096)
+def _columns(one: str) -> int:
+    if unicodedata.combining(one) or unicodedata.category(one) in ("Mn", "Me"):
+        return 0
+    return 1 + (unicodedata.east_asian_width(one) in "WF")
 
 
 def clipped(text: str, width: int) -> str:

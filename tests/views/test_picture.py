@@ -130,6 +130,7 @@ CHOICES = {
     "details": Choices(overlay="details", device="gpu.0", overlay_top=7),
     "help": Choices(overlay="help", signals=True),
     "findings": Choices(overlay="findings"),
+    "summary": Choices(overlay="summary", summary=("gpu.0  mean 93 %  " * 20, "", "実験 " * 60), overlay_top=1),
     "dialog": Choices(dialog=Dialog("signal", ("SIGTERM to 48120", "python " * 50), "y sends it"), message="実験" * 50),
     "typing": Choices(input=InputLine("filter", "user=ann " * 30, 200, "there is no such field"), device_filter="util>50"),
     "empty": Choices(device_filter="nothing-like-this", process_filter="nor-this"),
@@ -157,6 +158,11 @@ def test_every_picture_fits_its_terminal(name: str) -> None:
 def test_widths_are_those_that_a_terminal_has() -> None:
     for line in Watched(Node(8)).draw(size=(120, 40)).plain():
         assert cell_len(line) == 120
+
+
+@pytest.mark.parametrize(("text", "columns"), [("gpu", 3), ("実験", 4), ("e\u0301", 1), ("❤\ufe0f", 1), ("█▁x", 3)], ids=ascii)
+def test_marks_over_a_letter_take_no_column(text: str, columns: int) -> None:
+    assert cells(text) == columns
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -366,6 +372,12 @@ def test_without_colours_nothing_but_bold_and_reverse_is_written() -> None:
     assert "38;2;213;94;0" in coloured  # #D55E00
     sixteen = set(re.findall(r"\x1b\[([\d;]*)m", "".join(watched.draw().ansi(ScreenStyle("16")))))
     assert all(len(code) < 6 for code in sixteen)
+
+
+def test_a_summary_is_shown_line_by_line() -> None:
+    text = NODES["one"]().text(Choices(overlay="summary", summary=("gpu.0   mean  93 %", "gpu.1   mean   0 %")))
+    assert "gpu.0   mean  93 %" in text
+    assert "gpu.1   mean   0 %" in text
 
 
 def test_the_help_names_the_key_of_signals_only_where_they_may_be_sent() -> None:

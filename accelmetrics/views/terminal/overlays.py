@@ -180,6 +180,15 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
     return pages.lines
 
 
+def summary_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Show the lines of a summary."""
+    pages = Pages(width, style)
+    pages.title("summary", "escape leaves")
+    for line in choices.summary:
+        pages.text(line, indent=0)
+    return pages.lines
+
+
 def dialog_lines(dialog: Dialog, width: int, style: ScreenStyle) -> list[Drawn]:
     """Ask before something is done."""
     pages = Pages(width, style)

@@ -24,7 +24,7 @@ from accelmetrics.views.terminal.device_rows import (
 )
 from accelmetrics.views.terminal.frame import foot, head, host_line
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, rule, top_of
-from accelmetrics.views.terminal.overlays import detail_lines, dialog_lines, finding_line, finding_lines, help_lines
+from accelmetrics.views.terminal.overlays import detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
 from accelmetrics.views.terminal.process_rows import ProcessTable, process_title, shown_processes
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, ansi, beside
 from accelmetrics.views.trails import Trails, metric_row
@@ -179,6 +179,8 @@ class _Body:
             lines = help_lines(choices, width, style)
         elif choices.overlay == "findings":
             lines = finding_lines(view, width, style)
+        elif choices.overlay == "summary":
+            lines = summary_lines(choices, width, style)
         else:
             row = next((row for row in self._rows if row_name(row) == choices.device), next(iter(self._rows), None))
             lines = [rule("no device", "escape leaves", width, style)] if row is None else detail_lines(view, row, width, style)
