@@ -23,6 +23,10 @@ POINTS = 600
 """Of a column at most: above that each two are the least and the greatest value of a stretch of time."""
 RECENT = 60
 """Readings for which a client gets what it lacks; one that lacks more gets everything."""
+KEPT = 10
+"""Readings for which everything is given as it was put together once: a client asks next for what has come since."""
+CHOICES = 16
+"""Of metrics for which that is kept."""
 DIGITS = 3
 """Behind the decimal point: more is not seen in a graph."""
 
@@ -44,6 +48,7 @@ class PageHistory:
         self._lock = Lock()
         self._rows = History(READINGS)
         self._recent: deque[tuple[int, HistoryRow]] = deque(maxlen=RECENT + 1)
+        self._whole: dict[frozenset[str], dict[str, Any]] = {}
         self._shape: tuple[object, tuple[str, ...]] = (None, ())
         self._names: tuple[str, ...] = ()
         self._keys: tuple[str, ...] = ()
@@ -57,11 +62,12 @@ class PageHistory:
             self._names, self._keys = tuple(found), tuple(found.values())
         seconds = snapshot.time_ns / 1e9
         values = snapshot.metrics
-        row = HistoryRow(self._names, array("d", [values[key] for key in self._keys]), seconds, seconds, True)
+        row = HistoryRow(self._names, array("d", list(map(values.__getitem__, self._keys))), seconds, seconds, True)
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
                 self._rows.clear()
                 self._recent.clear()
+                self._whole.clear()
             self._rows.add(row)
             self._recent.append((sequence, row))
 
@@ -73,26 +79,37 @@ class PageHistory:
             metrics: Of these.
 
         Returns:
-            ``sequence``: the number of the newest reading. ``complete``: whether this is everything. ``times``: seconds since 1970.
+            ``sequence``: the number of the newest reading in it. ``complete``: whether this is everything. ``times``: seconds since 1970.
             ``series``: by device and metric a value for each of the times, None where there was none.
         """
+        chosen = frozenset(metrics)
 
         def wanted(name: str) -> bool:
-            return name.partition(" ")[2] in metrics
+            return name.partition(" ")[2] in chosen
 
         with self._lock:
             recent = self._recent.copy()
-            rows = None if any(number == since for number, _ in recent) else self._rows.to_dict(wanted)
-        sequence = recent[-1][0] if recent else 0
-        if rows is None:
-            times, columns = self._after(since, recent, wanted)
-        else:
-            times, columns = self._everything(rows)
+            partly = any(number == since for number, _ in recent)
+            known = None if partly else self._whole.get(chosen)
+            if known is not None and any(number == known["sequence"] for number, _ in list(recent)[-KEPT:]):
+                return known
+            rows = {} if partly else self._rows.to_dict(wanted)
+        times, columns = self._after(since, recent, wanted) if partly else self._everything(rows)
         series: dict[str, dict[str, Column]] = {}
         for name, column in columns.items():
             device, _, metric = name.partition(" ")
             series.setdefault(device, {})[metric] = [None if value is None else round(value, DIGITS) for value in column]
-        return {"sequence": sequence, "complete": rows is not None, "times": [round(at, 3) for at in times], "series": series}
+        found = {
+            "sequence": recent[-1][0] if recent else 0,
+            "complete": not partly,
+            "times": [round(at, 3) for at in times],
+            "series": series,
+        }
+        if not partly:
+            if len(self._whole) >= CHOICES:
+                self._whole.clear()
+            self._whole[chosen] = found
+        return found
 
     def _after(
         self, since: int, recent: Sequence[tuple[int, HistoryRow]], wanted: Callable[[str], bool]
