@@ -379,3 +379,48 @@ def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[st
     assert (done.returncode, done.stdout) == (status, "")
     assert words.format(**known) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_table_by_epoch_with_cost_and_carbon(tmp_path: Path) -> None:
+    """In every form; what was not given is not there."""
+    steps = {second: (Step(int((START + second) * 1e9), second, {"epoch": second // 10, "tokens": 10}),) for second in range(20)}
+    records = [record(second, {"gpu.0.powerWatts": 100.0}, gpus=1, steps=steps[second]) for second in range(20)]
+    path = write(tmp_path / "run.jsonl", records)
+    lines = report(path, "--by", "epoch", "--price", "0.36 EUR", "--carbon", "360").splitlines()
+    assert "energy of 1 device: 1900 J, 0.00 EUR at 0.36 EUR per kWh" in lines
+    assert "energy of 1 device: 1900 J, 0.19 g CO2e at 360 g per kWh" in lines
+    assert [line.split() for line in lines[-3:]] == [
+        ["seconds", "power", "mean", "energy", "steps", "tokens/s", "tokens/J", "EUR", "g", "CO2e"],
+        ["epoch", "0", "9.0", "100.0", "W", "900", "J", "10", "11.1", "0.111", "9e-05", "0.09"],
+        ["epoch", "1", "10.0", "100.0", "W", "1000", "J", "10", "10.0", "0.1", "0.0001", "0.1"],
+    ]
+    assert "## By epoch" in report(path, "--by", "epoch", "--format", "markdown")
+    found = json.loads(report(path, "--by", "epoch", "--price", "0.36", "--format", "json"))
+    assert [(one["name"], one["energy_joules"]) for one in found["periods"]] == [("epoch 0", 900.0), ("epoch 1", 1000.0)]
+    assert (found["energy"]["cost"], found["energy"]["carbon_grams"]) == (pytest.approx(0.00019), None)
+    assert "periods" not in summary(path) and summary(path)["energy"]["cost"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--by", "epcoh"], "Did you mean 'epoch'?"),
+        (["--price", "much"], "'much' is no price of a kilowatt-hour: write 0.30 or 0.30EUR"),
+        (["--carbon", "-1"], "'-1' is no number of grams"),
+        (["--compare", "{other}", "--by", "epoch"], "--compare excludes --shape and --by"),
+    ],
+)
+def test_options_that_cannot_be_used(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """One line says why."""
+    step = Step(START * 10**9, 1, {"epoch": 1})
+    path = write(tmp_path / "run.jsonl", [record(0, {"gpu.0.gpu": 1}, steps=(step,)), record(1, {"gpu.0.gpu": 1})])
+    done = call("report", path, *(argument.format(other=path) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "") and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_steps_that_came_after_the_last_reading_count(tmp_path: Path) -> None:
+    """A monitor that stops writes them with that reading once more; that is no reading that is there twice."""
+    steps = [Step(int((START + second) * 1e9), second, {"step_seconds": 1.0}) for second in (1, 2, 3)]
+    records = [record(0, {}), record(2, {}, steps=tuple(steps[:2])), record(2, {}, steps=tuple(steps[2:]))]
+    found = summary(write(tmp_path / "run.jsonl", records))
+    assert (found["readings"], found["repeated"], found["step_times"][0]["count"]) == (2, 0, 3)

@@ -43,6 +43,7 @@ class Wanted(NamedTuple):
         price: What a kilowatt-hour costs.
         carbon: Grams of CO2 equivalent that the making of a kilowatt-hour gives off.
         by: A number that the program logged, or the name of windows, for a table with a row each; empty for none.
+        compared: Whether it will be compared with another one: distributions begin with the first step.
     """
 
     metrics: MetricSelection = MetricSelection(ALL)
@@ -50,6 +51,7 @@ class Wanted(NamedTuple):
     price: Price | None = None
     carbon: float | None = None
     by: str = ""
+    compared: bool = False
 
 
 def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | None:  # noqa: B008  # a constant
@@ -89,7 +91,9 @@ class _Making:
         if not self._wanted.metrics.everything:
             record = record._replace(snapshot=self._wanted.metrics.select(record.snapshot))
         process = stream_of(record)
-        stream = self.streams.get(process) or self.streams.setdefault(process, RecordStream(record, self._wanted.series, self._wanted.by))
+        stream = self.streams.get(process) or self.streams.setdefault(
+            process, RecordStream(record, self._wanted.series, self._wanted.by, self._wanted.compared)
+        )
         steps = record.steps
         if not stream.add(record):  # twice; but the end of a run tells steps that came after its last reading with that one again
             known = {**self._heard_steps.get(process, {}), **self._own_steps.get(process, {})}
@@ -128,6 +132,11 @@ class _Making:
         warnings = (f"{repeated} readings are there twice, by their time: each is counted once",) if repeated else ()
         energy = self._energy(document, devices, parts)
         rows = self._periods(streams, devices) if self._wanted.by else ()
+        document["energy"] = {**energy._asdict(), "price": energy.price and energy.price._asdict()}
+        document["step_times"] = [{"stream": part.label, **times._asdict()} for part in parts for times in part.step_times]
+        if self._wanted.by:
+            document["by"] = self._wanted.by
+            document["periods"] = [row._asdict() for row in rows]
         return RunReport(document, tuple(parts), devices, energy, rows, (), warnings, __version__, REDUCTION)
 
     def _periods(self, streams: list[RecordStream], devices: tuple[DeviceFacts, ...]) -> tuple[Period, ...]:
@@ -226,6 +235,7 @@ def _stream_report(stream: RecordStream, streams: list[RecordStream], steps: Map
         missing=tuple(stream.missing(labels)),
         summary=stream.aggregator.summary(),
         energy=stream.aggregator.energy_joules(),
+        distributions=stream.distributions(),
         sources=stream.sources,
     )
 

@@ -300,6 +300,8 @@ class StreamReport(NamedTuple):
         missing: What was not read, and why.
         summary: By key, statistics of every metric.
         energy: By key of the device, what it used.
+        distributions: By measure, the readings of all its devices together: each value, rising, with how often it was read. Where reports
+            are to be compared, those from the first step on.
         sources: By source, where numbers come from, in its own words (``libnvidia-ml.so.1 …``).
     """
 
@@ -328,6 +330,7 @@ class StreamReport(NamedTuple):
     missing: tuple[Missing, ...]
     summary: Mapping[str, Summary]
     energy: Mapping[str, Energy]
+    distributions: Mapping[str, Sequence[tuple[float, int]]]
     sources: Mapping[str, str]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from array import array
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from math import isfinite
+from math import inf, isfinite
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
-from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT
+from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
 from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Detail, Event, Missing, Plain, ReducedSeries, Stretch, Strip
 from accelmetrics.views.report.series import SeriesReducer
@@ -100,12 +100,13 @@ class RecordStream:
         record: Its first record.
         series: Metrics that are reduced to series; None where none are wanted.
         by: What there is to be a table by; empty for none.
+        trained: Whether distributions are to be of the time from the first step on.
 
     Attributes:
         table: That table.
     """
 
-    def __init__(self, record: Record, series: MetricSelection | None = None, by: str = "") -> None:
+    def __init__(self, record: Record, series: MetricSelection | None = None, by: str = "", trained: bool = False) -> None:
         self.host, self.run_id, self.rank = stream_of(record)
         self.labels = record.labels
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
@@ -120,6 +121,8 @@ class RecordStream:
         self.reducer = SeriesReducer()
         self.events: list[Event] = []
         self.table = PeriodTable(by) if by else None
+        self._trained = WindowAggregator(self.begin, across=False) if trained else None
+        self._first_step = inf
         self._wanted = series
         self._windows: dict[tuple[str, int], WindowSpan] = {}  # that ended, by name and end
         self._open_windows: dict[str, WindowSpan] = {}
@@ -153,6 +156,8 @@ class RecordStream:
         snapshot = record.snapshot
         time_ns = snapshot.time_ns
         self._note_windows(record.windows)
+        if record.steps:
+            self._first_step = min(self._first_step, record.steps[0].time_ns / 1e9)
         if time_ns == self._newest:
             return False
         if self._newest is not None and time_ns > self._newest:
@@ -228,6 +233,20 @@ class RecordStream:
                 if seconds and reason not in NOT_THROTTLING:
                     share = _with_gaps(self.reducer.points(key).mean, gaps)
                     yield Strip(labels.get(parts.device, parts.device), reason, share, seconds)
+
+    def distributions(self) -> dict[str, list[tuple[float, int]]]:
+        """Return, by measure, the values that its devices gave, with how often."""
+        trained = self._trained is not None and self._trained.readings > 0
+        metrics = self._trained.metrics if trained and self._trained is not None else self.aggregator.metrics
+        found = {}
+        for measure, names in MEASURES.items():
+            counts: Counter[float] = Counter()
+            for key in self.places:
+                if (held := first(metrics, key, names)) is not None:
+                    counts.update(dict(held.cells()))
+            if counts:
+                found[measure] = sorted(counts.items())
+        return found
 
     def times(self) -> list[float]:
         """Return when each bucket begins, and one in each gap."""
@@ -305,6 +324,11 @@ class RecordStream:
 
     def _fold(self) -> None:
         self.aggregator.fold(self._block)
+        if self._trained is not None:
+            rows = [row for row in self._block if row.time >= self._first_step]
+            if rows and not self._trained.readings:
+                self._trained = WindowAggregator(rows[0].at, across=False)
+            self._trained.fold(rows)
         if self._wanted is not None:
             begin = 0
             for end in range(1, len(self._block) + 1):

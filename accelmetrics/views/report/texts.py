@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from accelmetrics.monitor.steps import WORK
 from accelmetrics.schemas.text import aligned, printable
-from accelmetrics.views.report.run_report import Plain
+from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
+from accelmetrics.views.report.run_report import Plain, RunReport
 from accelmetrics.views.summaries import COLUMNS, GIB, NONE, cell_text, energy_text, host_table
+
+TITLES = {
+    "utilization_percent": ("utilisation", "%", 1.0),
+    "memory_percent": ("memory", "%", 1.0),
+    "memory_used_bytes": ("memory", "GiB", GIB),
+    "power_watts": ("power", "W", 1.0),
+    "temperature_celsius": ("temperature", "°C", 1.0),
+    STEP_TIME: ("step", "s", 1.0),
+    ENERGY: ("energy of a step", "J", 1.0),
+    THROUGHPUT: ("tokens", "/s", 1.0),
+    EFFICIENCY: ("tokens", "/J", 1.0),
+}
+"""What is compared in words, its unit in texts, and what is one of that."""
 
 
 def _hosts(report: Plain) -> str:
@@ -34,7 +49,11 @@ def text(report: Plain) -> str:
     for key, device in devices.items():
         lines += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
     lines += _findings(report)
+    lines += [_step_time(times) for times in report["step_times"]]
     lines += [_work(name, work) for name, work in report["work"].items()]
+    lines += energy_lines(report["energy"])
+    if "periods" in report:
+        lines += ["", *aligned(_period_rows(report), "  ", numeric=True)]
     return "\n".join([*lines, *([] if devices else host_table(report["host"], ("mean", "max", "p95")))]) + "\n"
 
 
@@ -74,8 +93,14 @@ def markdown(report: Plain) -> str:
             parts.append(f"| {title} | {' | '.join(cell_text(device[name], part, '', scale) for device in devices)} | {mean} |")
     if found := _findings(report):
         parts += ["", "## Findings", "", *(f"- {line}" for line in found)]
+    if report["step_times"]:
+        parts += ["", "## Steps", "", *(f"- {_step_time(times)}" for times in report["step_times"])]
     if report["work"]:
         parts += ["", "## Power efficiency", "", *(f"- {_work(name, work)}" for name, work in report["work"].items())]
+    if found := energy_lines(report["energy"]):
+        parts += ["", "## Energy", "", *(f"- {line}" for line in found)]
+    if "periods" in report:
+        parts += ["", f"## By {report['by']}", "", *_markdown_table(_period_rows(report))]
     return "\n".join(parts) + "\n"
 
 
@@ -104,3 +129,105 @@ def _work(name: str, work: Mapping[str, float | None]) -> str:
 
 def _moment(timestamp: str) -> str:
     return timestamp[:19] + "Z"
+
+
+def _step_time(times: Plain) -> str:
+    """Return how long the steps of a process took."""
+    about = " ".join(filter(None, (times["stream"], times["source"])))
+    quantiles = ", ".join(f"{words} {times[name]:.4g} s" for words, name in (("median", "p50"), ("p95", "p95"), ("max", "max")))
+    return f"steps{f' of {about}' if about else ''}: {times['count']}, {times['mean']:.4g} s each ({quantiles})"
+
+
+def energy_lines(energy: Plain) -> list[str]:
+    """Return a line on what the energy of all devices costs, and one on its making; none of what was not asked for."""
+    found = []
+    of = f"energy of {energy['devices']} devices" if energy["devices"] != 1 else "energy of 1 device"
+    silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
+    if energy["price"] is not None:
+        currency = energy["price"]["currency"]
+        said = NONE if energy["cost"] is None else f"{energy['cost']:.2f} {currency}".rstrip()
+        found.append(
+            f"{of}: {energy_text(energy['joules'])}, {said} at {energy['price']['amount']:g} {currency} per kWh{silent}".replace("  ", " ")
+        )
+    if energy["carbon_intensity"] is not None:
+        said = NONE if energy["carbon_grams"] is None else _grams(energy["carbon_grams"])
+        found.append(f"{of}: {energy_text(energy['joules'])}, {said} CO2e at {energy['carbon_intensity']:g} g per kWh{silent}")
+    return found
+
+
+def _grams(grams: float) -> str:
+    return f"{grams:.3g} g" if grams < 1000 else f"{grams / 1000:.3g} kg"
+
+
+def _period_rows(report: Plain) -> list[tuple[str, ...]]:
+    """Return the table of epochs or windows: columns in which some row has something."""
+    rows = report["periods"]
+    currency = (report["energy"]["price"] or {}).get("currency") or "cost"
+    columns: list[tuple[str, Callable[[Plain], str | None]]] = [
+        ("times", lambda row: f"{row['times']}" if row["times"] != 1 else None),
+        ("seconds", lambda row: f"{row['seconds']:.1f}"),
+        ("util mean", lambda row: _number(row["utilization_mean"], ".1f", "%")),
+        ("max", lambda row: _number(row["utilization_max"], ".1f", "%")),
+        ("power mean", lambda row: _number(row["power_watts_mean"], ".1f", " W")),
+        ("energy", lambda row: None if row["energy_joules"] is None else energy_text(row["energy_joules"])),
+        ("steps", lambda row: f"{row['steps']}" if row["steps"] else None),
+        *((f"{kind}/s", lambda row, kind=kind: _number(row["per_second"].get(kind), ".1f")) for kind in WORK),
+        *((f"{kind}/J", lambda row, kind=kind: _number(row["per_joule"].get(kind), ".3g")) for kind in WORK),
+        (currency, lambda row: _number(row["cost"], ".4g")),
+        ("g CO2e", lambda row: _number(row["carbon_grams"], ".3g")),
+    ]
+    cells = [(heading, [cell(row) for row in rows]) for heading, cell in columns]
+    kept = [(heading, [one or NONE for one in column]) for heading, column in cells if any(column)]
+    return [("", *(heading for heading, _ in kept)), *zip((row["name"] for row in rows), *(column for _, column in kept), strict=True)]
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str | None:
+    return None if value is None else f"{value:{form}}{unit}"
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = (f"| {' | '.join(printable(cell) for cell in row)} |" for row in rows)
+    return [head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body]
+
+
+# Of two runs
+
+
+def comparison_text(found: Comparison) -> str:
+    """Return a comparison for people at a terminal."""
+    lines = [
+        f"{name}: {_hosts(one.document)}, {_moment(one.document['begin'])}, {one.document['readings']} readings"
+        for name, one in _runs(found)
+    ]
+    lines += [f"beware: {printable(warning)}" for warning in found.warnings]
+    return "\n".join([*lines, *aligned(_difference_rows(found), "  ", numeric=True)]) + "\n"
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """Return a comparison as Markdown."""
+    parts = ["# Comparison", ""]
+    parts += [
+        f"- {name}: {_hosts(one.document)}, {_moment(one.document['begin'])}, {one.document['readings']} readings"
+        for name, one in _runs(found)
+    ]
+    parts += [f"- Beware: {printable(warning)}" for warning in found.warnings]
+    return "\n".join([*parts, "", *_markdown_table(_difference_rows(found))]) + "\n"
+
+
+def _runs(found: Comparison) -> tuple[tuple[str, RunReport], ...]:
+    return ("A", found.a), ("B", found.b)
+
+
+def _difference_rows(found: Comparison) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("", "A", "B", "change", "", "±", "A p25-p75", "B p25-p75", "A p95", "B p95", "")]
+    for one in found.differences:
+        word, unit, scale = TITLES[one.name]
+        sides = (one.a, one.b)
+        means = [NONE if side is None else f"{side.mean / scale:.4g}" for side in sides]
+        spreads = [NONE if side is None else f"{side.p25 / scale:.4g}-{side.p75 / scale:.4g}" for side in sides]
+        p95 = [NONE if side is None else f"{side.p95 / scale:.4g}" for side in sides]
+        change = NONE if one.delta is None else f"{one.delta / scale:+.3g}"
+        percent = NONE if one.percent is None else f"{one.percent:+.1f}%"
+        noise = NONE if one.plus_minus is None else f"{one.plus_minus / scale:.2g}"
+        rows.append((f"{word} ({unit})", *means, change, percent, noise, *spreads, *p95, one.verdict))
+    return rows
