@@ -27,6 +27,7 @@ MEASURES: dict[str, Measure] = {
     "ranks": running.ranks,
     "steps": running.steps,
     "findings": running.findings,
+    "page": running.page,
     "exporters": running.exporters,
     "start": starting.starting,
     "memory": running.memory,

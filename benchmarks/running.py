@@ -140,6 +140,16 @@ def findings(scale: Scale) -> Iterator[Row]:
     yield Row(what, duration * 1e3, " ms", 0.3, None, f"{results[0]['rules']} rules, {results[0]['keys']:,} keys, a logged step with each")
 
 
+def page(scale: Scale) -> Iterator[Row]:
+    """What the page of ``serve --ui`` costs, without a browser and with any number of them."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        results = [run(simulator, "serving", scale.readings) for _ in range(scale.processes)]
+    reading, taking, making = (statistics.median(result[name] for result in results) for name in ("reading", "taking", "making"))
+    what = f"what `serve --ui` adds to a reading of {scale.gpus} GPUs that no browser asks for, against the reading"
+    note = f"{seconds(taking)}, {seconds(reading)} for {results[0]['keys']:,} keys; asked for, {seconds(making)} for all browsers together"
+    yield Row(what, taking / reading, "×", 0.2, None, note)
+
+
 def exporters(scale: Scale) -> Iterator[Row]:
     """What it costs to put a record into an exporter's form."""
     with NvmlSimulator(scale.gpus) as simulator:

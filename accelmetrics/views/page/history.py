@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, pairwise
 from threading import Lock
 from typing import Any
@@ -49,20 +50,24 @@ class PageHistory:
         self._rows = History(READINGS)
         self._recent: deque[tuple[int, HistoryRow]] = deque(maxlen=RECENT + 1)
         self._whole: dict[frozenset[str], dict[str, Any]] = {}
-        self._shape: tuple[object, tuple[str, ...]] = (None, ())
+        self._identities: object = None
         self._names: tuple[str, ...] = ()
         self._keys: tuple[str, ...] = ()
+        self._absent: tuple[str, ...] = ()
 
     def add(self, sequence: int, snapshot: Snapshot) -> None:
         """Remember a reading under its number, which rises."""
-        shape = snapshot.identities, tuple(snapshot.metrics)
-        if shape[0] is not self._shape[0] or shape[1] != self._shape[1]:
-            self._shape = shape
-            found = dict(_followed(snapshot))
-            self._names, self._keys = tuple(found), tuple(found.values())
+        metrics = snapshot.metrics
+        values = None
+        # A layout holds until a key of it is gone, or one that it would rather have had has come.
+        if snapshot.identities is self._identities and metrics.keys().isdisjoint(self._absent):
+            with suppress(KeyError):
+                values = list(map(metrics.__getitem__, self._keys))
+        if values is None:
+            self._lay_out(snapshot)
+            values = list(map(metrics.__getitem__, self._keys))
         seconds = snapshot.time_ns / 1e9
-        values = snapshot.metrics
-        row = HistoryRow(self._names, array("d", list(map(values.__getitem__, self._keys))), seconds, seconds, True)
+        row = HistoryRow(self._names, array("d", values), seconds, seconds, True)
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
                 self._rows.clear()
@@ -70,6 +75,20 @@ class PageHistory:
                 self._whole.clear()
             self._rows.add(row)
             self._recent.append((sequence, row))
+
+    def _lay_out(self, snapshot: Snapshot) -> None:
+        """Find the column of each device and metric: the first of the metric's keys that the device gives."""
+        found: dict[str, str] = {}
+        absent: list[str] = []
+        for slot in snapshot.identities:
+            for metric, row in DRAWN.items():
+                keys = [f"{slot.key}.{name}" for name in row.names]
+                place = next((place for place, key in enumerate(keys) if key in snapshot.metrics), None)
+                absent += keys[:place]
+                if place is not None:
+                    found[f"{slot.key} {metric}"] = keys[place]
+        self._identities = snapshot.identities
+        self._names, self._keys, self._absent = tuple(found), tuple(found.values()), tuple(absent)
 
     def columns(self, since: int, metrics: Collection[str] = FOLLOWED) -> dict[str, Any]:
         """Return what came after a reading; everything where that is not among the recent ones.
@@ -150,15 +169,6 @@ class PageHistory:
                 found.append((before + width, None))
             found.append((at, place))
         return found
-
-
-def _followed(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield the columns of a reading: device and metric, and the key that has its value."""
-    for slot in snapshot.identities:
-        for metric, row in DRAWN.items():
-            key = next((key for name in row.names if (key := f"{slot.key}.{name}") in snapshot.metrics), "")
-            if key:
-                yield f"{slot.key} {metric}", key
 
 
 def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:
