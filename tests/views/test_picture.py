@@ -237,9 +237,13 @@ def test_a_call_that_hangs_is_told_in_the_row() -> None:
 
 
 def test_the_first_line_counts_what_is_wrong() -> None:
-    first = NODES["eight-lost"]().draw(size=(120, 40)).plain()[0]
+    watched = NODES["eight-lost"]()
+    first = watched.draw(size=(120, 24)).plain()[0]
     for words in ("node7", "8 gpu", "X 2 lost", "! 1 hot", "! 2 findings", "cpu 12%", "kW"):
         assert words in first
+    high = watched.draw(size=(120, 40)).plain()
+    assert "cpu 12%" not in high[0]
+    assert re.match(r"host  cpu 12%  mem 40%", high[1])
 
 
 def test_a_source_that_does_not_answer_has_a_row_and_details() -> None:
@@ -298,7 +302,7 @@ def test_sixty_four_devices_are_a_map_with_the_worst_beside_it() -> None:
     assert drawn.across == 8
     assert "X gpu.3" in text
     assert "! gpu.2" in text
-    assert "of 64 devices, median and greatest" in text
+    assert "of 64 devices: least, median, greatest" in text
     wide = watched.draw(size=(200, 60))
     assert wide.across == 1
     assert all(f"gpu.{number} " in "\n".join(wide.plain()) for number in range(64))

@@ -106,6 +106,8 @@ def _holders(device: DeviceView) -> tuple[str, str]:
     return ", ".join(device.holders) or "-", ""
 
 
+NOTE_RANK, BAR_RANK, TRAIL_RANK, CLOCK_RANK = 3, 6, 7, 9
+"""Ranks of the note, the bar of utilisation, the history and the clock; what ranks behind those leaves room for longer notes."""
 COLUMNS: tuple[Column, ...] = (
     Column("NAME", 10, 12, _name, right=False),
     Column("UTIL", 5, 0, _utilization),
@@ -113,15 +115,14 @@ COLUMNS: tuple[Column, ...] = (
     Column("USED/GIB", 9, 5, _memory),
     Column("POWER/W", 9, 4, _power),
     Column("TEMP", 5, 1, _number("temperature_celsius", "C")),
-    Column("MHZ", 5, 9, _number("sm_clock_mhz")),
+    Column("MHZ", 5, CLOCK_RANK, _number("sm_clock_mhz")),
     Column("FAN", 4, 11, _number("fan_percent", "%")),
     Column("PCIE", 6, 13, _links),
     Column("ECC", 7, 14, _ecc),
     Column("XID", 4, 15, _number("last_xid")),
     Column("HELD BY", 12, 10, _holders, right=False),
 )
-"""In the order of the screen; where it fits, the bar of utilisation has rank 6, the note 3, the history 7."""
-NOTE_RANK, BAR_RANK, TRAIL_RANK = 3, 6, 7
+"""In the order of the screen."""
 
 Row = DeviceView | SourceRow
 """What has a row: a device, or a source that does not answer and that no device stands for."""
@@ -208,15 +209,17 @@ class DeviceTable:
         }
         wanted = sorted(
             [(column.rank, column.title, widths[column.title] + self._gap(column)) for column in COLUMNS if column.title not in absent]
-            + [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (BAR_RANK, NO_TITLE, BAR), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
+            + [
+                (NOTE_RANK, "NOTE", LEAST_NOTE + SPACE),
+                (BAR_RANK, NO_TITLE, BAR - 1 + self._space),
+                (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE),
+            ]
         )
         room = width - 2 - self._label
         taken: dict[str, int] = {}
         kept = min(note, width // 4) - LEAST_NOTE + LEAST_TRAIL  # for longer notes and a longer history
         for rank, title, columns in wanted:
-            if columns + (kept if rank > TRAIL_RANK else 0) > room:
-                if rank > TRAIL_RANK:
-                    continue
+            if columns + (kept if rank > CLOCK_RANK else 0) > room:
                 break
             taken[title] = columns
             room -= columns
@@ -282,10 +285,10 @@ class DeviceTable:
             width -= gap
             if column.title == "UTIL":
                 if value is None and NO_TITLE in taken:  # the word takes the bar's place too
-                    line.add("", width=1).add(text, role_of(device.state), BAR - 1 + gap + width)
+                    line.add("", width=self._space).add(text, role_of(device.state), BAR - 1 + gap + width)
                     continue
                 if value is not None and NO_TITLE in taken:
-                    line.add(" ").add(bar(value, BAR - 1, "#." if self._style.ascii else BAR_MARKS), "ok")
+                    line.add("", width=self._space).add(bar(value, BAR - 1, "#." if self._style.ascii else BAR_MARKS), "ok")
                 text = "-" if cells(text) > width else text
             role: Role = "dim" if name not in device.values and text != "-" and column.right else role_of(device.levels.get(name))
             line.add("", width=gap).add(text, role, width, right=column.right)

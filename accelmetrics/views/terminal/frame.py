@@ -66,16 +66,16 @@ def pieces(left: list[Piece], right: list[Piece], width: int, style: ScreenStyle
     return line.parts()
 
 
-def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle) -> Drawn:
-    """Draw the node in numbers."""
-    totals, host = view.totals, view.host
+def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host: bool = True) -> Drawn:
+    """Draw the node in numbers, those of the host among them unless it has a line of its own."""
+    totals = view.totals
     left = [Piece(short_name(view.hostname, width), 0, "head")]
     left += [Piece(f"{count} {kind}", 3) for kind, count in totals.kinds.items()]
     if totals.power_watts is not None:
         left.append(Piece(power_words(totals.power_watts, totals.power_limit_watts), 5))
     if totals.utilization is not None and totals.devices > 1:
         left.append(Piece(f"util {totals.utilization:.0f}%", 7))
-    left += [Piece(f"{label} {host[name]:.0f}%", 8) for name, label, _ in HOST[:2] if name in host]
+    left += [Piece(f"{label} {view.host[name]:.0f}%", 8) for name, label, _ in HOST[:2] if name in view.host and host]
     right = [Piece(f"X {number} {what}", 1, "bad") for number, what in ((totals.lost, "lost"), (totals.failed, "no answer")) if number]
     right += [Piece(f"! {totals.hot} hot", 6, "warn")] if totals.hot else []
     found = len(view.findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, nan
+from typing import NamedTuple
 
 from accelmetrics.exporters.device_table import BLOCKS, block
 from accelmetrics.schemas.text import cells, quantity
@@ -40,29 +41,50 @@ def points_across(columns: int, style: ScreenStyle) -> int:
     return room * 2 if style.braille and not style.ascii else room
 
 
-def graph(
-    row: ValueRow, about: str, points: Sequence[TrailPoint], top: float | None, size: tuple[int, int], style: ScreenStyle
-) -> list[Drawn]:
+class GraphData(NamedTuple):
+    """What a graph shows.
+
+    Attributes:
+        row: The metric.
+        about: What it is of, and over what time.
+        points: As many as ``points_across`` says.
+        band: Whether the points span several devices: then the area ends at the least, with marks at the median and the greatest;
+            else at the mean, with a mark at the greatest.
+    """
+
+    row: ValueRow
+    about: str
+    points: Sequence[TrailPoint]
+    band: bool = False
+
+    def filled(self, point: TrailPoint) -> float:
+        """Return where the area ends."""
+        return point.low if self.band else point.mean
+
+    def marked(self, point: TrailPoint) -> tuple[float, ...]:
+        """Return what has a mark."""
+        return (point.mean, point.high) if self.band else (point.high,)
+
+
+def graph(history: GraphData, top: float | None, size: tuple[int, int], style: ScreenStyle) -> list[Drawn]:
     """Draw a history with its title and scale.
 
     Args:
-        row: The metric.
-        about: What it is of, and over what time.
-        points: The history: as many as ``points_across`` says.
+        history: What is shown.
         top: The end of the scale, if it has one.
         size: Columns and rows, with the title.
         style: What the terminal can show.
     """
     columns, rows = size
+    points, row = history.points, history.row
     values = [point for point in points if point.kind == "value"]
     highest = max((point.high for point in values), default=nan)
-    newest = points[-1].mean if points and points[-1].kind == "value" else nan
     scale = top if top else nice(highest)
-    told = [f"now {quantity(round(newest, 1), row.unit)}"] if isfinite(newest) else []
+    told = [f"now {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
     told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
-    drawn = [rule(f"{row.label} {about}", "  ".join(told), columns, style)]
+    drawn = [rule(f"{row.label} {history.about}", "  ".join(told), columns, style)]
     height = rows - 1
-    lines = _braille(points, scale, height) if style.braille and not style.ascii else _blocks(points, scale, height, style)
+    lines = _braille(history, scale, height) if style.braille and not style.ascii else _blocks(history, scale, height, style)
     labels = {0: axis_label(scale, row.unit), height - 1: "0"} if height > 1 else {0: axis_label(scale, row.unit)}
     for number, text in enumerate(lines):
         line = Line(style, columns)
@@ -113,51 +135,50 @@ def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
     return max(found, default=None)
 
 
-def _braille(points: Sequence[TrailPoint], scale: float, height: int) -> list[str]:
-    """Fill an area up to the mean, with a dot at the highest value; two points a column, four levels a row."""
+def _braille(history: GraphData, scale: float, height: int) -> list[str]:
+    """Fill an area with dots, two points a column, four levels a row."""
     dots = height * 4
-    grid = [[0] * ((len(points) + 1) // 2) for _ in range(height)]
+    grid = [[0] * ((len(history.points) + 1) // 2) for _ in range(height)]
     gaps: set[int] = set()
-    for number, point in enumerate(points):
+    for number, point in enumerate(history.points):
         column, side = number // 2, LEFT if number % 2 == 0 else RIGHT
         if point.kind == "gap":
             gaps.add(column)
         if point.kind != "value":
             continue
-        filled = _level(point.mean, scale, dots) + (point.mean > 0 or point.mean == 0)
-        for level in range(min(filled, dots)):
+        for level in range(_level(history.filled(point), scale, dots) + 1):
             grid[height - 1 - level // 4][column] |= side[level % 4]
-        peak = min(_level(point.high, scale, dots), dots - 1)
-        grid[height - 1 - peak // 4][column] |= side[peak % 4]
-    lines = ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in grid]
+        for value in history.marked(point):
+            level = _level(value, scale, dots)
+            grid[height - 1 - level // 4][column] |= side[level % 4]
+    lines = ["".join([chr(0x2800 + cell) if cell else " " for cell in row]) for row in grid]
     lines[-1] = "".join("x" if column in gaps and cell == " " else cell for column, cell in enumerate(lines[-1]))
     return lines
 
 
-def _blocks(points: Sequence[TrailPoint], scale: float, height: int, style: ScreenStyle) -> list[str]:
-    """Fill an area up to the mean, with a mark in the cell of the highest value where that is another one."""
+def _blocks(history: GraphData, scale: float, height: int, style: ScreenStyle) -> list[str]:
+    """Fill an area with blocks; what has a mark has it in its cell, where the area does not reach there."""
     marks = AREA if style.ascii else " " + BLOCKS
     steps = len(marks) - 1
-    full = "#" if style.ascii else BLOCKS[-1]
-    grid = [[" "] * len(points) for _ in range(height)]
-    for column, point in enumerate(points):
+    grid = [[" "] * len(history.points) for _ in range(height)]
+    for column, point in enumerate(history.points):
         if point.kind == "gap":
             grid[-1][column] = "x"
         if point.kind != "value":
             continue
-        level = max(1, min(round(point.mean / scale * height * steps), height * steps))
-        for row in range(height):
-            part = level - row * steps
-            if part > 0:
-                grid[height - 1 - row][column] = full if part >= steps else marks[part]
-        mean, high = (height - 1 - min(height - 1, max(0, int(value / scale * height))) for value in (point.mean, point.high))
-        if high < mean:
-            grid[high][column] = "'" if style.ascii else "˙"
+        filled = max(1, min(round(history.filled(point) / scale * height * steps), height * steps))
+        for row in range(-(-filled // steps)):
+            grid[height - 1 - row][column] = marks[min(steps, filled - row * steps)]
+        for value in history.marked(point):
+            row = _level(value, scale, height)
+            if row > _level(history.filled(point), scale, height) and grid[height - 1 - row][column] == " ":
+                grid[height - 1 - row][column] = "'" if style.ascii else "˙"
     return ["".join(row) for row in grid]
 
 
-def _level(value: float, scale: float, dots: int) -> int:
-    return max(0, min(dots, int(value / scale * dots)))
+def _level(value: float, scale: float, levels: int) -> int:
+    """Return on which of so many levels a value lies, from 0."""
+    return max(0, min(levels - 1, int(value / scale * levels)))
 
 
 def role_of(state: State | None) -> Role:

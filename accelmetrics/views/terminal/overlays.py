@@ -181,12 +181,10 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
 
 
 def summary_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Drawn]:
-    """Show the lines of a summary."""
-    pages = Pages(width, style)
-    pages.title("summary", "escape leaves")
-    for line in choices.summary:
-        pages.text(line, indent=0)
-    return pages.lines
+    """Show what the devices did since the start, or the last reset; the table is as wide as it was made."""
+    head, *rows = choices.summary or ("nothing was read",)
+    lines = [rule("summary", "s saves it  r begins anew  escape leaves", width, style), Line(style, width).add(f"  {head}").parts()]
+    return lines + [Line(style, width).add(row).parts() for row in rows]
 
 
 def dialog_lines(dialog: Dialog, width: int, style: ScreenStyle) -> list[Drawn]:

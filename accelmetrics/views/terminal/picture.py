@@ -23,7 +23,7 @@ from accelmetrics.views.terminal.device_rows import (
     worst_lines,
 )
 from accelmetrics.views.terminal.frame import foot, head, host_line
-from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, rule, top_of
+from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, GraphData, graph, points_across, rule, top_of
 from accelmetrics.views.terminal.overlays import detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
 from accelmetrics.views.terminal.process_rows import ProcessTable, process_title, shown_processes
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, ansi, beside
@@ -40,8 +40,8 @@ ROOMY = 28
 """Rows of the body from which on the host has a line."""
 FINDINGS = 4
 """Findings that have a line below the devices, at most."""
-LEAST_WORST = 24
-"""Columns that the worst devices need beside the map."""
+LEAST_WORST, MOST_WORST = 24, 12
+"""Columns that the worst devices need beside the map, and how many are named."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,10 @@ def picture(
         choices: What is to be seen.
         size: Of the terminal.
         style: What the terminal can show.
+
+    Raises:
+        UnknownNameError: A filter has a field that there is not.
+        InvalidOptionError: A filter compares with what is no number.
     """
     width, height = size
     if view is None:
@@ -99,7 +103,7 @@ def picture(
         lines = [Line(style, width).add("reading …").parts()]
         return Picture(filled(lines, line, size, style), (0, 0) if column is None else (height - 1, column), choices)
     body = _Body(view, trails, choices, width, max(1, height - (height > 1) - (height > 2)), style)
-    top = [head(view, body.choices, width, style)] if height > 1 else []
+    top = [head(view, body.choices, width, style, not body.host)] if height > 1 else []
     line, column = foot(body.choices, body.note, width, style)
     row, at = body.place
     place = (min(height - 1, row + len(top)), min(at, width - 1)) if column is None else (height - 1, column)
@@ -150,6 +154,7 @@ class _Body:
         pids: What can be chosen among the processes.
         across: Devices beside each other.
         page: Rows of the active list.
+        host: Whether the host has a line among them.
     """
 
     def __init__(self, view: NodeView, trails: Trails, choices: Choices, width: int, height: int, style: ScreenStyle) -> None:
@@ -163,6 +168,7 @@ class _Body:
         self.choices = replace(choices, device=device, process=process)
         self.note, self.place, self.across, self.page = "", (0, 0), 1, 1
         self.lines: list[Drawn] = []
+        self.host = False
         if choices.overlay:
             self._overlay()
         else:
@@ -204,7 +210,8 @@ class _Body:
             form
         ]
         heights = self._heights(max(wanted, 2))
-        if heights.host:
+        self.host = bool(heights.host)
+        if self.host:
             self.lines.append(host_line(view, width, style))
         if not self._rows:
             self._no_devices(heights.devices)
@@ -336,11 +343,11 @@ class _Body:
         columns = points_across(size[0], self._style)
         if together:
             points = self._trails.band((device.key for device in devices), metric, scale, columns)
-            about = f"of {len(devices)} devices, median and greatest, {scale}"
+            about = f"of {len(devices)} devices: least, median, greatest, {scale}"
         else:
             points = self._trails.points(devices[0].key, metric, scale, columns)
             about = f"{devices[0].label}, {scale}"
-        return graph(row, about, points, top_of(row, devices), size, self._style)
+        return graph(GraphData(row, about, points, together), top_of(row, devices), size, self._style)
 
     def _processes(self, height: int) -> None:
         """Draw the processes."""
