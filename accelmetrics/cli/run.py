@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
 from accelmetrics.cli.monitoring import checked, exporters, held_back, monitor, tell, tell_losses, tell_sources
-from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of, telling
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
@@ -117,7 +117,11 @@ def _nvml_feed(options: argparse.Namespace) -> Iterator[NvmlFeed | None]:
 
     options.quiet = True
     with Sampler(**arguments.reading(options)) as sampler:
-        feed = NvmlFeed(sampler.sample(), options.interval, everything=options.as_nvml == "all")
+        first = sampler.sample()
+        if options.isolation == "process":
+            sampler.close()  # a process that would not be asked again
+        with telling("the readings for the command"):
+            feed = NvmlFeed(first, options.interval, everything=options.as_nvml == "all")
         if not feed.devices:
             tell(NOTHING_TO_SHOW, f"accelmetrics run: {NOTHING_TO_SHOW}")
         try:

@@ -46,6 +46,7 @@ class NvmlFeed:
 
     Raises:
         InvalidOptionError: There are NVIDIA devices, and the program is to see the others alone.
+        OSError: There is no place for the readings.
     """
 
     name = "as-nvml"
@@ -63,7 +64,11 @@ class NvmlFeed:
         binding = find_spec("pynvml")
         self._binding = "" if binding is None else binding.origin or ""
         self.folder = Path(tempfile.mkdtemp(prefix="accelmetrics-nvml-"))
-        self.write(first)
+        try:
+            self.write(first)
+        except OSError:
+            self.remove()
+            raise
 
     @property
     def environment(self) -> dict[str, str]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import zipapp
 from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import environment
+from accelmetrics.integrations.compat.startup import _accelmetrics_hook as hook
+from tests.cli.shell import call, environment
 from tests.cli.terminals import Terminal
 from tests.simulators.amdgpu import Tree
 from tests.support.as_nvml import AS_NVML, RELEASES, release, through, told, two_mi210
@@ -320,6 +323,29 @@ def test_what_reads_amds_devices_itself_is_told_of(tree: Tree, tmp_path: Path) -
         done = through(sys.executable, "-B", "-c", "import codecarbon.core.gpu_amd, pynvml", tree=tree, PYTHONPATH=f"{tmp_path}:{HERE}")
         assert done.stderr.count("codecarbon reads AMD's devices itself, and would count each of them twice") == lines, done.stderr
         assert len(done.stderr.splitlines()) == lines
+
+
+@pytest.mark.parametrize(("vendors", "found"), [((), False), (("0x8086",), False), (("0x8086", "0x1002"), True)])
+def test_cards_that_glances_finds_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: tuple[str, ...], found: bool) -> None:
+    """Are those of AMD's that the kernel lists."""
+    for number, vendor in enumerate(vendors):
+        (tmp_path / f"card{number}" / "device").mkdir(parents=True)
+        (tmp_path / f"card{number}" / "device" / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / f"card{number}-DP-1").mkdir()
+    monkeypatch.setattr(hook, "CARDS", str(tmp_path / "none" if not vendors else tmp_path))
+    assert hook._cards_of_the_kernel(None) == found
+
+
+def test_without_a_place_for_the_readings(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started, and one line says why."""
+
+    def full(*_arguments: object, **_options: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    done = call("run", "--backends", "amd", "--as-nvml", "--", "echo", "started", env=environment(ACCELMETRICS_SYSROOT=str(tree.root)))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "accelmetrics run: cannot write the readings for the command: No space left on device\n"
 
 
 def test_a_device_is_lost_while_a_program_reads_it(tree: Tree) -> None:

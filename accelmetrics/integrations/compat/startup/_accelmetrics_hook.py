@@ -17,6 +17,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 FEED = "ACCELMETRICS_AS_NVML"
 """The variable that names the folder in which the readings lie."""
+CARDS = "/sys/class/drm"
 LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
 
 
@@ -84,9 +85,8 @@ def _told() -> Any:
 
 def _cards_of_the_kernel(_module: Any) -> bool:
     """Return whether the kernel lists a card of AMD's, as glances looks for them."""
-    drm = "/sys/class/drm"
     try:
-        return any(_content(os.path.join(drm, card, "device", "vendor")) == "0x1002" for card in os.listdir(drm))
+        return any(_content(os.path.join(CARDS, card, "device", "vendor")) == "0x1002" for card in os.listdir(CARDS))
     except OSError:
         return False
 
