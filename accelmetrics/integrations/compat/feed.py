@@ -19,7 +19,7 @@ from pathlib import Path
 
 from accelmetrics.integrations.compat.answers import WIDE_FIELDS, answers, devices
 from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
-from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.errors import InvalidOptionError, Reason
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -61,6 +61,7 @@ class NvmlFeed:
         self._everything = everything
         self._valid = max(VALID_SECONDS, 2 * interval + 1)
         self._energy: dict[str, DeviceEnergy] = {}
+        self._counting: set[str] = set()
         binding = find_spec("pynvml")
         self._binding = "" if binding is None else binding.origin or ""
         self.folder = Path(tempfile.mkdtemp(prefix="accelmetrics-nvml-"))
@@ -110,8 +111,11 @@ class NvmlFeed:
 
     def _joules(self, snapshot: Snapshot, key: str, now: float) -> float | None:
         """Return what a device has used by its power since the first reading; None where it has a counter, or tells no power at all."""
+        why = snapshot.unavailable.get(f"{key}.{COUNTER}")
+        if f"{key}.{COUNTER}" in snapshot.metrics or (why is not None and why.reason != Reason.NOT_SUPPORTED):
+            self._counting.add(key)  # or may have one: what is added up here would begin anew beside it
         power = snapshot.metrics.get(f"{key}.{DRAW}")
-        if f"{key}.{COUNTER}" in snapshot.metrics or (power is None and key not in self._energy):
+        if key in self._counting or (power is None and key not in self._energy):
             return None
         energy = self._energy.setdefault(key, DeviceEnergy(now, waits=False))
         energy.add(now, inf, True, None, power)

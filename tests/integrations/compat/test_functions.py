@@ -303,6 +303,11 @@ def test_energy_without_a_counter(bound: Make, monkeypatch: pytest.MonkeyPatch) 
     now[0] += 2.0
     one.feed.write(reading((MI210, {})))  # what it draws meanwhile is not known, and not made up
     assert one.nvml.nvmlDeviceGetTotalEnergyConsumption(one.handle()) == 1_000_000
+    for reason, code in ((Reason.TIMED_OUT, 10), (Reason.NOT_SUPPORTED, NOT_SUPPORTED)):  # a counter that is away is not replaced
+        counting = bound(reading((MI210, {"powerWatts": 100.0, "energyJoules": 5.0e6})))
+        away = {"gpu.0.energyJoules": Unavailable(reason, "")}
+        counting.feed.write(reading((MI210, {"powerWatts": 100.0}), missing=away))
+        assert counting.code("nvmlDeviceGetTotalEnergyConsumption", counting.handle()) == code
     with_none = bound(reading((MI210, {"temp": 40})))
     assert with_none.code("nvmlDeviceGetTotalEnergyConsumption", with_none.handle()) == NOT_SUPPORTED
 
