@@ -8,19 +8,21 @@ from math import inf
 from pathlib import Path
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout, say
+from accelmetrics.cli.output import Stdout, say, sink_of
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.views.report import texts
-from accelmetrics.views.report.comparison import compare
+from accelmetrics.views.report.comparison import Comparison, compare
 from accelmetrics.views.report.making import CHARTED, Wanted, report_of_files
 from accelmetrics.views.report.run_report import Price, RunReport
 from accelmetrics.views.summaries import as_json
 
 EXAMPLES = """\
   accelmetrics report run.jsonl                             a table of every device
+  accelmetrics report run.jsonl --html run.html             a page with plots, which opens from disk
   accelmetrics report run.jsonl --format markdown > RUN.md  for a pull request or a report
+  accelmetrics report run.jsonl --format markdown --plots plots > RUN.md    the same with pictures
   accelmetrics report node-*.jsonl --format json            several hosts together
   accelmetrics report run.jsonl --by epoch --price 0.30EUR  a row for each epoch, with what it cost
   accelmetrics report new.jsonl --compare old.jsonl         two runs, and how sure their differences are
@@ -28,7 +30,8 @@ EXAMPLES = """\
 
 Recordings are what the jsonl exporter and `accelmetrics dump --interval` write; closed files of the same name (rotated,
 compressed) are read with each. They may be given in any order, and twice. Means are weighted by time; a silence longer than
-three usual intervals is a gap, over which nothing is reckoned, and so is a clock that was set back.
+three usual intervals is a gap, over which nothing is reckoned, and so is a clock that was set back. With --html or --plots nothing
+is printed unless --format asks for it.
 
 Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments that cannot be used."""
 
@@ -64,6 +67,9 @@ OPTIONS: arguments.Groups = {
     "": {
         "files": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings"},
         "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
+        "--html": {"metavar": "FILE", "help": "write a page with plots and tables there, which opens from disk"},
+        "--plots": {"metavar": "DIR", "help": "write a picture of each plot there, as SVG"},
+        "--png": {"action": "store_true", "help": "with --plots: as PNG too (needs the extra png)"},
         **arguments.only("--metrics"),
         "--by": {"metavar": "NAME", "help": "a row for each epoch, window, or value of any number that the program logged"},
         "--compare": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings of another run to compare with"},
@@ -78,14 +84,42 @@ def run(options: Namespace, out: Stdout) -> int:
     """Read the recordings and print the report."""
     if options.shape == "gpu-stats" and options.format not in (None, "json"):
         raise arguments.UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
-    wanted = Wanted(MetricSelection(options.metrics or ALL), price=options.price, carbon=options.carbon, by=options.by or "")
+    if options.png and options.plots is None:
+        raise arguments.UsageError("--png needs --plots")
+    metrics, series = MetricSelection(options.metrics or ALL), CHARTED if _pictured(options) else None
+    wanted = Wanted(metrics, series=series, price=options.price, carbon=options.carbon, by=options.by or "")
     if options.compare:
         _compare(options, wanted._replace(series=CHARTED, compared=True), out)
         return 0
     found = _read(options.files, wanted)
+    pictures = _draw(found, options, out)
+    if pictures is not None and options.format is None and options.shape == "summary":
+        return 0
     views = {"text": texts.text, "markdown": texts.markdown, "json": as_json}
-    out.write(as_json(texts.gpu_stats(found.document)) if options.shape == "gpu-stats" else views[options.format or "text"](found.document))
+    text = as_json(texts.gpu_stats(found.document)) if options.shape == "gpu-stats" else views[options.format or "text"](found.document)
+    out.write(text + (pictures or "") if options.format == "markdown" else text)
     return 0
+
+
+def _pictured(options: Namespace) -> bool:
+    return options.html is not None or options.plots is not None
+
+
+def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str | None:
+    """Write the page and the pictures that were asked for; return what Markdown says of the pictures, None where none were asked for."""
+    if not _pictured(options):
+        return None
+    from accelmetrics.views.report import html, picture_files, plots
+
+    render = picture_files.renderer() if options.png else None
+    drawn = plots.pictures(found) if isinstance(found, RunReport) else plots.pictures(found.a, found.b)
+    if options.html is not None:
+        sink = sink_of(options.html, out)
+        sink.write(html.page(found, drawn) if isinstance(found, RunReport) else html.comparison_page(found, drawn))
+        sink.close()
+    if options.plots is None:
+        return ""
+    return picture_files.markdown_pictures(picture_files.write_pictures(drawn, Path(options.plots), render))
 
 
 def _read(files: list[str], wanted: Wanted) -> RunReport:
@@ -106,5 +140,9 @@ def _compare(options: Namespace, wanted: Wanted, out: Stdout) -> None:
     if both:
         raise arguments.UsageError(f"{', '.join(map(str, sorted(both)))} is on both sides of the comparison: give the files of another run")
     found = compare(_read(options.files, wanted), _read(options.compare, wanted))
+    pictures = _draw(found, options, out)
+    if pictures is not None and options.format is None:
+        return
     views = {"text": texts.comparison_text, "markdown": texts.comparison_markdown}
-    out.write(as_json(found.to_dict()) if options.format == "json" else views[options.format or "text"](found))
+    text = as_json(found.to_dict()) if options.format == "json" else views[options.format or "text"](found)
+    out.write(text + (pictures or "") if options.format == "markdown" else text)

@@ -1,0 +1,457 @@
+"""A report as one page of HTML that opens from disk: whole without scripts, and with crosshair and zoom where they run.
+
+The page asks for nothing. Its scripts are allowed by their digests alone, so that what is put in later does not run; all texts are put in
+as texts, numbers that scripts read stand in a block of JSON without ``<``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from xml.etree.ElementTree import Element
+
+from accelmetrics.schemas.finding import SEVERITIES
+from accelmetrics.schemas.text import printable
+from accelmetrics.views.report import svg, texts
+from accelmetrics.views.report.comparison import Comparison
+from accelmetrics.views.report.markup import Child, add, element, to_html
+from accelmetrics.views.report.plots import Pictures, Plot, PlotLine, step_times
+from accelmetrics.views.report.run_report import Plain, RunReport
+from accelmetrics.views.report.scales import lasting, plain, shown_unit, utc
+from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text
+
+PARTS = ("mean", "max", "p95")
+MARKS = {"critical": "X", "warning": "!", "info": "i"}
+SCRIPTS = (("assets", "uPlot.iife.min.js"), ("report/templates", "report.js"))
+STYLES = (("assets", "uPlot.min.css"), ("report/templates", "report.css"))
+DETAILED = ("utilization_percent", "power_watts", "temperature_celsius", "smClock")
+"""Metrics that are shown around a finding as they were read."""
+
+
+Cells = Sequence[Element | str]
+
+
+def page(report: RunReport, found: Pictures) -> str:
+    """Return the page of a run, with what is to be drawn of it."""
+    sections = [_verdict(report), _summary(report), *_plots(found), *_logged([("", report)], found), _periods(report), _energy(report)]
+    sections += [_distributions(found), _missing(report), _provenance(report, found)]
+    return _document(_hosts(report), _header(report), sections, found)
+
+
+def comparison_page(comparison: Comparison, found: Pictures) -> str:
+    """Return the page of two runs: their differences and common plots, then each by itself."""
+    runs = [("A", comparison.a), ("B", comparison.b)]
+    title = " compared with ".join(_hosts(report) for _, report in runs)
+    header = element("header", element("h1", title), *(_line_about(report, f"{letter}: ") for letter, report in runs))
+    sections = [_differences(comparison), *_plots(found), *_logged(runs, found), _distributions(found)]
+    for letter, report in runs:
+        sections += [_verdict(report, letter), _summary(report, letter), _energy(report, letter), _missing(report, letter)]
+    sections += [_provenance(report, found, letter) for letter, report in runs]
+    return _document(title, header, sections, found)
+
+
+def _document(title: str, header: Element, sections: Sequence[Element | None], found: Pictures) -> str:
+    styles = [_resource(*path) for path in STYLES]
+    scripts = [_resource(*path) for path in SCRIPTS]
+    head = element("head", element("meta", charset="utf-8"))
+    add(head, element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts, styles)))
+    add(head, element("meta", name="viewport", content="width=device-width, initial-scale=1"))
+    add(head, element("meta", name="referrer", content="no-referrer"), element("title", f"{title}: accelmetrics report"))
+    add(head, *(_raw("style", style) for style in styles))
+    body = element("body", element("a", "To the report", href="#main", class_="skip"), header, element("main", *sections, id="main"))
+    add(body, _raw("script", _data(found), type="application/json", id="data"), *(_raw("script", script) for script in scripts))
+    return to_html(element("html", head, body, lang="en"))
+
+
+# Safety
+
+
+def _resource(folder: str, name: str) -> str:
+    return (files("accelmetrics.views") / folder / name).read_text(encoding="utf-8")
+
+
+def _raw(tag: str, content: str, **attributes: object) -> Element:
+    """Return a script or a style, whose content is not escaped: it may not hold the end of one."""
+    if "</" + tag in content.lower() or "<!--" in content:
+        raise ValueError(f"the {tag} would end early")
+    found = element(tag, **attributes)
+    found.text = content
+    return found
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """Return the content security policy: these scripts and styles, and no request at all."""
+    return f"default-src 'none'; script-src {_digests(scripts)}; style-src {_digests(styles)}; base-uri 'none'; form-action 'none'"
+
+
+def _digests(texts: Sequence[str]) -> str:
+    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)
+
+
+def _data(found: Pictures) -> str:
+    """Return what the script draws as JSON. Times count from the beginning, values are those of the static pictures' plots."""
+
+    def since(at: float) -> float:
+        return round(at - found.begin, 3)
+
+    steps = {plot.title: _plot_data(plot, 0.0) for plot in found.by_step}
+    document = {
+        "axis": found.axis,
+        "span": [found.begin, found.end],
+        "x": [since(at) for at in (found.plots[0].lines[0].x if found.plots else ())],
+        "plots": [_plot_data(plot, found.begin) for plot in found.plots],
+        "logged": [{"time": _plot_data(plot, found.begin), "step": steps.get(plot.title)} for plot in found.by_time],
+        "marks": [[mark.kind, mark.label, since(mark.begin), since(mark.end), mark.severity] for mark in found.marks],
+        "strip": [[row.label, row.kind, [[since(begin), since(end), share] for begin, end, share in row.spans]] for row in found.strip],
+    }
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _plot_data(plot: Plot, begin: float) -> Plain:
+    return {
+        "title": printable(plot.title),
+        "unit": plot.unit,
+        "axis": plot.axis,
+        "top": plot.top,
+        "lines": [_line_data(line, plot.dense, begin) for line in plot.lines],
+    }
+
+
+def _line_data(line: PlotLine, dense: bool, begin: float) -> Plain:
+    """Return a line; what is equal to its means is not there twice."""
+    found: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "mean": _numbers(line.mean)}
+    if line.low != line.mean or line.high != line.mean:
+        found |= {"low": _numbers(line.low), "high": _numbers(line.high)}
+    if not dense:
+        found["x"] = _numbers([round(at - begin, 3) for at in line.x])
+    return found
+
+
+def _numbers(values: Sequence[float | None]) -> list[float | None]:
+    return [int(value) if value is not None and value == int(value) else value for value in values]
+
+
+# Parts
+
+
+def _hosts(report: RunReport) -> str:
+    return ", ".join(host or "unknown host" for host in report.document["hosts"])
+
+
+def _header(report: RunReport) -> Element:
+    notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
+    return element("header", element("h1", _hosts(report)), _line_about(report), *notes)
+
+
+def _line_about(report: RunReport, letter: str = "") -> Element:
+    """Return what a run was in a line."""
+    begin, end = min(one.begin for one in report.streams), max(one.end for one in report.streams)
+    read = f"{report.document['readings']} readings over {lasting(report.document['duration_seconds'])}"
+    names = dict.fromkeys(filter(None, (facts.identity.name or facts.identity.vendor for facts in report.devices)))
+    devices = f"{len(report.devices)} device{'' if len(report.devices) == 1 else 's'}: {', '.join(names)}" if names else "no devices"
+    return element("p", f"{letter}{_hosts(report)}, {read}, {utc(begin)} to {utc(end)}; {devices}.")
+
+
+def _section(name: str, title: str, *children: Child, letter: str = "") -> Element:
+    """Return a section with its heading; of one of two runs with its letter."""
+    place = f"{name}-{letter.lower()}" if letter else name
+    heading = element("h2", f"{title}: run {letter}" if letter else title, id=f"{place}-title")
+    return element("section", heading, *children, id=place, class_=name, aria_labelledby=f"{place}-title")
+
+
+def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Sequence[tuple[str, int]] = ()) -> Element:
+    """Return a table whose first column names its rows, in an area that scrolls where the screen is narrow.
+
+    Args:
+        caption: What it is about.
+        heads: Of its columns.
+        rows: Their cells, or what stands in these.
+        groups: What is common to several columns, and how many; empty where there is no such row.
+    """
+    head = element("thead")
+    if groups:
+        add(head, element("tr", *(element("th", name, scope="colgroup", colspan=columns) for name, columns in groups)))
+    add(head, element("tr", *(element("th", name, scope="col") for name in heads)))
+    body = element("tbody")
+    for row in rows:
+        cells = (one if isinstance(one, Element) else element("td", one) for one in row[1:])
+        add(body, element("tr", element("th", row[0], scope="row"), *cells))
+    found = element("table", element("caption", caption), head, body)
+    return element("div", found, class_="wide", tabindex="0", role="region", aria_label=caption)
+
+
+def _value(shown: str, exact: float | None) -> Element:
+    """Return a cell with a number, in full for programs that read the page."""
+    return element("td", shown if exact is None else element("data", shown, value=repr(exact)), class_="number")
+
+
+def _differences(comparison: Comparison) -> Element:
+    """Return what differs, by how much, and how sure that is."""
+    differ = [texts.TITLES[one.name][0] for one in comparison.differences if one.verdict == "differs"]
+    verdict = f"Differs: {', '.join(differ)}." if differ else "No difference is larger than chance can make it."
+    section = _section("differences", "Differences", element("p", verdict, class_="verdict"))
+    add(section, *(element("p", f"Note: {warning}", class_="note") for warning in comparison.warnings))
+    rows: list[Cells] = []
+    for one in comparison.differences:
+        a, b = ((side.mean, side.p95, side.p25, side.p75) if side else (None,) * 4 for side in (one.a, one.b))
+        unit = shown_unit(one.unit, max((abs(side.mean) for side in (one.a, one.b) if side), default=0.0))
+
+        def cell(value: float | None, factor: float = unit.factor) -> Element:
+            return _value(NONE if value is None else plain(value / factor), value)
+
+        words = f"{texts.TITLES[one.name][0]}, {unit.name}".rstrip(", ")
+        cells = [*map(cell, (*a, *b, one.delta)), cell(one.percent, 1.0), cell(one.plus_minus)]
+        rows.append([words, *cells, element("td", one.verdict, class_="verdict-cell", data_verdict=one.verdict)])
+    sides = ("mean", "p95", "p25", "p75")
+    heads = ("quantity", *sides, *sides, "B - A", "%", "chance", "")
+    groups = (("", 1), ("A", len(sides)), ("B", len(sides)), ("difference", 4))
+    about = "Chance: what the difference of two runs of the same may be in 95 % of all cases, by how much each run varied in itself."
+    add(section, table("From the first step to the last", heads, rows, groups), element("p", about, class_="note"))
+    return section
+
+
+def _verdict(report: RunReport, letter: str = "") -> Element:
+    found = report.document["findings"]
+    counts = {name: sum(1 for one in found if one["severity"] == name) for name in SEVERITIES}
+    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    unjudged = sorted({one["rule"] for one in report.document["cannot_tell"]})
+    verdict = f"{len(found)} finding{'' if len(found) == 1 else 's'}: {told}." if found else "No findings in this recording."
+    section = _section("findings", "Findings", element("p", verdict, class_="verdict"), letter=letter)
+    rank = {name: position for position, name in enumerate(SEVERITIES)}
+    entries = element("ul", class_="findings")
+    for one in sorted(found, key=lambda one: rank.get(one["severity"], len(rank))):
+        about = f"{one['key']}: " if one["key"] else ""
+        until = f"to {one['until'][:19]}Z" if one["until"] else "to the end"
+        add(
+            entries,
+            element(
+                "li",
+                element("span", MARKS.get(one["severity"], ""), class_="mark", aria_hidden="true"),
+                element("strong", f"{one['severity']}: {one['rule']}"),
+                f" {about}{one['message']} ",
+                element("small", f"{one['since'][:19]}Z {until}. {one['advice']}"),
+                data_severity=one["severity"],
+            ),
+        )
+    if found:
+        add(section, entries, *_around(report))
+    if unjudged:
+        lacks = {(one["rule"], " ".join(one["keys"]), one["detail"] or one["reason"]) for one in report.document["cannot_tell"]}
+        rows = [[rule, about, why] for rule, about, why in sorted(lacks)]
+        summary = element("summary", f"Not judged: {', '.join(unjudged)}")
+        add(section, element("details", summary, table("What rules could not judge, and why", ("rule", "of", "why"), rows)))
+    return section
+
+
+def _around(report: RunReport) -> Iterator[Element]:
+    """Yield the readings around findings as they were taken."""
+    for stream in report.streams:
+        series_of = {series.key: series for series in stream.series}
+        for detail in stream.details:
+            finding = stream.findings[detail.finding]
+            drawn = []
+            for key, values in detail.series.items():
+                series = series_of.get(key)
+                if series is None or (series.measure or series.name) not in DETAILED or not any(value is not None for value in values):
+                    continue
+                drawn.append(svg.detail_svg(series, detail.times, values, finding))
+            if drawn:
+                about = " ".join(filter(None, (stream.label, finding.key)))
+                summary = element("summary", f"Every reading around {finding.rule} {about}".rstrip())
+                yield element("details", summary, element("div", *drawn, class_="grid"))
+
+
+def _summary(report: RunReport, letter: str = "") -> Element:
+    devices = report.document["devices"]
+    lines = {(series.device, series.measure): series for stream in report.streams for series in stream.series if series.measure}
+    heads = ["device", *(word for _ in COLUMNS for word in ("over time", *PARTS)), "energy", "throttled", "samples"]
+    groups = [("", 1), *((title, len(PARTS) + 1) for title, *_ in COLUMNS), ("", 3)]
+    rows: list[list[Element | str]] = []
+    for label, device in devices.items():
+        row: list[Element | str] = [label]
+        for title, name, unit, scale in COLUMNS:
+            series, held = lines.get((label, name)), device[name]
+            spark = None if series is None else svg.sparkline_svg(series.mean, series.low, series.high, f"{title} of {label} over time")
+            row.append(element("td", spark))
+            row += [_value(cell_text(held, part, unit, scale), None if held is None else held[part]) for part in PARTS]
+        joules = device["energy"] and device["energy"]["joules"]
+        throttled = ", ".join(f"{reason} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items()) or NONE
+        row += [_value(energy_text(joules), joules), throttled, element("td", str(device["samples"]), class_="number")]
+        rows.append(row)
+    if not rows:
+        return _section("summary", "Summary", element("p", "The recording has no devices."), letter=letter)
+    return _section("summary", "Summary", table("Every device over the whole recording", heads, rows, groups), letter=letter)
+
+
+def _figure(picture: Element, kind: str, number: int, title: str, about: str = "") -> Element:
+    """Return a picture with its heading; scripts put a live plot in its place."""
+    caption = element("figcaption", element("h3", title), element("small", about) if about else None)
+    return element("figure", caption, element("div", picture, class_="static"), data_plot=f"{kind}-{number}")
+
+
+def _kept(title: str, picture: Element, below: Element | None = None) -> Element:
+    """Return a picture with its heading that stays as it is."""
+    return element("figure", element("figcaption", element("h3", title)), element("div", picture, class_="kept"), below)
+
+
+def _plots(found: Pictures) -> Iterator[Element]:
+    span = (found.begin, found.end)
+    tools = element("div", class_="tools", id="tools", hidden="hidden")
+    grid = element("div", class_="grid")
+    for number, plot in enumerate(found.plots):
+        add(grid, _figure(svg.plot_svg(plot, found.marks, span), "plots", number, _heading(plot), plot.about))
+    constant = f"Did not change, and is not drawn: {'; '.join(found.constant)}." if found.constant else None
+    hint = element("p", "The pictures are static: with scripts they have a crosshair and zoom.", class_="note", id="static-note")
+    if found.plots:
+        yield _section("plots", "Over time", tools, hint, grid, element("p", constant, class_="note") if constant else None)
+    elif constant:
+        yield _section("plots", "Over time", element("p", constant, class_="note"))
+    if found.strip:
+        picture = svg.strip_svg(found.strip, found.axis, span)
+        rows = [[row.label, lasting(sum(end - begin for begin, end, _ in row.spans)), str(len(row.spans))] for row in found.strip]
+        numbers = table("The same in numbers", ("what", "lasted", "times"), rows)
+        figure = _figure(picture, "strip", 0, "Throttling, gaps and events")
+        yield _section(
+            "strip", "Throttling, gaps and events", figure, element("details", element("summary", "In numbers"), numbers), *_events(found)
+        )
+
+
+def _events(found: Pictures) -> Iterator[Element]:
+    rows = [[_at(found, mark.begin), mark.label] for mark in found.marks if mark.kind == "event"]
+    if rows:
+        yield table("Events", ("when", "what"), rows)
+
+
+def _at(found: Pictures, at: float) -> str:
+    return utc(at) if found.axis == "time" else lasting(at)
+
+
+def _heading(plot: Plot) -> str:
+    return f"{plot.title}, {plot.unit}" if plot.unit else plot.title
+
+
+def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[Element]:
+    if not found.by_time and not found.step_times:
+        return
+    grid = element("div", class_="grid")
+    steps = {plot.title: plot for plot in found.by_step}
+    for number, plot in enumerate(found.by_time):
+        chosen = steps.get(plot.title)
+        picture = svg.plot_svg(plot, found.marks, (found.begin, found.end)) if chosen is None else svg.plot_svg(chosen)
+        add(grid, _figure(picture, "logged", number, plot.title))
+    for histogram in found.step_times:
+        add(
+            grid,
+            element(
+                "figure", element("figcaption", element("h3", histogram.title)), element("div", svg.histogram_svg(histogram), class_="kept")
+            ),
+        )
+    parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
+    rows: list[Cells] = []
+    for letter, report in runs:
+        for one in step_times(report):
+            numbers = (_value(plain(getattr(one, part)), getattr(one, part)) for part in parts)
+            rows.append([f"{letter} {one.source}".strip() or "all", *numbers])
+    times = table("Step time, s", ("process", *parts), rows) if rows else None
+    yield _section("training", "Training", element("div", class_="tools", id="logged-tools", hidden="hidden"), grid, times)
+
+
+def _periods(report: RunReport) -> Element | None:
+    if not report.periods:
+        return None
+    kinds = list(dict.fromkeys(kind for period in report.periods for kind in period.work))
+    heads = ["", "times", "lasted", "util mean", "power mean", "power max", "energy", "steps"]
+    for kind in kinds:
+        heads += [f"{kind}/s", f"{kind}/J"]
+    rows: list[Cells] = []
+    for one in report.periods:
+        cells: list[Element | str] = [one.name, _value(str(one.times), one.times), _value(lasting(one.seconds), one.seconds)]
+        for shown, unit in ((one.utilization_mean, "%"), (one.power_watts_mean, " W"), (one.power_watts_max, " W")):
+            cells.append(_value(NONE if shown is None else f"{shown:.1f}{unit}", shown))
+        cells += [_value(energy_text(one.energy_joules), one.energy_joules), _value(str(one.steps), one.steps)]
+        for kind in kinds:
+            cells += [_optional(one.per_second.get(kind)), _optional(one.per_joule.get(kind))]
+        rows.append(cells)
+    return _section("periods", "Period by period", table("What the run came to in each", heads, rows))
+
+
+def _optional(value: float | None) -> Element:
+    return _value(NONE if value is None else plain(value), value)
+
+
+def _energy(report: RunReport, letter: str = "") -> Element:
+    used = report.energy
+    rows: list[list[Element | str]] = [["energy of all devices", _value(energy_text(used.joules), used.joules)]]
+    if used.silent:
+        rows.append(["devices that tell nothing of theirs", _value(str(used.silent), used.silent)])
+    if used.price is not None and used.cost is not None:
+        rows.append(
+            [f"cost, at {used.price.amount:g} {used.price.currency} per kWh", _value(f"{used.cost:.2f} {used.price.currency}", used.cost)]
+        )
+    if used.carbon_grams is not None:
+        rows.append([f"carbon, at {used.carbon_intensity:g} g CO2e per kWh", _value(f"{used.carbon_grams:.0f} g CO2e", used.carbon_grams)])
+    if used.per_step is not None:
+        rows.append(["energy of a step", _value(f"{plain(used.per_step)} J", used.per_step)])
+    work: Mapping[str, Mapping[str, float | None]] = report.document["work"]
+    for name, rate in work.items():
+        rows.append([f"{name} per second", _optional(rate["per_second"])])
+        rows.append([f"{name} per joule", _optional(rate["per_joule"])])
+    return _section("energy", "Energy and cost", table("Energy, cost and work", ("what", "value"), rows), letter=letter)
+
+
+def _distributions(found: Pictures) -> Element | None:
+    if not found.distributions:
+        return None
+    section = _section("distribution", "Distribution")
+    parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
+    for one in found.distributions:
+        factor = one.unit.factor
+        rows: list[Cells] = []
+        for label, held in one.rows:
+            shown = [_value(str(held.count), held.count)]
+            shown += [_value(plain(getattr(held, part) / factor), getattr(held, part)) for part in parts[1:]]
+            rows.append([label, *shown])
+        title = f"{one.title}, {one.unit.name}" if one.unit.name else one.title
+        numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *parts), rows))
+        add(section, _kept(title, svg.distribution_svg(one), numbers))
+    return section
+
+
+def _missing(report: RunReport, letter: str = "") -> Element | None:
+    rows: list[Cells] = [
+        [one.device or stream.label or "machine", ", ".join(one.names), one.reason, one.detail, f"{utc(one.begin)} to {utc(one.end)}"]
+        for stream in report.streams
+        for one in stream.missing
+    ]
+    gaps = [["recording", "all", "gap", f"{gap['seconds']:.1f} s", f"after {gap['after'][:19]}Z"] for gap in report.document["gaps"]]
+    if not rows and not gaps:
+        return None
+    return _section(
+        "missing", "What was missing, and why", table("What was not read", ("of", "metrics", "reason", "detail", "when"), [*gaps, *rows])
+    )
+
+
+def _provenance(report: RunReport, found: Pictures, letter: str = "") -> Element:
+    read = [[one.path, str(one.bytes), str(one.readings), str(one.skipped), one.sha256 or NONE] for one in report.files]
+    streams: list[Cells] = []
+    for one in report.streams:
+        labels = ", ".join(f"{name}={value}" for name, value in one.labels.items())
+        streams.append([one.label or one.host or "unknown host", f"{one.interval:g} s", str(one.readings), labels])
+    devices: list[Cells] = []
+    for facts in report.devices:
+        identity = facts.identity
+        devices.append([facts.label, identity.name, identity.vendor, identity.uuid or NONE, identity.driver_version or NONE])
+    sources: list[Cells] = [[name, text] for stream in report.streams for name, text in stream.sources.items()]
+    return _section(
+        "provenance",
+        "Where this is from",
+        element("p", f"Made by accelmetrics {report.version}. {report.reduction} Lines have at most {found.points} points. Times are UTC."),
+        table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
+        table("Recordings", ("process", "interval", "readings", "labels"), streams),
+        table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,
+        table("Sources", ("source", "read from"), sources) if sources else None,
+        letter=letter,
+    )
