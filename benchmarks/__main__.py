@@ -29,6 +29,7 @@ MEASURES: dict[str, Measure] = {
     "findings": running.findings,
     "page": running.page,
     "exporters": running.exporters,
+    "reports": running.reports,
     "start": starting.starting,
     "memory": running.memory,
     "peers": reading.peers,

@@ -162,6 +162,17 @@ def exporters(scale: Scale) -> Iterator[Row]:
         yield Row(what, ours / theirs, "×", reach, stretch, f"{seconds(ours)}, {seconds(theirs)} for {results[0]['keys']} keys")
 
 
+def reports(scale: Scale) -> Iterator[Row]:
+    """What a report of a recording costs."""
+    lines = scale.ticks // 5
+    for preset, number, reach in (("core", lines, 3.5), ("standard", lines // 5, None)):
+        results = [run(None, "reporting", scale.gpus, number, preset) for _ in range(scale.rounds)]
+        alone, text, series = (statistics.median(result[name] for result in results) / number for name in ("json", "text", "series"))
+        what = f"a report of a recording of {scale.gpus} GPUs, preset `{preset}`, against `json.loads` of every line"
+        million = f"10⁶ lines: {text * 1e6:.0f} s, with series for plots {series * 1e6:.0f} s"
+        yield Row(what, text / alone, "×", reach, None, f"{seconds(text)} a line, {seconds(alone)}; {results[0]['keys']} keys; {million}")
+
+
 def wandb_cost(scale: Scale) -> Cost:
     """Runs W&B's collector at the same pace and looks at what its processes used."""
     python = wandb_python()
