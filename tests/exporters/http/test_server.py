@@ -565,6 +565,27 @@ def test_where_other_machines_reach_it_no_web_site_is_answered(serve: Open) -> N
     assert [get(server, Host=host) for host in (*served, "evil.example", f"{own}.evil.example")] == [200] * len(served) + [421, 421]
 
 
+def test_its_full_name_is_its_own(serve: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system knows it when it begins to listen; a web site cannot have the first part of it mean anything."""
+    real = socket.getaddrinfo
+
+    def looked_up(host: str, *arguments: Any, **options: Any) -> Any:
+        if host != "node7":
+            return real(host, *arguments, **options)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "Node7.gpu.example.", ("10.0.0.7", 0))]
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    server = serve(address="0.0.0.0")
+    assert [get(server, Host=host) for host in ("node7.gpu.example:80", "NODE7", "node7.evil.example", "gpu.example")] == [
+        200,
+        200,
+        421,
+        421,
+    ]
+    assert get(serve(), Host="node7.gpu.example") == 421
+
+
 def test_scrapes_come_under_any_name(serve: Open) -> None:
     """Where other machines reach it, and no names were given: a monitoring system has its own for a machine."""
     host = "node7.gpu.example:22235"
