@@ -166,6 +166,22 @@ def test_all_browsers_share_a_poll_of_the_fleet(tmp_path: Path) -> None:
     assert all(one == said[0] for one in said)
 
 
+def test_a_node_that_hangs_holds_up_no_page(tmp_path: Path) -> None:
+    """While it is asked again, browsers are given what it said shortly before."""
+    hosts = tmp_path / "hosts"
+    release = threading.Event()
+    with Endpoint(json.dumps(NodeSummary("n1", 1).to_dict())) as node:
+        hosts.write_text(node.url.removeprefix("http://").removesuffix("/metrics"))
+        with serving("--ui", "--backends", "host", "--fleet", str(hosts)) as (_, base):
+            first = document(f"{base}/api/fleet")
+            node.before = lambda: release.wait(HANG)
+            wait_for(lambda: document(f"{base}/api/fleet") == first and len(node.asked) > 1)
+            hanging = document(f"{base}/api/fleet")
+            release.set()
+    assert hanging == first
+    assert first["nodes"][0]["summary"]["hostname"] == "n1"
+
+
 def test_whatever_a_node_answers_costs_that_node_alone() -> None:
     """Garbage of any kind, documents of other programs, and numbers that JSON has not."""
     node = FleetNode("n\x1b[31m1", "http://n1:22235/metrics", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +18,10 @@ from accelmetrics.views.node_summary import NodeSummary
 from accelmetrics.views.page.documents import SharedAnswers
 
 SUMMARY = "/api/summary"
+SHORT = 0.5
+"""Seconds that an answer waits for nodes while there is one of before."""
+RECENT = 3 * PATIENCE
+"""Seconds for which that may be given."""
 
 
 def fleet_routes(fleet: FleetScraper) -> list[tuple[str, type[Route], dict[str, Any]]]:
@@ -25,7 +30,7 @@ def fleet_routes(fleet: FleetScraper) -> list[tuple[str, type[Route], dict[str, 
 
 
 class FleetAnswers:
-    """What was made of the latest answers of the nodes.
+    """What was made of the latest answers of the nodes. On the loop's thread alone.
 
     Args:
         fleet: Asks the nodes.
@@ -34,13 +39,23 @@ class FleetAnswers:
     def __init__(self, fleet: FleetScraper) -> None:
         self._fleet = fleet
         self._latest: tuple[list[Page], SharedAnswers] = [], SharedAnswers()
+        self._since = float("-inf")
 
     async def pages(self) -> tuple[list[Page], SharedAnswers]:
-        """Return what the nodes answer, and what is made of that for all clients."""
-        pages = await self._fleet.pages(PATIENCE, SUMMARY)
-        if pages is not self._latest[0]:
-            self._latest = pages, SharedAnswers()
+        """Return what the nodes answer, and what is made of that for all clients.
+
+        A node that hangs holds up the first answer alone: then what was said shortly before is given meanwhile.
+        """
+        poll = asyncio.ensure_future(self._fleet.pages(PATIENCE, SUMMARY))
+        poll.add_done_callback(self._take)
+        recent = asyncio.get_running_loop().time() - self._since < RECENT
+        await asyncio.wait({poll}, timeout=SHORT if recent else None)
         return self._latest
+
+    def _take(self, poll: asyncio.Task[list[Page]]) -> None:
+        if not poll.cancelled() and poll.exception() is None and poll.result() is not self._latest[0]:
+            self._latest = poll.result(), SharedAnswers()
+            self._since = poll.get_loop().time()
 
 
 class FleetPageRoute(Route):
