@@ -1,14 +1,13 @@
 // The page: polls the latest reading and shows it. One request is under way at a time, none while the page is not seen.
 //
-// api/state    {started, sequence, timestamp, interval, hostname, version, fleet, head, metrics, devices, processes, findings, sources, host}
-//              `started` tells servers apart: another one counts readings anew. `fleet`: whether there is api/fleet.
-//              `metrics`: what graphs can show, {name: {label, unit, top}}.
-// api/history  {times, series: {device: {metric: [value or null]}}} of the readings after `since`; a gap in time is a column of nulls.
+// api/state    what state.py makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
+// api/history  {sequence, complete, times, series: {device: {metric: [value or null]}}}: the readings after `since`, or all where `complete`,
+//              of `metrics`. A gap in time is a column of nulls.
 // api/fleet    {nodes: [{name, url, summary or null, error}]}, a summary as NodeSummary has it.
 
 import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
-import { Graphs, History, Lines } from "./graphs.js";
+import { Graphs, History, Lines, SHOWN_AT_FIRST } from "./graphs.js";
 import { clock, duration, isNumber, percent, watts } from "./numbers.js";
 import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
 
@@ -31,10 +30,14 @@ class Refused extends Error {
   }
 }
 
+// A request may not have the user and password that the address of the page may have.
+const BASE = new URL(".", location.href);
+BASE.username = BASE.password = "";
+
 async function ask(path) {
   let response;
   try {
-    response = await fetch(path, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
+    response = await fetch(new URL(path, BASE), { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "the server takes too long" : "the server cannot be reached");
   }
@@ -47,13 +50,14 @@ class Page {
   #history = new History();
   #known = null; // findings of the latest reading, to announce what is new
   #lines = new Lines(() => this.#draw());
-  #graphs = new Graphs();
+  #graphs = new Graphs(() => this.#choose());
   #devices;
   #processes = processesTable();
   #detail;
   #timer = null;
   #polling = false;
   #paused = false;
+  #redraw = false;
   #failures = 0;
   #trouble = "";
   #answered = performance.now();
@@ -97,13 +101,13 @@ class Page {
 
   async #read() {
     const state = await ask("api/state");
-    const again = this.#state === null || state.started !== this.#state.started || state.sequence < this.#state.sequence;
-    if (!again && state.sequence === this.#state.sequence) {
+    if (state.sequence === this.#state?.sequence && !this.#redraw) {
       this.#answered = performance.now();
       return;
     }
-    const history = await ask(`api/history?since=${again ? 0 : this.#state.sequence}`);
-    this.#history.update(history, again);
+    this.#redraw = false;
+    this.#graphs.metrics = state.metrics;
+    this.#history.update(await ask(`api/history?${this.#history.query(this.#graphs.shown)}`));
     if (state.fleet) this.#showFleet(await ask("api/fleet"));
     this.#answered = this.#changed = performance.now();
     this.#state = state;
@@ -118,15 +122,16 @@ class Page {
   // What is shown
 
   #show(state) {
+    state.rows = [...state.devices, ...state.sources.filter((source) => source.silent).map(silentRow)];
     setText(find("hostname"), state.hostname);
     document.title = `${state.hostname} · accelmetrics`;
     setText(find("version"), state.version);
     this.#showHead(state);
     this.#showFindings(state.findings);
+    showNotJudged(state.cannot_tell);
     this.#lines.update(state.devices);
-    this.#showDevices(() => this.#devices.show(state.devices));
-    this.#processes.show(state.processes);
-    this.#graphs.metrics = state.metrics;
+    this.#showDevices(() => this.#devices.show(state.rows));
+    this.#processes.show(state.processes, state.unlisted);
     setDescriptions(find("host"), Object.entries(state.host).filter(([, value]) => isNumber(value)).map(hostPair));
     showSources(state.sources);
     this.#graphs.update(this.#history, this.#lines, state.devices);
@@ -187,7 +192,7 @@ class Page {
 
   #showDevices(show) {
     const count = show();
-    const all = this.#state.devices.length;
+    const all = this.#state.rows.length;
     setText(find("shown"), count === all ? "" : `${count} of ${all}`);
   }
 
@@ -219,6 +224,12 @@ class Page {
 
   // What keys and buttons do
 
+  /** Draw other graphs, with their history. */
+  #choose() {
+    this.#redraw = true;
+    this.pollNow();
+  }
+
   pause() {
     this.#paused = !this.#paused;
     setAttribute(find("pause"), "aria-pressed", this.#paused);
@@ -229,7 +240,7 @@ class Page {
 
   filter(words) {
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-    const users = (device) => this.#state.processes.filter((process) => process.devices.includes(device.key)).map((process) => process.user);
+    const users = (device) => this.#state.processes.filter((process) => process.device === device.key).map((process) => process.user);
     const told = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders, ...users(device)];
     this.#devices.accepts = (device) => {
       const text = told(device).join(" ").toLowerCase();
@@ -238,12 +249,34 @@ class Page {
     if (this.#state !== null) this.#showDevices(() => this.#devices.showAgain());
   }
 
+  /** Draw so many seconds; 0: all that are kept. */
+  span(seconds) {
+    this.#graphs.span = seconds;
+    this.#graphs.showAgain();
+  }
+
   theme(name) {
     document.documentElement.dataset.theme = name;
     setText(find("theme"), `Theme: ${name}`);
     preferences.set("theme", name);
     this.#draw();
   }
+}
+
+/** Say what rules cannot judge: their silence means nothing. */
+function showNotJudged(untold) {
+  setHidden(find("not-judged"), untold.length === 0);
+  setText(find("not-judged").firstElementChild, `Not judged: ${[...new Set(untold.map(({ rule }) => rule))].length} rules`);
+  const words = ({ rule, keys, metric, reason, detail }) => `${rule}${keys.length ? ` of ${keys.join(", ")}` : ""}: ${metric}: ${detail || reason.replaceAll("_", " ")}`;
+  setChildren(find("not-judged").lastElementChild, untold.map(words), String, () => element("li"), setText);
+}
+
+/** A source that does not answer, and that no device stands for, as a row among the devices. */
+function silentRow({ name, status, detail, state, advice }) {
+  const word = status.replaceAll("_", " ");
+  const missing = Object.fromEntries(SHOWN_AT_FIRST.map((metric) => [metric, { reason: status, word }]));
+  const note = [word, detail].filter(Boolean).join(": ");
+  return { key: name, label: name, source: true, state, note, missing, values: {}, holders: [], findings: [], advice: [advice].filter(Boolean) };
 }
 
 /** A node in a line: how many devices, what they do, what is worst. */
@@ -301,6 +334,7 @@ find("pause").addEventListener("click", () => page.pause());
 find("theme").addEventListener("click", nextTheme);
 find("help-button").addEventListener("click", showHelp);
 find("filter").addEventListener("input", () => page.filter(find("filter").value));
+find("span").addEventListener("change", () => page.span(Number(find("span").value)));
 find("shortcuts").checked = preferences.get("shortcuts", true);
 find("shortcuts").addEventListener("change", () => preferences.set("shortcuts", find("shortcuts").checked));
 for (const node of document.querySelectorAll(".controls")) node.hidden = false;

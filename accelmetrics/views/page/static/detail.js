@@ -36,9 +36,10 @@ export class Detail {
     this.failed = failed;
     this.dialog = find("detail");
     this.state = element("p");
+    this.advice = element("ul");
     this.findings = element("ul");
     this.identity = element("dl");
-    find("detail-body").append(this.state, this.findings, this.identity, this.#values.table, this.#missing.table);
+    find("detail-body").append(this.state, this.advice, this.findings, this.identity, this.#values.table, this.#missing.table);
     this.dialog.addEventListener("close", () => {
       this.#key = null;
     });
@@ -55,7 +56,7 @@ export class Detail {
   /** Show a reading's values of the device, where one is shown. */
   async update(state, shown = () => {}) {
     const key = this.#key;
-    const device = state.devices.find((one) => one.key === key);
+    const device = state.rows.find((one) => one.key === key);
     if (device === undefined) return;
     this.#write(device, state.findings);
     shown();
@@ -72,6 +73,7 @@ export class Detail {
     const { mark, word } = stateOf(device);
     setAttribute(this.state, "data-state", device.state);
     setText(this.state, [mark, word, device.note, ...device.holders].filter(Boolean).join(" · "));
+    setChildren(this.advice, device.advice ?? [], String, () => element("li"), (line, words) => setText(line, words));
     const own = device.findings.map((place) => findings[place]).filter(Boolean);
     setChildren(
       this.findings,

@@ -5,10 +5,10 @@ import { element, find, preferences, setAttribute, setChildren, setHidden, setTe
 import { capital, clock, isNumber, plain, unitSymbol } from "./numbers.js";
 
 const LINES = 8; // with more devices than that their least, median and greatest are drawn, and those lines that are chosen
-const POINTS = 600;
+const POINTS = 600; // that the server gives at most
 const HEIGHT = 150;
 const CROSSHAIR = "accelmetrics";
-const SHOWN_AT_FIRST = ["utilization", "memory_percent", "power_watts", "temperature_celsius", "sm_clock_mhz"];
+export const SHOWN_AT_FIRST = ["utilization", "memory_percent", "power_watts", "temperature_celsius", "sm_clock_mhz"];
 const LIMITS = { power_watts: "power_limit_watts", temperature_celsius: "slowdown_celsius" }; // drawn as a line across
 // Okabe and Ito's colours; two of them are another one on white and on black.
 const COLOURS = ["--line", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "--line-pale"];
@@ -18,39 +18,38 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 /** What was read, in columns of one length: times, and for each device and metric a value or null. */
 export class History {
   times = [];
-  series = new Map();
+  #series = new Map();
+  #metrics = "";
+  #sequence = 0;
 
-  /** Take an answer of the server: what is newer than the latest column, or all of it. */
-  update({ times, series }, anew) {
-    if (anew) {
+  /** What to ask for: all of it the first time, for other metrics, and when so much was added that it is time to thin it out. */
+  query(metrics) {
+    const wanted = metrics.join(",");
+    const since = wanted === this.#metrics && this.times.length < 2 * POINTS ? this.#sequence : 0;
+    this.#metrics = wanted;
+    return `since=${since}&metrics=${encodeURIComponent(wanted)}`;
+  }
+
+  /** Take an answer: what is newer than the last one, or everything. */
+  update({ sequence, complete, times, series }) {
+    if (complete) {
       this.times = [];
-      this.series = new Map();
+      this.#series = new Map();
     }
-    const known = this.times.length;
-    const surplus = Math.max(0, known + times.length - POINTS);
-    this.times = [...this.times, ...times].slice(surplus);
-    const keys = new Set([...this.series.keys(), ...Object.keys(series)]);
-    for (const key of keys) {
-      const old = this.series.get(key) ?? new Map();
-      const more = series[key] ?? {};
-      const metrics = new Map();
-      for (const name of new Set([...old.keys(), ...Object.keys(more)])) {
-        const before = old.get(name) ?? new Array(known).fill(null);
-        metrics.set(name, [...before, ...(more[name] ?? new Array(times.length).fill(null))].slice(surplus));
-      }
-      this.series.set(key, metrics);
+    const [known, more] = [this.times.length, times.length];
+    this.#sequence = sequence;
+    this.times = this.times.concat(times);
+    for (const [key, columns] of Object.entries(series)) {
+      if (!this.#series.has(key)) this.#series.set(key, new Map());
+      for (const name of Object.keys(columns)) if (!this.#series.get(key).has(name)) this.#series.get(key).set(name, new Array(known).fill(null));
+    }
+    for (const [key, metrics] of this.#series) {
+      for (const [name, column] of metrics) metrics.set(name, column.concat(series[key]?.[name] ?? new Array(more).fill(null)));
     }
   }
 
   column(key, metric) {
-    return this.series.get(key)?.get(metric) ?? new Array(this.times.length).fill(null);
-  }
-
-  metrics() {
-    const names = new Set(SHOWN_AT_FIRST);
-    const read = new Set();
-    for (const metrics of this.series.values()) for (const name of metrics.keys()) read.add(name);
-    return [...[...names].filter((name) => read.has(name)), ...[...read].filter((name) => !names.has(name)).sort()];
+    return this.#series.get(key)?.get(metric) ?? new Array(this.times.length).fill(null);
   }
 }
 
@@ -142,6 +141,7 @@ class Graph {
   #built = "";
   #names = [];
   #limits = [];
+  #span = 0;
   #data = [[]];
 
   constructor(name, { label, unit, top }) {
@@ -160,7 +160,8 @@ class Graph {
   }
 
   /** Draw what there is. */
-  update(history, lines, devices) {
+  update(history, lines, devices, span) {
+    this.#span = span;
     const columns = lines.all.map((key) => history.column(key, this.name));
     const { least, median, greatest } = lines.banded ? band(columns, history.times.length) : {};
     const bands = lines.banded ? { greatest, least, median } : {};
@@ -187,7 +188,7 @@ class Graph {
         height: HEIGHT,
         legend: { show: false },
         cursor: { sync: { key: CROSSHAIR }, drag: { x: false, y: false }, points: { size: 6 } },
-        scales: { y: { range: (_, least, most) => this.#range(least, most) } },
+        scales: { x: { range: (_, first, last) => [this.#span ? last - this.#span : first, last] }, y: { range: (_, least, most) => this.#range(least, most) } },
         axes: [{ ...axis, values: (_, seconds) => seconds.map((at) => clock(new Date(at * 1000))), space: 80, size: 28 }, { ...axis, size: 48 }],
         series: [{}, ...bands, ...lines.drawn.map((key) => line(lines.look(key)))],
         bands: lines.banded ? [{ series: [1, 2], fill: style("--band") }] : [],
@@ -269,23 +270,29 @@ class Graph {
 /** All graphs, and the boxes that choose which there are. */
 export class Graphs {
   metrics = {};
+  span = 0;
   #graphs = new Map();
   #chosen = new Set(preferences.get("graphs", SHOWN_AT_FIRST));
   #latest = null;
 
-  constructor() {
+  /** `changed` is called when other metrics are chosen. */
+  constructor(changed) {
+    this.changed = changed;
     new ResizeObserver(() => this.#graphs.forEach((graph) => graph.resize())).observe(find("graphs"));
+  }
+
+  /** The metrics that are drawn. */
+  get shown() {
+    return Object.keys(this.metrics).filter((name) => this.#chosen.has(name));
   }
 
   update(history, lines, devices) {
     this.#latest = [history, lines, devices];
     setHidden(find("graphs-section"), history.times.length === 0);
     if (history.times.length === 0) return;
-    const names = history.metrics();
-    setChildren(find("metrics"), names, String, (name) => this.#box(name), () => {});
-    const shown = names.filter((name) => this.#chosen.has(name));
+    setChildren(find("metrics"), Object.keys(this.metrics), String, (name) => this.#box(name), () => {});
     for (const [name, graph] of this.#graphs) {
-      if (shown.includes(name)) continue;
+      if (this.shown.includes(name)) continue;
       graph.destroy();
       this.#graphs.delete(name);
     }
@@ -293,8 +300,10 @@ export class Graphs {
       this.#graphs.set(name, new Graph(name, this.#describe(name)));
       return this.#graphs.get(name).figure;
     };
-    setChildren(find("graphs"), shown, String, figureOf, (_, name) => this.#graphs.get(name).update(history, lines, devices));
-    const note = lines.banded ? "The band is from the least to the greatest of all devices, the line their median. A device's box in the table draws its own." : "A device's box in the table shows and hides its line.";
+    setChildren(find("graphs"), this.shown, String, figureOf, (_, name) => this.#graphs.get(name).update(history, lines, devices, this.span));
+    const note = lines.banded
+      ? "The band is from the least to the greatest of all devices, the line their median. A device's box in the table draws its own."
+      : "A device's box in the table shows and hides its line.";
     setText(find("graphs-note"), `${note} A gap is a time without a value.`);
   }
 
@@ -308,7 +317,7 @@ export class Graphs {
       if (box.checked) this.#chosen.add(name);
       else this.#chosen.delete(name);
       preferences.set("graphs", [...this.#chosen]);
-      this.showAgain();
+      this.changed();
     });
     return element("label", {}, box, ` ${this.#describe(name).label}`);
   }

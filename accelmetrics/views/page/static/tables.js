@@ -102,7 +102,7 @@ function measured(name, words, { of = () => "", share = false } = {}) {
     setAttribute(cell, "data-missing", there ? null : (device.missing[name]?.reason ?? "not_read"));
     setAttribute(cell, "data-level", device.levels?.[name] ?? null);
     const [number, limit] = [...cell.children].slice(-2);
-    setText(number, there ? words(value) : missingWord(device.missing[name]));
+    setText(number, there ? words(value) + (device.aged ? " ?" : "") : missingWord(device.missing[name]));
     setText(limit, there ? of(device.values) : "");
     if (!share) return;
     const width = there ? `${Math.min(100, Math.max(0, Math.round(value)))}%` : "0%";
@@ -139,9 +139,10 @@ export function devicesTable(open, colours) {
           const button = element("button", { type: "button", className: "open", ariaHasPopup: "dialog" });
           button.append(element("span", { className: "key" }), " ", element("span", { className: "name" }));
           button.addEventListener("click", () => open(device.key));
-          cell.append(colours.box(device.key), button);
+          if (!device.source) cell.append(colours.box(device.key));
+          cell.append(button);
         }
-        colours.update(cell.firstElementChild, device.key);
+        if (!device.source) colours.update(cell.firstElementChild, device.key);
         const [key, , name] = cell.lastElementChild.childNodes;
         setText(key, device.label || device.key);
         setText(name, device.name ?? "");
@@ -174,7 +175,7 @@ export function processesTable() {
   const word = (name) => ({ ascending: true, sort: (process) => process[name] || null, write: text((process) => process[name] || "-") });
   const columns = {
     pid: { ...number("pid", String), ascending: true },
-    device: { ascending: true, sort: ({ devices }) => devices[0] ?? null, write: text(({ devices }) => devices.join(", ")) },
+    device: word("device"),
     user: word("user"),
     program: { ...word("program"), write: text((process) => process.command || process.program || "- not told") },
     memory: number("memory_bytes", bytes),
@@ -182,11 +183,14 @@ export function processesTable() {
     seconds: number("seconds", duration),
     holder: word("holder"),
   };
-  const table = new SortedTable(find("processes"), columns, ({ pid }) => String(pid));
+  const table = new SortedTable(find("processes"), columns, ({ pid, device }) => `${pid} ${device}`);
   return {
-    show(processes) {
+    show(processes, unlisted) {
+      const why = Object.entries(unlisted);
+      setHidden(find("unlisted"), why.length === 0);
+      setText(find("unlisted"), why.map(([key, words]) => `${key}: processes are not known: ${words}`).join(". "));
       setHidden(find("processes"), processes.length === 0);
-      setHidden(find("no-processes"), processes.length !== 0);
+      setHidden(find("no-processes"), processes.length + why.length !== 0);
       table.show(processes);
     },
   };
@@ -201,11 +205,11 @@ export function showSources(sources) {
     () => element("tr", {}, element("th", { scope: "row" }), element("td"), element("td", { className: "number" }), element("td")),
     (line, source) => {
       const [name, status, read, detail] = line.cells;
-      setAttribute(line, "data-status", source.status);
+      setAttribute(line, "data-state", source.state);
       setText(name, source.name);
-      setText(status, source.status.replaceAll("_", " "));
+      setText(status, [source.mark, source.status.replaceAll("_", " ")].filter(Boolean).join(" "));
       setText(read, isNumber(source.age_seconds) ? `${plain(source.age_seconds)} s ago` : "- never");
-      setText(detail, source.detail || "");
+      setText(detail, [source.detail, source.advice].filter(Boolean).join(". "));
     },
   );
 }

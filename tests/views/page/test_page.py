@@ -1,0 +1,413 @@
+"""The page of `serve --ui` in a real browser, on simulated devices: what it shows is what was read."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.missing import MissingHere
+from tests.support.waiting import wait_for
+from tests.views.page.browser import AXE, Browser
+from tests.views.page.node import Node, serving
+
+pytestmark = pytest.mark.browser
+ROWS = """
+const rows = [...document.querySelectorAll("#devices tbody tr")];
+const cells = (row) => Object.fromEntries([...row.cells].map((cell) => [cell.dataset.column, cell.textContent]));
+return [
+  Number(document.getElementById("main").dataset.sequence ?? 0),
+  Object.fromEntries(rows.map((row) => [row.dataset.key, { ...cells(row), mark: row.dataset.state }])),
+];
+"""
+COLOURED = """
+// Columns of the canvas, left to right, with whether anything coloured is drawn there: grid, axes and texts are grey.
+const canvas = document.querySelector(arguments[0]);
+const { width, height } = canvas;
+const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+const columns = new Array(width).fill(false);
+for (let at = 0; at < data.length; at += 4) {
+  const [red, green, blue, alpha] = data.subarray(at, at + 4);
+  if (alpha > 100 && Math.max(red, green, blue) - Math.min(red, green, blue) > 60) columns[(at / 4) % width] = true;
+}
+return columns;
+"""
+
+
+@pytest.fixture
+def machine() -> Iterator[NvmlSimulator]:
+    """Three GPUs whose values stand still."""
+    with NvmlSimulator(3) as simulator:
+        for index, gpu in enumerate(simulator.gpu):
+            gpu.set(gpu_util=90 - 20 * index, temperature=50 + index, power_mw=300_000 + 10_000 * index)
+        yield simulator
+
+
+@pytest.fixture
+def node(machine: NvmlSimulator) -> Iterator[Node]:
+    with serving(machine) as served:
+        yield served
+
+
+@pytest.fixture
+def page(browser: Browser, node: Node) -> Browser:
+    """The page with its first reading."""
+    return opened(browser, node)
+
+
+def opened(browser: Browser, node: Node, size: tuple[int, int] = (1280, 900)) -> Browser:
+    browser.open(node.url, size)
+    browser.until_text("#connection", "live")
+    return browser
+
+
+def rows(browser: Browser) -> tuple[int, dict[str, dict[str, str]]]:
+    """The sequence of the reading that the page shows, and its devices: the text of each cell by its column's name."""
+    sequence, found = browser.run(ROWS)
+    return sequence, found
+
+
+def split(key: str) -> tuple[str, str]:
+    """The device of a key, and the metric's name."""
+    device = ".".join(key.split(".")[:2])
+    return device, key.removeprefix(f"{device}.")
+
+
+def row(browser: Browser, key: str) -> dict[str, str]:
+    return rows(browser)[1].get(key, {})
+
+
+def shown(browser: Browser, node: Node) -> tuple[dict[str, dict[str, str]], dict[str, Any], dict[str, Any]]:
+    """The devices on the page, the state and the snapshot, all of one reading."""
+
+    def same() -> tuple[dict[str, dict[str, str]], dict[str, Any], dict[str, Any]] | None:
+        state, snapshot = node.get("api/state"), node.get("api/snapshot")
+        sequence, found = rows(browser)
+        return (found, state, snapshot) if sequence == state["sequence"] and snapshot["timestamp"] == state["timestamp"] else None
+
+    return wait_for(same)  # type: ignore[return-value]  # what it waits for is not None
+
+
+def clean(browser: Browser, node: Node) -> None:
+    """Nothing was complained of, and nothing was asked of any other machine."""
+    assert browser.console() == []
+    asked = browser.requests()
+    assert asked
+    assert [url for url in asked if not url.startswith(node.url)] == []
+
+
+def test_what_is_shown_is_what_was_read(page: Browser, node: Node, machine: NvmlSimulator) -> None:
+    """Each number equals the snapshot's of the same reading, whatever moved in between."""
+    for watts in (300_000, 412_345):
+        machine.gpu[0].set(power_mw=watts, gpu_util=watts // 10_000)
+        page.until(lambda watts=watts: f"{round(watts / 1000)} W" in row(page, "gpu.0").get("power", ""))  # type: ignore[misc]
+        found, state, snapshot = shown(page, node)
+        metrics = snapshot["metrics"]
+        assert list(found) == ["gpu.0", "gpu.1", "gpu.2"]
+        for key, cells in found.items():
+            assert cells["utilization"] == f"{round(metrics[f'{key}.gpu'])} %"
+            assert cells["temperature"] == f"{round(metrics[f'{key}.temp'])} °C"
+            assert cells["clock"] == f"{round(metrics[f'{key}.smClock'])} MHz"
+            assert cells["power"].startswith(f"{round(metrics[f'{key}.powerWatts'])} W of ")
+            assert cells["memory"].startswith(f"{round(metrics[f'{key}.memoryAllocated'])} %")
+        assert page.text("#hostname") == snapshot["hostname"] == state["hostname"]
+    clean(page, node)
+
+
+def test_a_lost_gpu_and_its_return(page: Browser, machine: NvmlSimulator, node: Node) -> None:
+    """Its row says so in a mark, a word and a colour; the others go on; it is a finding, announced once; and it recovers."""
+    machine.lose(1)
+    page.until(lambda: row(page, "gpu.1").get("mark") == "bad")
+    lost = row(page, "gpu.1")
+    assert lost["state"] == "Xbad"
+    assert "LOST" in lost["note"]
+    for column in ("utilization", "memory", "power", "temperature", "clock"):
+        assert lost[column] == "- LOST"
+    machine.gpu[0].set(temperature=66)
+    page.until(lambda: row(page, "gpu.0")["temperature"] == "66 °C")
+    assert row(page, "gpu.0")["mark"] == "ok"
+    page.screenshot("page-lost")
+    machine.recover(1)
+    page.until(lambda: row(page, "gpu.1")["temperature"] == "51 °C")
+    clean(page, node)
+
+
+def test_a_driver_that_hangs_for_one_gpu(page: Browser, machine: NvmlSimulator, node: Node) -> None:
+    """That one timed out, for as long as it does; the others' values go on."""
+    machine.rule("*", gpu=2, hang=True)
+    page.until(lambda: "timed out" in row(page, "gpu.2").get("power", ""))
+    assert "timed out" in row(page, "gpu.2")["note"]
+    machine.gpu[0].set(temperature=67)
+    page.until(lambda: row(page, "gpu.0")["temperature"] == "67 °C")
+    page.screenshot("page-hung")
+    machine.clear_rules()
+    page.until(lambda: row(page, "gpu.2")["temperature"] == "52 °C")
+    clean(page, node)
+
+
+def test_a_reload_of_the_driver_is_a_gap(page: Browser, machine: NvmlSimulator, node: Node) -> None:
+    """While it is away each row says why it has no value; then values go on in the same rows, and the graphs have a gap."""
+    node.read_on(6)
+    machine.driver_away(Ret.UNINITIALIZED)
+    page.until(lambda: all(cells["power"].startswith("- ") for cells in rows(page)[1].values()))
+    words = {cells["power"] for cells in rows(page)[1].values()}
+    assert not words & {"- not read", "- n/a"}
+    node.read_on(4)
+    machine.driver_back()
+    page.until(lambda: row(page, "gpu.2")["temperature"] == "52 °C")
+    assert list(rows(page)[1]) == ["gpu.0", "gpu.1", "gpu.2"]
+    node.read_on(6)
+    canvas = 'figure[data-key="utilization"] canvas'
+
+    def pieces() -> list[str]:
+        return "".join("x" if drawn else " " for drawn in page.run(COLOURED, canvas)).split()
+
+    page.until(lambda: len(pieces()) == 2, "the line has not two pieces")
+    assert "missing at" in page.run("return document.querySelector(arguments[0]).ariaLabel", canvas)
+    page.screenshot("page-reload")
+    clean(page, node)
+
+
+def test_a_slow_link_does_not_pile_up_requests(page: Browser, node: Node) -> None:
+    """One request at a time: the next begins when the one before it was answered."""
+    page.requests()
+    page.network(latency_ms=1200)
+    before = rows(page)[0]
+    page.until(lambda: rows(page)[0] > before)
+    again = rows(page)[0]
+    page.until(lambda: rows(page)[0] > again)
+    most = under_way = 0
+    for entry in page.driver.get_log("performance"):  # type: ignore[no-untyped-call]
+        event = json.loads(entry["message"])["message"]
+        if event["method"] == "Network.requestWillBeSent":
+            under_way += 1
+        elif event["method"] in ("Network.loadingFinished", "Network.loadingFailed"):
+            under_way = max(0, under_way - 1)
+        most = max(most, under_way)
+    assert most == 1
+    assert page.text("#connection") == "live"
+
+
+def test_a_server_that_ends_and_comes_back(page: Browser, node: Node) -> None:
+    """The values stay, greyed, under a line that says for how long there was no answer; they go on by themselves."""
+    values = row(page, "gpu.0")
+    node.kill()
+    page.until_text("#banner", "no answer for ")
+    assert "cannot be reached" in page.text("#banner")
+    assert page.text("#connection") == "not connected"
+    assert row(page, "gpu.0") == values
+    assert float(page.run("return getComputedStyle(document.getElementById('devices')).opacity")) < 1
+    page.screenshot("page-no-answer")
+    node.start()
+    page.until_text("#connection", "live")
+    assert page.one("#banner").is_displayed() is False
+    page.until_text("#announcer", "live again")
+
+
+def test_nothing_is_asked_while_it_is_not_seen(page: Browser, node: Node) -> None:
+    """A tab in the background costs nothing; seen again, it asks at once."""
+    page.driver.minimize_window()
+    page.until(lambda: page.run("return document.hidden"))
+    node.read_on(2)  # what was under way is answered
+    page.requests()
+    node.read_on(4)
+    assert page.requests() == []
+    before = rows(page)[0]
+    page.driver.set_window_rect(0, 0, 1280, 900)
+    page.until(lambda: rows(page)[0] >= before + 4)
+
+
+def test_a_pause_keeps_what_is_shown(page: Browser, node: Node, machine: NvmlSimulator) -> None:
+    """The button, or `p`: nothing moves until it is pressed again."""
+    page.press("p")
+    page.until_text("#connection", "paused")
+    node.read_on(2)
+    before = rows(page)
+    machine.gpu[0].set(temperature=70)
+    node.read_on(3)
+    assert rows(page) == before
+    page.press("p")
+    page.until(lambda: row(page, "gpu.0")["temperature"] == "70 °C")
+
+
+def test_texts_of_devices_are_texts(browser: Browser) -> None:
+    """A product name that is markup is shown as it stands, in the table and in the detail."""
+    name = '</script><img src=x onerror="alert(1)">'
+    with NvmlSimulator(1) as machine:
+        machine.gpu[0].set(name=name)
+        with serving(machine) as node:
+            opened(browser, node)
+            assert name in row(browser, "gpu.0")["device"]
+            browser.one("#devices .open").click()
+            browser.until_text("#detail", name)
+            assert browser.run("return document.querySelectorAll('img').length") == 0
+            clean(browser, node)
+
+
+def test_processes_have_a_program_and_no_command_line(browser: Browser, machine: NvmlSimulator) -> None:
+    """Which may hold secrets: only where it is asked for."""
+    machine.processes(1, [Process(os.getpid(), used=3 << 30, sm=40)])
+    for arguments in ((), ("--show-commands",)):
+        with serving(machine, *arguments) as node:
+            opened(browser, node)
+            browser.until(lambda: browser.texts("#processes tbody tr"), "no process")
+            cells = browser.texts("#processes tbody tr > *")
+            assert cells[:3] == [str(os.getpid()), "gpu.1", getpass.getuser()]
+            assert cells[4] == "3.0 GiB"
+            assert ("pytest" in cells[3]) == bool(arguments)
+
+
+def test_keys_alone_reach_everything(page: Browser, node: Node) -> None:
+    """Sorting, one device in full, the crosshair, help: with focus where it was afterwards."""
+    page.tab_to("Power")
+    page.press(Keys.ENTER)
+    assert page.one('#devices th[data-column="power"]').get_attribute("aria-sort") == "descending"
+    assert list(rows(page)[1]) == ["gpu.2", "gpu.1", "gpu.0"]
+    page.press(Keys.ENTER)
+    assert page.one('#devices th[data-column="power"]').get_attribute("aria-sort") == "ascending"
+    page.press(Keys.ENTER)
+    assert page.one('#devices th[data-column="power"]').get_attribute("aria-sort") is None
+    assert list(rows(page)[1]) == ["gpu.0", "gpu.1", "gpu.2"]
+
+    page.press("d", Keys.ARROW_DOWN, Keys.ENTER)
+    page.until_text("#detail-title", "gpu.1")
+    snapshot = node.get("api/snapshot")
+    own = {name for key, name in map(split, snapshot["metrics"]) if key == "gpu.1"}
+    reasons = {split(key): why["reason"].replace("_", " ") for key, why in snapshot["unavailable"].items()}
+    missing = {name: reason for (key, name), reason in reasons.items() if key == "gpu.1"}
+    page.until(lambda: set(page.texts("#detail table:nth-of-type(1) tbody th")) == own)
+    told = page.texts("#detail table:nth-of-type(2) tbody td:nth-child(2)")
+    assert dict(zip(page.texts("#detail table:nth-of-type(2) tbody th"), told, strict=True)) == missing
+    page.screenshot("page-detail")
+    page.press(Keys.ESCAPE)
+    assert not page.one("#detail").is_displayed()
+    assert page.focused().startswith("gpu.1")
+
+    page.press("?")
+    assert page.one("#help").is_displayed()
+    page.press(Keys.ESCAPE, "/")
+    assert page.focused() == "filter"
+    page.press(*"gpu.2")
+    page.until(lambda: list(rows(page)[1]) == ["gpu.2"])
+    assert page.text("#shown") == "1 of 3"
+    clean(page, node)
+
+
+def test_one_crosshair_for_all_graphs(page: Browser, node: Node) -> None:
+    """Moved by keys, and every graph says what was read then."""
+    node.read_on(4)
+    page.press("g", Keys.HOME)
+
+    def times() -> set[str]:
+        return {words.split()[0] for words in page.texts("#graphs .readout")}
+
+    first = times()
+    assert len(first) == 1
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    page.until(lambda: len(times()) == 1 and times() != first)
+    assert page.one("#graphs .readout").get_attribute("aria-live") == "polite"
+    page.press(Keys.TAB)
+    assert page.one("#graphs .readout").get_attribute("aria-live") == "off"
+
+
+def test_any_metric_can_be_drawn(page: Browser) -> None:
+    """What is chosen stays so when the page is opened again."""
+    page.one("#choice summary").click()
+    choices = page.texts("#metrics label")
+    assert len(choices) > 5
+    before = page.texts("#graphs h3")
+    page.one("#metrics input:not(:checked)").click()
+    page.one("#metrics input:checked").click()
+    after = page.until(lambda: (now := page.texts("#graphs h3")) != before and now)
+    page.driver.refresh()
+    page.until(lambda: page.texts("#graphs h3") == after)
+
+
+def test_light_and_dark(page: Browser) -> None:
+    """As the system is, or as was chosen, which is kept."""
+
+    def dark() -> bool:
+        return bool(page.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every((part) => part < 128)"))
+
+    assert not dark()
+    page.media(prefers_color_scheme="dark")
+    page.until(dark)
+    page.screenshot("page-dark")
+    page.press("t")
+    assert page.text("#theme") == "Theme: light"
+    assert not dark()
+    page.driver.refresh()
+    page.until_text("#connection", "live")
+    assert not dark()
+    page.media(prefers_color_scheme="light")
+
+
+def test_on_a_phone(browser: Browser, node: Node) -> None:
+    """360 pixels are enough for the page: what is wide is folded, or scrolls by itself."""
+    opened(browser, node, (360, 740))
+    browser.until(lambda: browser.texts("#graphs canvas") != [] or browser.run("return document.querySelector('canvas')"))
+    browser.until(lambda: browser.run("return document.documentElement.scrollWidth") == 360)
+    browser.screenshot("page-phone")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) -> None:
+    """What axe finds, with a finding, a lost device, processes and graphs on the page: nothing."""
+    if not AXE.exists():
+        raise MissingHere(f"axe-core is not installed: npm install --prefix {AXE.parents[2]} axe-core")
+    machine.processes(0, [Process(os.getpid(), used=1 << 30)])
+    machine.lose(1)
+    with serving(machine) as node:
+        browser.media(prefers_color_scheme=scheme)
+        opened(browser, node)
+        browser.until(lambda: row(browser, "gpu.1").get("mark") == "bad")
+        browser.run(AXE.read_text())
+        for look in (lambda: None, lambda: browser.press("d", Keys.ENTER), lambda: browser.press(Keys.ESCAPE, "?")):
+            look()
+            script = "const done = arguments[0]; axe.run(document, { resultTypes: ['violations'] }).then((found) => done(found.violations))"
+            found = browser.driver.execute_async_script(script)  # type: ignore[no-untyped-call]
+            told = [(one["id"], one["help"], [part["html"] for part in one["nodes"]][:3]) for one in found]
+            assert told == []
+        browser.media(prefers_color_scheme="light")
+
+
+CHANGES = """
+window.changes = 0;
+new MutationObserver((records) => { window.changes += records.length; })
+  .observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+"""
+
+
+def test_sixty_four_devices(browser: Browser) -> None:
+    """A reading in which little moved writes little: what 64 rows have to do does not grow with them. Graphs are bands."""
+    with NvmlSimulator(64) as machine:
+        for gpu in machine.gpu:
+            gpu.set(gpu_util=50, temperature=50, power_mw=300_000, sm_clock=1500, memory_used=1 << 33)
+        with serving(machine) as node:
+            opened(browser, node)
+            browser.until(lambda: len(rows(browser)[1]) == 64)
+            assert "median" in browser.text("#graphs .readout")
+            writes = changes_of_a_reading(browser)
+            machine.gpu[0].set(temperature=51)
+            browser.until(lambda: row(browser, "gpu.0")["temperature"] == "51 °C")
+            assert writes < 64
+            browser.screenshot("page-64")
+            clean(browser, node)
+
+
+def changes_of_a_reading(browser: Browser) -> int:
+    """What is written into the document from one reading to the next: the least of some, since a reading may bring news."""
+    browser.run(CHANGES)
+    counted = []
+    for _ in range(4):
+        before = rows(browser)[0]
+        browser.run("window.changes = 0")
+        browser.until(lambda before=before: rows(browser)[0] > before)  # type: ignore[misc]
+        counted.append(int(browser.run("return window.changes")))
+    return min(counted)
