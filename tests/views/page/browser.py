@@ -97,7 +97,7 @@ class Browser:
 
     def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait for something in the page."""
-        return wait_for(condition, what=lambda: f"{what}: {self.text('body')[:2000]}")
+        return wait_for(condition, what=lambda: f"{what}: {self.one('body').text[:1500]}\n{self.console()}")
 
     def until_text(self, selector: str, words: str) -> None:
         self.until(lambda: words in self.text(selector), f"no {words!r} in {selector}: {self.text(selector)!r}")

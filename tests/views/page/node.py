@@ -29,7 +29,6 @@ class Node:
         self._arguments = ("--backends", "nvidia,host", "--interval", INTERVAL, *arguments)
         self.url = ""
         self._program: subprocess.Popen[str] | None = None
-        self.start()
 
     def start(self) -> None:
         """Start it, at its old address if it had one, and wait until it has read something."""
@@ -38,15 +37,15 @@ class Node:
         assert self._program.stderr is not None
         line = self._program.stderr.readline()
         found = re.search(r"http://127\.0\.0\.1:\d+/", line)
-        assert found, line + self._program.stderr.read()
+        assert found, line
         self.url = found[0]
         wait_for(lambda: self.sequence() > 0, what="nothing was read")
 
     def kill(self) -> None:
         """End it as no program can prevent."""
-        assert self._program is not None
-        self._program.kill()
-        self._program.communicate(timeout=HANG)
+        if self._program is not None:
+            self._program.kill()
+            self._program.communicate(timeout=HANG)
 
     def get(self, path: str) -> Any:
         """Give a document that it serves."""
@@ -71,6 +70,7 @@ def serving(simulator: NvmlSimulator, *arguments: str) -> Iterator[Node]:
     """Serve the page of a simulated machine."""
     node = Node(simulator, *arguments)
     try:
+        node.start()
         yield node
     finally:
         node.kill()

@@ -8,7 +8,7 @@
 import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
 import { Graphs, History, Lines, SHOWN_AT_FIRST } from "./graphs.js";
-import { clock, duration, isNumber, percent, watts } from "./numbers.js";
+import { bytes, capital, clock, duration, isNumber, percent, plain, watts } from "./numbers.js";
 import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
 
 const PATIENCE_MS = 30_000; // until a request is given up
@@ -16,19 +16,15 @@ const LONGEST_PAUSE_MS = 30_000; // between attempts while there is no answer
 const SILENCE_MS = 5_000; // without an answer until the values on the page are called old
 const THEMES = ["system", "light", "dark"];
 
-/** An answer that holds no reading. */
-class Refused extends Error {
-  constructor(status) {
-    const reasons = {
-      401: "not signed in (401): reload the page and give the password",
-      403: "this browser may not read the node (403)",
-      421: "the node does not answer to this name (421): see --allowed-host",
-      503: "nothing has been read yet (503)",
-    };
-    super(reasons[status] ?? `the server answered ${status}`);
-    this.status = status;
-  }
-}
+const REFUSALS = {
+  401: "not signed in (401): reload the page and give the password",
+  403: "this browser may not read the node (403)",
+  421: "the node does not answer to this name (421): see --allowed-host",
+  503: "the node has no recent reading (503)",
+};
+
+/** There is no reading; the message says why. */
+class NoAnswer extends Error {}
 
 // A request may not have the user and password that the address of the page may have.
 const BASE = new URL(".", location.href);
@@ -39,10 +35,14 @@ async function ask(path) {
   try {
     response = await fetch(new URL(path, BASE), { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
   } catch (error) {
-    throw new Error(error.name === "TimeoutError" ? "the server takes too long" : "the server cannot be reached");
+    throw new NoAnswer(error.name === "TimeoutError" ? "the server takes too long" : "the server cannot be reached");
   }
-  if (!response.ok) throw new Refused(response.status);
-  return response.json();
+  if (!response.ok) throw new NoAnswer(REFUSALS[response.status] ?? `the server answered ${response.status}`);
+  try {
+    return await response.json();
+  } catch {
+    throw new NoAnswer("the answer broke off");
+  }
 }
 
 class Page {
@@ -117,6 +117,7 @@ class Page {
 
   #fail(error) {
     this.#trouble = error.message;
+    if (!(error instanceof NoAnswer)) console.error(error);
   }
 
   // What is shown
@@ -296,11 +297,20 @@ function summaryWords(summary) {
   return words.filter(Boolean).join(" · ");
 }
 
-const HOST_WORDS = { cpu_percent: "CPU", memory_percent: "Memory", swap_percent: "Swap", disk_percent: "Disk", load: "Load" };
+const HOST_WORDS = { cpu: "CPU", load_1m: "Load" };
+const HOST_UNITS = {
+  percent,
+  bytes_per_second: (value) => `${bytes(value)}/s`,
+  bytes,
+  celsius: (value) => `${Math.round(value)} °C`,
+  watts,
+};
 
+/** A number of the host with its name in words, whose end says the unit. */
 function hostPair([name, value]) {
-  const words = HOST_WORDS[name] ?? name.replace(/_(percent|bytes)$/, "").replaceAll("_", " ");
-  return [words, name.endsWith("percent") ? percent(value) : String(value)];
+  const unit = Object.keys(HOST_UNITS).find((one) => name.endsWith(`_${one}`));
+  const stem = unit ? name.slice(0, -unit.length - 1) : name;
+  return [HOST_WORDS[stem] ?? capital(stem.replaceAll("_", " ")), unit ? HOST_UNITS[unit](value) : plain(value)];
 }
 
 const page = new Page();

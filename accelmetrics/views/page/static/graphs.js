@@ -6,6 +6,7 @@ import { capital, clock, isNumber, plain, unitSymbol } from "./numbers.js";
 
 const LINES = 8; // with more devices than that their least, median and greatest are drawn, and those lines that are chosen
 const POINTS = 600; // that the server gives at most
+const SHORTEST = 30; // seconds that a graph shows at least
 const HEIGHT = 150;
 const CROSSHAIR = "accelmetrics";
 export const SHOWN_AT_FIRST = ["utilization", "memory_percent", "power_watts", "temperature_celsius", "sm_clock_mhz"];
@@ -188,7 +189,7 @@ class Graph {
         height: HEIGHT,
         legend: { show: false },
         cursor: { sync: { key: CROSSHAIR }, drag: { x: false, y: false }, points: { size: 6 } },
-        scales: { x: { range: (_, first, last) => [this.#span ? last - this.#span : first, last] }, y: { range: (_, least, most) => this.#range(least, most) } },
+        scales: { x: { range: (_, first, last) => this.#times(first, last) }, y: { range: (_, least, most) => this.#range(least, most) } },
         axes: [{ ...axis, values: (_, seconds) => seconds.map((at) => clock(new Date(at * 1000))), space: 80, size: 28 }, { ...axis, size: 48 }],
         series: [{}, ...bands, ...lines.drawn.map((key) => line(lines.look(key)))],
         bands: lines.banded ? [{ series: [1, 2], fill: style("--band") }] : [],
@@ -200,6 +201,11 @@ class Graph {
     this.#plot.ctx.canvas.setAttribute("role", "img");
   }
 
+  #times(first, last) {
+    if (this.#span) return [last - this.#span, last];
+    return [Math.min(first ?? 0, (last ?? 0) - SHORTEST), last ?? 0];
+  }
+
   #range(least, most) {
     if (isNumber(this.top)) return [0, this.top];
     const greatest = Math.max(most ?? 0, this.#limits.at(-1) ?? 0);
@@ -207,11 +213,11 @@ class Graph {
   }
 
   #drawLimits({ ctx, bbox, valToPos }) {
-    if (this.#limits.length > 2) return; // of many kinds of devices: the table has each
+    if (!this.#limits.length) return;
     ctx.save();
     ctx.strokeStyle = style("--limit");
     ctx.setLineDash([6, 4]);
-    for (const limit of this.#limits) {
+    for (const limit of new Set([this.#limits.at(0), this.#limits.at(-1)])) {
       const at = Math.round(valToPos(limit, "y", true));
       ctx.beginPath();
       ctx.moveTo(bbox.left, at);

@@ -189,7 +189,7 @@ export function processesTable() {
       const why = Object.entries(unlisted);
       setHidden(find("unlisted"), why.length === 0);
       setText(find("unlisted"), why.map(([key, words]) => `${key}: processes are not known: ${words}`).join(". "));
-      setHidden(find("processes"), processes.length === 0);
+      setHidden(find("processes").parentElement, processes.length === 0);
       setHidden(find("no-processes"), processes.length + why.length !== 0);
       table.show(processes);
     },
