@@ -215,7 +215,8 @@ class Route(RequestHandler):
         """Answer an error in one line."""
         error = kwargs["exc_info"][1]
         said = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
-        if status_code == 401:
+        # A script's request would wait until its user has answered the browser's question: it is the script that says so.
+        if status_code == 401 and self.request.headers.get("Sec-Fetch-Dest") != "empty":
             self.set_header("WWW-Authenticate", cast(HttpCredentials, self.server.credentials).schemes)
         elif status_code == 405:
             said = "only GET and HEAD are served"

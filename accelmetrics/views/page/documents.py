@@ -24,6 +24,7 @@ from accelmetrics.schemas.text import clipped
 from accelmetrics.views.node_summary import node_summary
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
+from accelmetrics.views.page.plain import plain_page
 from accelmetrics.views.page.state import state_document
 from accelmetrics.views.trails import FOLLOWED
 from accelmetrics.visibility.processes import ProcessListing, processes
@@ -46,28 +47,31 @@ class SharedAnswers:
     def __init__(self) -> None:
         self._made: dict[Hashable, asyncio.Task[HttpAnswer]] = {}
 
-    async def answer(self, route: Route, make: Callable[[], object], what: Hashable = "") -> HttpAnswer:
+    async def answer(
+        self, route: Route, make: Callable[[], object], what: Hashable = "", content_type: str = "application/json"
+    ) -> HttpAnswer:
         """Return an answer, packed where the client takes that.
 
         Args:
             route: Of the request.
             make: Gives the document, as text or in plain containers.
             what: Which answer it is.
+            content_type: Of the answer.
         """
         packed = accepts_gzip(route.request.headers.get("Accept-Encoding", ""))
         answer = self._made.get((what, packed))
         if answer is None:
             if len(self._made) >= MOST_KEPT:
                 self._made.clear()
-            answer = self._made[what, packed] = route.server.begin(partial(self._make, make, packed), route.request)
+            answer = self._made[what, packed] = route.server.begin(partial(self._make, make, packed, content_type), route.request)
         return await route.server.answered(answer, route.request)
 
-    def _make(self, make: Callable[[], object], packed: bool, _: HTTPServerRequest) -> HttpAnswer:
+    def _make(self, make: Callable[[], object], packed: bool, content_type: str, _: HTTPServerRequest) -> HttpAnswer:
         document = make()
         text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"), allow_nan=False)
         headers = {"Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if packed else {})}
         body = gzip.compress(text.encode(), compresslevel=5) if packed else text.encode()
-        return HttpAnswer(body, "application/json", headers)
+        return HttpAnswer(body, content_type, headers)
 
 
 class LatestReading:
@@ -122,7 +126,10 @@ class NodeDocuments:
         routes: list[tuple[str, type[Route], dict[str, Any]]] = [
             (path, DocumentRoute, {"documents": self, "make": make}) for path, make in made.items()
         ]
-        return [*routes, ("/api/history", HistoryRoute, {"documents": self})] if self._page else routes
+        if not self._page:
+            return routes
+        plain = {"documents": self, "make": self._plain, "content_type": "text/html; charset=utf-8"}
+        return [*routes, ("/plain", DocumentRoute, plain), ("/api/history", HistoryRoute, {"documents": self})]
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. One of the same reading changes nothing."""
@@ -155,6 +162,9 @@ class NodeDocuments:
     def _state(self, reading: LatestReading) -> object:
         return state_document(self._view(reading), reading.sequence, commands=self._commands, fleet=self._fleet)
 
+    def _plain(self, reading: LatestReading) -> object:
+        return plain_page(self._view(reading))
+
     def _summary(self, reading: LatestReading) -> object:
         return node_summary(self._view(reading)).to_dict()
 
@@ -183,11 +193,14 @@ def _record(reading: LatestReading) -> object:
 class DocumentRoute(Route):
     """Answers with a document of the latest reading; with none where the client has it."""
 
-    def initialize(self, documents: NodeDocuments, make: Callable[[LatestReading], object]) -> None:  # type: ignore[override]  # its own arguments
+    def initialize(  # type: ignore[override]  # its own arguments
+        self, documents: NodeDocuments, make: Callable[[LatestReading], object], content_type: str = "application/json"
+    ) -> None:
         """Take what makes the document."""
         super().initialize()
         self._documents = documents
         self._make = make
+        self._content_type = content_type
 
     async def get(self) -> None:
         """Answer."""
@@ -198,7 +211,7 @@ class DocumentRoute(Route):
             self.set_status(304)
             self.finish()
             return
-        self.answer(await reading.answers.answer(self, partial(self._make, reading), self.request.path))
+        self.answer(await reading.answers.answer(self, partial(self._make, reading), self.request.path, self._content_type))
 
     head = get
 

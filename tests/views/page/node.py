@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tests.cli.shell import environment, start
@@ -20,11 +23,17 @@ INTERVAL = "0.5"
 class Node:
     """A running server with the page.
 
+    Args:
+        simulator: Its GPUs.
+        arguments: More of the command.
+        user: Name and password with which the test asks.
+
     Attributes:
         url: Of the page.
     """
 
-    def __init__(self, simulator: NvmlSimulator, *arguments: str) -> None:
+    def __init__(self, simulator: NvmlSimulator, *arguments: str, user: str = "") -> None:
+        self._headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()} if user else {}
         self._environment = environment(**simulator.environment())
         self._arguments = ("--backends", "nvidia,host", "--interval", INTERVAL, *arguments)
         self.url = ""
@@ -49,15 +58,17 @@ class Node:
 
     def get(self, path: str) -> Any:
         """Give a document that it serves."""
-        with urlopen(Request(self.url + path), timeout=HANG) as answer:
+        with urlopen(Request(self.url + path, headers=self._headers), timeout=HANG) as answer:
             return json.load(answer)
 
     def sequence(self) -> int:
         """The number of the latest reading; 0 before the first."""
         try:
             return int(self.get("api/state")["sequence"])
-        except OSError:  # 503, or it does not listen yet
-            return 0
+        except HTTPError as error:
+            with error:
+                assert error.code == HTTPStatus.SERVICE_UNAVAILABLE, error.read()
+                return 0
 
     def read_on(self, readings: int = 2) -> None:
         """Wait until it has read some more."""
@@ -66,9 +77,9 @@ class Node:
 
 
 @contextmanager
-def serving(simulator: NvmlSimulator, *arguments: str) -> Iterator[Node]:
+def serving(simulator: NvmlSimulator, *arguments: str, user: str = "") -> Iterator[Node]:
     """Serve the page of a simulated machine."""
-    node = Node(simulator, *arguments)
+    node = Node(simulator, *arguments, user=user)
     try:
         node.start()
         yield node

@@ -6,15 +6,17 @@ import getpass
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from accelmetrics.exporters.http.access import password_line
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 from tests.support.missing import MissingHere
 from tests.support.waiting import wait_for
-from tests.views.page.browser import AXE, Browser
+from tests.views.page.browser import AXE, WIDE, Browser
 from tests.views.page.node import Node, serving
 
 pytestmark = pytest.mark.browser
@@ -61,8 +63,8 @@ def page(browser: Browser, node: Node) -> Browser:
     return opened(browser, node)
 
 
-def opened(browser: Browser, node: Node, size: tuple[int, int] = (1280, 900)) -> Browser:
-    browser.open(node.url, size)
+def opened(browser: Browser, node: Node, size: tuple[int, int] = WIDE, url: str = "") -> Browser:
+    browser.open(url or node.url, size)
     browser.until_text("#connection", "live")
     return browser
 
@@ -375,6 +377,29 @@ def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) ->
             told = [(one["id"], one["help"], [part["html"] for part in one["nodes"]][:3]) for one in found]
             assert told == []
         browser.media(prefers_color_scheme="light")
+
+
+def test_without_scripts(browser: Browser, node: Node) -> None:
+    """The page leads to tables that the server writes."""
+    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(node.url)
+    browser.until(lambda: browser.driver.current_url.endswith("/plain"))
+    cells = [cell.text for cell in browser.driver.find_elements("css selector", "table:first-of-type tbody tr:first-child > *")]
+    assert cells[2] == "90 %"
+    assert cells[5] == "50 °C"
+    browser.command("Emulation.setScriptExecutionDisabled", value=False)
+    clean(browser, node)
+
+
+def test_who_is_not_signed_in_is_told(browser: Browser, machine: NvmlSimulator, tmp_path: Path) -> None:
+    """With the password the page works, also where it stands in the address; when it no longer is right, the page says so."""
+    users = tmp_path / "users"
+    users.write_text(password_line("ann", "open sesame") + "\n")
+    with serving(machine, "--auth", str(users), user="ann:open sesame") as node:
+        opened(browser, node, url=node.url.replace("http://", "http://ann:open%20sesame@"))
+        assert row(browser, "gpu.0")["temperature"] == "50 °C"
+        users.write_text(password_line("ben", "open sesame") + "\n")
+        browser.until_text("#banner", "not signed in (401)")
 
 
 CHANGES = """

@@ -3,7 +3,7 @@
 // api/state    what state.py makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
 // api/history  {sequence, complete, times, series: {device: {metric: [value or null]}}}: the readings after `since`, or all where `complete`,
 //              of `metrics`. A gap in time is a column of nulls.
-// api/fleet    {nodes: [{name, url, summary or null, error}]}, a summary as NodeSummary has it.
+// api/fleet    {nodes: [{name, url, state, words}]}
 
 import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
@@ -58,6 +58,7 @@ class Page {
   #polling = false;
   #paused = false;
   #redraw = false;
+  #askingFleet = false;
   #failures = 0;
   #trouble = "";
   #answered = performance.now();
@@ -108,7 +109,7 @@ class Page {
     this.#redraw = false;
     this.#graphs.metrics = state.metrics;
     this.#history.update(await ask(`api/history?${this.#history.query(this.#graphs.shown)}`));
-    if (state.fleet) this.#showFleet(await ask("api/fleet"));
+    if (state.fleet) this.#askFleet();
     this.#answered = this.#changed = performance.now();
     this.#state = state;
     this.#show(state);
@@ -176,18 +177,29 @@ class Page {
     });
   }
 
+  /** Ask for the other nodes, without holding up this one: some of them may not answer. */
+  async #askFleet() {
+    if (this.#askingFleet) return;
+    this.#askingFleet = true;
+    try {
+      this.#showFleet(await ask("api/fleet"));
+    } catch (error) {
+      this.#fail(error);
+    }
+    this.#askingFleet = false;
+  }
+
   #showFleet({ nodes }) {
     setHidden(find("fleet-section"), false);
     const make = () => element("li", {}, element("a", {}, element("b", { className: "mark", ariaHidden: "true" }), element("span")), element("p"));
     setChildren(find("fleet"), nodes, (node) => node.name, make, (tile, node) => {
       const [link, words] = tile.children;
-      const state = stateOf(node.summary ?? { state: "bad" });
-      setAttribute(tile, "data-state", node.summary?.state ?? "bad");
+      setAttribute(tile, "data-state", node.state);
       // The file of nodes may hold any text: only addresses of pages become links.
-      setAttribute(link, "href", /^https?:/.test(node.url ?? "") ? node.url : null);
-      setText(link.firstElementChild, state.mark);
+      setAttribute(link, "href", /^https?:/.test(node.url) ? node.url : null);
+      setText(link.firstElementChild, stateOf(node).mark);
       setText(link.lastElementChild, node.name);
-      setText(words, node.summary ? summaryWords(node.summary) : `no answer: ${node.error}`);
+      setText(words, [stateOf(node).word, ...node.words].join(" · "));
     });
   }
 
@@ -278,23 +290,6 @@ function silentRow({ name, status, detail, state, advice }) {
   const missing = Object.fromEntries(SHOWN_AT_FIRST.map((metric) => [metric, { reason: status, word }]));
   const note = [word, detail].filter(Boolean).join(": ");
   return { key: name, label: name, source: true, state, note, missing, values: {}, holders: [], findings: [], advice: [advice].filter(Boolean) };
-}
-
-/** A node in a line: how many devices, what they do, what is worst. */
-function summaryWords(summary) {
-  const { devices, utilization, power_watts: power, power_limit_watts: limit, lost, hot, silent } = summary;
-  const worst = devices.find((device) => device.state === summary.state && device.state !== "ok");
-  const words = [
-    stateOf(summary).word,
-    `${devices.length} devices`,
-    isNumber(utilization) ? `use ${percent(utilization)}` : "",
-    isNumber(power) ? watts(power) + (isNumber(limit) ? ` of ${watts(limit)}` : "") : "",
-    lost ? `${lost} lost` : "",
-    hot ? `${hot} hot` : "",
-    worst ? `${worst.key}: ${worst.note}` : "",
-    ...silent,
-  ];
-  return words.filter(Boolean).join(" · ");
 }
 
 const HOST_WORDS = { cpu: "CPU", load_1m: "Load" };
