@@ -22,7 +22,7 @@ from tests.support.waiting import HANG, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ARTEFACTS = REPOSITORY / ".cache" / "artefacts"
-"""Where screenshots are left for whoever looks at a run; `.ci/run` lists them."""
+"""Where screenshots are left; `.ci/run` lists them."""
 AXE = REPOSITORY / ".cache" / "axe-core" / "node_modules" / "axe-core" / "axe.min.js"
 SWITCHES = (
     *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),

@@ -15,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from accelmetrics.exporters.http.access import password_line
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 from tests.support.missing import MissingHere
+from tests.support.programs import Program
 from tests.support.waiting import wait_for
 from tests.views.page.browser import AXE, WIDE, Browser
 from tests.views.page.node import Node, serving
@@ -254,15 +255,17 @@ def test_texts_of_devices_are_texts(browser: Browser) -> None:
 
 def test_processes_have_a_program_and_no_command_line(browser: Browser, machine: NvmlSimulator) -> None:
     """Which may hold secrets: only where it is asked for."""
-    machine.processes(1, [Process(os.getpid(), used=3 << 30, sm=40)])
-    for arguments in ((), ("--show-commands",)):
-        with serving(machine, *arguments) as node:
-            opened(browser, node)
-            browser.until(lambda: browser.texts("#processes tbody tr"), "no process")
-            cells = browser.texts("#processes tbody tr > *")
-            assert cells[:3] == [str(os.getpid()), "gpu.1", getpass.getuser()]
-            assert cells[4] == "3.0 GiB"
-            assert ("pytest" in cells[3]) == bool(arguments)
+    with Program("wait_to_go_on()", "--token=hush") as program:
+        machine.processes(1, [Process(program.pid, used=3 << 30, sm=40)])
+        for arguments in ((), ("--show-commands",)):
+            with serving(machine, *arguments) as node:
+                opened(browser, node)
+                browser.until(lambda: browser.texts("#processes tbody tr"), "no process")
+                cells = browser.texts("#processes tbody tr > *")
+                assert cells[:3] == [str(program.pid), "gpu.1", getpass.getuser()]
+                assert cells[4] == "3.0 GiB"
+                assert "python" in cells[3]
+                assert ("hush" in cells[3]) == ("hush" in json.dumps(node.get("api/state"))) == bool(arguments)
 
 
 def test_keys_alone_reach_everything(page: Browser, node: Node) -> None:
@@ -325,8 +328,11 @@ def test_any_metric_can_be_drawn(page: Browser) -> None:
     assert len(choices) > len(page.texts("#graphs h3")) >= 5
     before = page.texts("#graphs h3")
     page.one("#metrics input:not(:checked)").click()
+    page.until(lambda: len(page.texts("#graphs h3")) == len(before) + 1)
     page.one("#metrics input:checked").click()
-    after = page.until(lambda: (now := page.texts("#graphs h3")) != before and now)
+    page.until(lambda: before[0] not in page.texts("#graphs h3"))
+    after = page.texts("#graphs h3")
+    page.until(lambda: all("-" not in words for words in page.texts("#graphs .readout")), "a graph without values")
     page.driver.refresh()
     page.until(lambda: page.texts("#graphs h3") == after)
 
@@ -370,10 +376,9 @@ def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) ->
         opened(browser, node)
         browser.until(lambda: row(browser, "gpu.1")["power"] == "- LOST")
         browser.run(AXE.read_text())
-        for look in (lambda: None, lambda: browser.press("d", Keys.ENTER), lambda: browser.press(Keys.ESCAPE, "?")):
-            look()
-            script = "const done = arguments[0]; axe.run(document, { resultTypes: ['violations'] }).then((found) => done(found.violations))"
-            found = browser.driver.execute_async_script(script)  # type: ignore[no-untyped-call]
+        for keys in ((), ("d", Keys.ENTER), (Keys.ESCAPE, "?")):
+            browser.press(*keys)
+            found = browser.driver.execute_async_script(RUN_AXE)
             told = [(one["id"], one["help"], [part["html"] for part in one["nodes"]][:3]) for one in found]
             assert told == []
         browser.media(prefers_color_scheme="light")
@@ -402,6 +407,10 @@ def test_who_is_not_signed_in_is_told(browser: Browser, machine: NvmlSimulator, 
         browser.until_text("#banner", "not signed in (401)")
 
 
+RUN_AXE = """
+const done = arguments[0];
+axe.run(document, { resultTypes: ["violations"] }).then((found) => done(found.violations));
+"""
 CHANGES = """
 window.changes = 0;
 new MutationObserver((records) => { window.changes += records.length; })
