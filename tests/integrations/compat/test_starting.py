@@ -368,6 +368,30 @@ def test_a_device_is_lost_while_a_program_reads_it(tree: Tree) -> None:
     assert json.loads(done.stdout) == [212_000, 43_000, 2, "AMD Instinct MI210"], done.stderr
 
 
+def test_readings_stop_while_a_program_reads_them(tree: Tree) -> None:
+    """As what writes them is killed: the program goes on, and is told that there is no answer any more."""
+    program = """
+    import json, os, shutil, signal, time, pynvml
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    os.kill(os.getppid(), signal.SIGKILL)
+    while os.getppid() != 1 and "accelmetrics" in open("/proc/%d/cmdline" % os.getppid()).read():
+        time.sleep(0.01)
+    found, now = [pynvml.nvmlDeviceGetPowerUsage(handle)], time.monotonic
+    time.monotonic = lambda: now() + 60
+    for function in (pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetUtilizationRates):
+        try:
+            function(handle)
+        except pynvml.NVMLError_Timeout:
+            found.append("timeout")
+    shutil.rmtree(os.environ["ACCELMETRICS_AS_NVML"])
+    print(json.dumps(found))
+    """
+    done = through(sys.executable, "-c", textwrap.dedent(program), tree=tree)
+    assert (done.returncode, done.stderr) == (-9, "")
+    assert json.loads(done.stdout) == [212_000, "timeout", "timeout", "timeout"]
+
+
 def test_messages_wait_for_the_terminal(tree: Tree) -> None:
     """What the monitor has to say would be written over the program's picture."""
     program = f"""
