@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from accelmetrics.exporters.files import FileExporter
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.schemas.record import Exporter, Record
+    from accelmetrics.visibility.attribution import ClaimSource
+    from accelmetrics.visibility.slurm_jobs import Job
 
 DEVICE_CHECK_SECONDS = 2.0
 """For a driver to open when the names of devices are checked: one that takes longer is believed to have them."""
@@ -82,6 +84,24 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: 
     return Monitor(options.interval, exporters, labels=options.labels, rules=options.rules, **{**reading(options), **watched})
 
 
+def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] | None = None) -> Iterator[ClaimSource]:
+    """Yield where it is looked up who holds the devices.
+
+    Args:
+        options: Of the command.
+        follow: Called with the jobs at each look.
+    """
+    from accelmetrics.visibility.pod_resources import pod_source
+    from accelmetrics.visibility.slurm_jobs import dcgm_source, job_source
+
+    if options.attribution in {"auto", "slurm"}:
+        yield job_source(options.jobs, follow)
+    if options.attribution != "none" and options.dcgm_jobs:
+        yield dcgm_source(options.dcgm_jobs)
+    if options.attribution in {"auto", "kubernetes"}:
+        yield pod_source(options.kubelet, needed=options.attribution == "kubernetes")
+
+
 class Stop:
     """A request to end, which a signal handler may make.
 
@@ -122,11 +142,12 @@ def handling(handler: Callable[[int, FrameType | None], object], *numbers: int) 
 
 
 @contextmanager
-def until_stopped(*fatal: int) -> Iterator[Stop]:
+def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Iterator[Stop]:
     """Yield a request to end, which SIGINT, SIGTERM and SIGHUP make; the second one of a kind ends the process as ever.
 
     Args:
         fatal: Signals that make it too, and by which the process ends after the block.
+        then: Called when it is made, between two instructions of the main thread.
 
     Raises:
         BrokenPipeError: It was made with SIGPIPE: the reader of the output has gone.
@@ -136,6 +157,7 @@ def until_stopped(*fatal: int) -> Iterator[Stop]:
     def stop(number: int, _frame: FrameType | None) -> None:
         stopped.ask(number)
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        then()
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *fatal):
         yield stopped

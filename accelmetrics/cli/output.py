@@ -110,6 +110,11 @@ class Stdout:
         return descriptor_of(self._stream) if self._descriptor is None else self._descriptor
 
     @property
+    def shows_unicode(self) -> bool:
+        """Whether all characters can be written to it."""
+        return self._stream is not None and self._stream.encoding.lower().replace("-", "") == "utf8"
+
+    @property
     def width(self) -> int:
         """Columns of the terminal; the variable ``COLUMNS`` overrules it."""
         wished = os.environ.get("COLUMNS", "")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import FunctionExporter, checked, exporters, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import FunctionExporter, checked, claim_sources, exporters, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.visibility.attribution import Attribution, ClaimSource
+from accelmetrics.visibility.attribution import Attribution
 from accelmetrics.visibility.nodes import HostsFile, service_discovery
-from accelmetrics.visibility.pod_resources import pod_source
-from accelmetrics.visibility.slurm_jobs import Job, dcgm_source, job_source
 
 if TYPE_CHECKING:
     from accelmetrics.exporters.http.fleet import FleetScraper
@@ -106,7 +104,7 @@ def run(options: Namespace, out: Stdout) -> int:
         sinks = [feed, *exporters(options, out)]
         watching = monitor(options, sinks, attribution=attribution, **shared)
         summaries = JobSummaries(watching, options.summaries)
-        attribution.add(_sources(options, summaries))
+        attribution.add(claim_sources(options, summaries))
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
         try:
             endpoint.open()
@@ -192,21 +190,6 @@ def _sharing(options: Namespace) -> Iterator[dict[str, Any]]:
         os.environ[SOCKET_VARIABLE] = options.collector_socket
         tell(f"reading for others at {options.collector_socket}", data={"socket": options.collector_socket})
         yield {"share": "node"}
-
-
-def _sources(options: Namespace, follow: Callable[[Sequence[Job]], object]) -> Iterator[ClaimSource]:
-    """Yield where it is looked up who holds the devices.
-
-    Args:
-        options: Of the command.
-        follow: Called with the jobs at each look.
-    """
-    if options.attribution in {"auto", "slurm"}:
-        yield job_source(options.jobs, follow)
-    if options.attribution != "none" and options.dcgm_jobs:
-        yield dcgm_source(options.dcgm_jobs)
-    if options.attribution in {"auto", "kubernetes"}:
-        yield pod_source(options.kubelet, needed=options.attribution == "kubernetes")
 
 
 def _own_keys() -> frozenset[str]:

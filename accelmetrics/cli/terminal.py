@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import marshal
 import os
-import re
 import select
 import struct
 import subprocess
@@ -17,16 +16,20 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
 
+from accelmetrics.cli.keys import ESCAPE_SECONDS, KeyDecoder
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
-ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""The other screen, without a cursor; and back."""
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+ENTER, LEAVE = "\x1b[?1049h", "\x1b[?2026l\x1b[?25h\x1b[?1049l"
+"""The other screen, and back."""
+BEGIN, END = "\x1b[?2026h\x1b[?25l", "\x1b[?25h\x1b[?2026l"
+"""Of a synchronised update, during which the terminal's mark does not dance about."""
+EMPTY, REST_OF_LINE = "\x1b[2J", "\x1b[K"
 SAVE, RESTORE = "\x1b7", "\x1b8"
 """The cursor's place and style."""
 DOWN, UP = "\x1bD", "\x1b[A"
@@ -36,8 +39,7 @@ GIVE_BACK = f"{SAVE}{PLAIN}\x1b[r\x1b[9999;1H\x1b[2K{RESTORE}"
 """All rows scroll again, and the last one is empty, whichever that is: terminals go no further than to their last row."""
 FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
 CHUNK = 256
-ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)
-"""What arrow, function and Alt keys send: none of it is a key that is asked for."""
+USUAL = os.terminal_size((80, 24))
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
 GUARD = str(Path(__file__).with_name("terminal_guard.py"))
@@ -48,6 +50,16 @@ def capable(descriptor: int) -> bool:
     return os.isatty(descriptor) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
+def terminal_colours(environment: Mapping[str, str]) -> Literal["true", "256", "16", "none"]:
+    """Return how many colours a terminal shows, by its environment; ``NO_COLOR`` asks for none."""
+    term = environment.get("TERM", "")
+    if environment.get("NO_COLOR") or term.endswith(("-mono", "-m")) or term.startswith("vt"):
+        return "none"
+    if environment.get("COLORTERM", "") in ("truecolor", "24bit") or term.endswith("-direct"):
+        return "true"
+    return "256" if "256color" in term else "16"
+
+
 def in_foreground(descriptor: int) -> bool:
     """Return whether this process may draw on the terminal now: no other job of its session has it."""
     try:
@@ -56,67 +68,135 @@ def in_foreground(descriptor: int) -> bool:
         return True
 
 
-@contextmanager
-def whole_screen(write: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Yield a function that draws on the whole screen, in place; restore the screen afterwards.
+class Screen:
+    """What stands on the whole of a terminal; of a new picture, only the lines are written that have changed.
+
+    Everything is written at once, between the marks of a synchronised update: terminals that know those show no half of it.
 
     Args:
-        write: Takes what is drawn, all at once: a picture is never seen half.
+        write: Takes what is written.
     """
 
-    def draw(picture: str) -> None:
-        lines = picture.rstrip("\n").split("\n")
-        write(HOME + f"{REST_OF_LINE}\r\n".join(lines) + REST_OF_LINE + REST_OF_SCREEN)
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._lines: Sequence[str] = ()
+        self._place = (0, 0)
+        self._size: os.terminal_size | None = None
 
-    write(ENTER)
-    try:
-        yield draw
-    finally:
-        with suppress(WriteError, BrokenPipeError):  # the terminal has gone
-            write(PLAIN + LEAVE)
+    def show(self, lines: Sequence[str], place: tuple[int, int], size: os.terminal_size) -> None:
+        """Show a picture; where it is what stands there, nothing is written.
+
+        Args:
+            lines: Each fits the width, and all the height.
+            place: Row and column, from 0, where the terminal's own mark is left: what is chosen or typed is there, and whatever
+                follows that mark (a Braille display, a magnifier) finds it.
+            size: Of the terminal; after another one everything is written anew.
+        """
+        lines = lines[: size.lines]
+        parts = []
+        if size != self._size:
+            parts, self._lines, self._size = [f"{PLAIN}{EMPTY}"], (), size
+        for number in range(max(len(lines), len(self._lines))):
+            line = lines[number].rstrip(" ") if number < len(lines) else ""
+            if number >= len(self._lines) or self._lines[number] != line:
+                parts.append(f"{at(number, 0)}{PLAIN}{REST_OF_LINE}{line}")  # first: behind a full line its last column would go too
+        if parts or place != self._place:
+            self._write(f"{BEGIN}{''.join(parts)}{PLAIN}{at(*place)}{END}")
+        self._lines, self._place = tuple(lines), place
+
+    def forget(self) -> None:
+        """Write everything anew the next time: something else has written to the terminal."""
+        self._size = None
 
 
-def no_keys(seconds: float) -> str:
-    """Wait so many seconds: no key is ever pressed."""
-    time.sleep(seconds)
-    return ""
+def at(row: int, column: int) -> str:
+    """Return what goes to a place, counted from 0."""
+    return f"\x1b[{row + 1};{column + 1}H"
+
+
+def screen_size(descriptor: int) -> os.terminal_size:
+    """Return how many columns and lines a terminal has; the usual where it does not say."""
+    with suppress(OSError):
+        columns, lines = os.get_terminal_size(descriptor)
+        return os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
+    return USUAL
+
+
+def let_go(descriptor: int) -> None:
+    """Let a terminal that was stopped by Ctrl-S take what is written: what waits for that goes on."""
+    with suppress(termios.error):
+        if in_foreground(descriptor):  # else this would stop us
+            termios.tcflow(descriptor, termios.TCOOFF)  # a program lets go what a program has stopped
+            termios.tcflow(descriptor, termios.TCOON)
 
 
 @contextmanager
-def keyboard() -> Iterator[Callable[[float], str]]:
-    """Yield a function that returns the keys pressed, in lower case; none where standard input is no terminal.
+def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tuple[Screen, Callable[[float], list[str]]]]:
+    """Yield the whole screen of a terminal, and a function that returns the keys pressed; none where standard input is no terminal.
 
-    It waits for one, at most so many seconds. Ctrl-C and Ctrl-Z stay the signals that they
-    are. The terminal is as it was when the block ends, however it ends.
+    The function waits for a key, at most so many seconds. Ctrl-C and Ctrl-Z stay the signals that they are. The terminal is as it
+    was when the block ends, however it ends, and also when this process is killed in it. In the background, with keys, this process is
+    stopped here.
+
+    Args:
+        write: Takes what is drawn.
+        descriptor: The terminal's.
     """
-    descriptor = descriptor_of(sys.stdin)
-    if descriptor is None or not os.isatty(descriptor):
-        yield no_keys
-        return
-
-    def pressed(seconds: float) -> str:
+    keys = descriptor_of(sys.stdin)
+    keys = keys if keys is not None and os.isatty(keys) else None
+    with TerminalGuard(descriptor, descriptor if keys is None else keys) as guard:
+        modes = before = None
+        if keys is not None:
+            with suppress(termios.error):
+                termios.tcdrain(keys)  # this stops a job in the background; what it finds when it goes on are the modes to return to
+            before = termios.tcgetattr(keys)
         try:
-            if not select.select([descriptor], [], [], seconds)[0]:
-                return ""
-            data = os.read(descriptor, CHUNK)
+            if keys is not None and before is not None:
+                with suppress(termios.error):
+                    tty.setcbreak(keys, termios.TCSADRAIN)
+                modes = termios.tcgetattr(keys), before
+            guard.expect(PLAIN + LEAVE, modes=modes)
+            write(ENTER)
+            yield Screen(write), no_keys if keys is None else Keyboard(keys).pressed
+        finally:
+            with suppress(WriteError, BrokenPipeError):  # the terminal has gone
+                write(f"{PLAIN}{EMPTY}{at(0, 0)}{LEAVE}")  # some terminals have no other screen
+            if keys is not None and before is not None:
+                with suppress(termios.error):
+                    termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+def no_keys(seconds: float) -> list[str]:
+    """Wait so many seconds: no key is ever pressed."""
+    time.sleep(seconds)
+    return []
+
+
+class Keyboard:
+    """The keys of a terminal whose modes were set for that.
+
+    Args:
+        descriptor: The terminal's.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._decoder = KeyDecoder()
+
+    def pressed(self, seconds: float) -> list[str]:
+        """Wait for a key, at most so many seconds; return the names of those that were pressed."""
+        waited = min(seconds, ESCAPE_SECONDS) if self._decoder.waiting else seconds
+        try:
+            if not select.select([self._descriptor], [], [], waited)[0]:
+                return self._decoder.settle()
+            data = os.read(self._descriptor, CHUNK)
         except OSError:
             data = b""
-        if not data:  # the terminal has gone: nothing more will come
-            return no_keys(seconds)
-        return ESCAPES.sub(b"", data).decode("ascii", "ignore").lower()
-
-    before = termios.tcgetattr(descriptor)
-    try:
-        with suppress(termios.error):
-            tty.setcbreak(descriptor, termios.TCSADRAIN)
-        yield pressed
-    finally:
-        with suppress(termios.error):  # the terminal has gone
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        return self._decoder.feed(data) if data else no_keys(seconds)  # the terminal has gone: nothing more will come
 
 
 class TerminalGuard:
-    """A process that changes a terminal back where this one is killed before it could (``terminal_guard.py``). It lives until then.
+    """A process that changes a terminal back where this one is killed before it could (``terminal_guard.py``). A context manager.
 
     Where none can be started the terminal stays as it was left, as any program leaves it that is killed.
 
@@ -128,6 +208,12 @@ class TerminalGuard:
     def __init__(self, screen: int, keys: int) -> None:
         self._streams = screen, keys
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> TerminalGuard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     def expect(self, text: str, sizes: tuple[bytes, bytes] | None = None, modes: tuple[list[Any], list[Any]] | None = None) -> None:
         """Say what changes the terminal back: before it is changed, and again when that is another thing.

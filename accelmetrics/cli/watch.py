@@ -1,32 +1,39 @@
-"""``accelmetrics watch``: every device live, in place; lines where there is no terminal, or rich is not installed."""
+"""``accelmetrics watch``: the devices live, on a terminal; lines where there is none, or rich is not installed."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-import textwrap
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, checked, console, handling, log, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, handling, log, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
-from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
-from accelmetrics.exporters.device_table import HotLimits, Trail, height, table
+from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
+from accelmetrics.cli.terminal import Screen, capable, in_foreground, let_go, screen_size, terminal_colours, whole_screen
+from accelmetrics.cli.watch_source import LiveSource
 from accelmetrics.monitor import settings
-from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import MissingDependencyError, require
-from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import printable
+from accelmetrics.views.device_view import WarningLevels
+from accelmetrics.views.trails import graph_metrics
+from accelmetrics.visibility.attribution import Attribution
+
+if TYPE_CHECKING:
+    from accelmetrics.views.node_view import NodeView, ProcessRow
+    from accelmetrics.views.terminal.choices import Dialog
+    from accelmetrics.views.terminal.picture import Picture
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
@@ -34,31 +41,26 @@ SAID_SECONDS = 10.0
 """For how long a message stays."""
 KEPT = 100
 """Messages that wait until the terminal is free again; the oldest go."""
-MOST_SAID = 3
-"""Rows that a message may have."""
-KEYS = ("q quit   s save   r reset history", "q quit  s save  r reset", "q quit s save r", "q quit")
-NO_KEYS = ("Ctrl-C ends it", "Ctrl-C")
-"""In as many words as there is room for."""
-USUAL = os.terminal_size((80, 24))
+NO_KEYS = "Ctrl-C ends it"
 FATAL = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Signals that end a program unless it says otherwise, and that something outside may send: the terminal is put right first."""
 
 EXAMPLES = """\
   accelmetrics watch                                  every device, once a second
   accelmetrics watch --interval 0.2 --gpus 0,2-3      some of them, more often
-  accelmetrics watch --pid 4711 --children            with a job's CPU and memory in the host's line
-  accelmetrics watch --hot-temperature 70 --hot-memory 95
+  accelmetrics watch --hot-temperature 70             hot from there on, whatever limit the devices state
+  accelmetrics watch --allow-signals                  with a key that ends the chosen process, after a question
+  accelmetrics watch --plain                          a line for each change, for screen readers; a summary on Enter
   accelmetrics watch | tee run.log                    a line a reading, as everywhere that is no terminal
 
-keys:
-  q   quit
-  s   save the latest reading as a document, as `accelmetrics dump --json` prints it, in accelmetrics-YYYYMMDD-HHMMSS.json
-  r   reset the history
+keys: q quit, ? help with all of them, / filter, o order, m metric, t time, tab other list, enter details, f findings, space pause,
+  s summary, S save the latest reading, r reset
 
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
-used; 141 when the reader of its lines has gone."""
+used; 141 when the reader of its lines has gone. docs/watch.md"""
 OPTIONS: arguments.Groups = {
     "": arguments.flags(settings.SCREEN),
+    "who holds the devices": arguments.flags(settings.HOLDERS, "watch"),
     "the readings": arguments.watching("watch"),
     arguments.READ: arguments.READING,
 }
@@ -68,55 +70,81 @@ def run(options: Namespace, out: Stdout) -> int:
     """Show readings until stopped."""
     if not Path(options.save_dir).is_dir():
         raise arguments.UsageError(f"--save-dir {options.save_dir!r} is no directory")
-    descriptor = out.descriptor
-    if descriptor is not None and not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
-        descriptor = None  # for keys a job in the background waits, for the screen it does not
-    if descriptor is not None:
+    descriptor = None if options.plain else _screen(out)
+    seen = options.plain or descriptor is not None
+    with ExitStack() as stack:
+        stopped = stack.enter_context(until_stopped() if descriptor is None else until_stopped(*FATAL, then=partial(let_go, descriptor)))
+        stack.enter_context(checked(options))
+        watching = monitor(options, [] if seen else [console(out, stopped)])
+        if not seen:
+            with watching:
+                stopped.wait()
+            return int(tell_losses(watching))
+        attribution = stack.enter_context(Attribution(claim_sources(options)))
+        watching.start()
         try:
-            require("rich", "rich")
-        except MissingDependencyError as error:
-            log.warning(f"no table: {error}")
-            descriptor = None
-    with until_stopped(*(() if descriptor is None else FATAL)) as stopped, checked(options):
-        watching = monitor(options, [console(out, stopped)] if descriptor is None else [])
-        with watching:
-            if descriptor is not None:
-                View(options, out, descriptor, stopped).show(watching)
-            stopped.wait()
-    return int(tell_losses(watching))
+            levels = WarningLevels(options.hot_temperature, options.hot_memory)
+            source = LiveSource(watching, levels, attribution, own=options.pid is None)
+            if descriptor is None:
+                from accelmetrics.cli.watch_plain import show
+
+                show(source, out, stopped)
+            else:
+                WatchScreen(options, out, descriptor, stopped).show(source)
+        finally:
+            watching.stop(0.0)  # there is nothing to deliver, and a driver may hang
+    return 0
 
 
-class View:
-    """The live view.
+def _screen(out: Stdout) -> int | None:
+    """Return the terminal to draw on; None where there is none, or another job has it and there are no keys, or rich is missing."""
+    descriptor = out.descriptor
+    if descriptor is None or not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
+        return None  # for keys a job in the background waits, for the screen it does not
+    try:
+        require("rich", "rich")
+    except MissingDependencyError as error:
+        log.warning(f"no screen: {error}")
+        return None
+    return descriptor
+
+
+class WatchScreen:
+    """The interactive program on a terminal: draws what a source gives, and does what keys ask for.
 
     Args:
         options: Of the command.
         out: The terminal.
         descriptor: Its own.
         stopped: Asks for its end.
-
-    Attributes:
-        said: The message that is on the screen; empty for none.
     """
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop) -> None:
-        from rich.console import Console
+        from accelmetrics.views.terminal.choices import Choices
+        from accelmetrics.views.terminal.style import ScreenStyle
 
         self._options = options
         self._out = out
         self._descriptor = descriptor
         self._stopped = stopped
-        self._console = Console(force_terminal=True, highlight=False, markup=False, emoji=False, legacy_windows=False)
-        self._limits = HotLimits(options.hot_temperature, options.hot_memory)
-        self._trail = Trail()
-        self._latest: Snapshot | None = None
-        self.said = ""
-        self._said_until = 0.0
+        ascii_alone = options.ascii or not out.shows_unicode
+        drawn = terminal_colours(os.environ) if options.colour else "none"
+        self._style = ScreenStyle(drawn, ascii_alone, braille=not ascii_alone and os.environ.get("TERM") != "linux")
+        self._choices = Choices(signals=options.allow_signals)
+        self._view: NodeView | None = None
+        self._picture: Picture | None = None
+        self._asked: SignalQuestion | None = None
+        self._message = ("", 0.0)
         self._saved: list[str] = []
         self._changed = False
         self._suspend = False
 
-    def show(self, watching: Monitor) -> None:
+    @property
+    def said(self) -> str:
+        """The message that is on the screen; empty for none."""
+        return self._message[0]
+
+    def show(self, source: LiveSource) -> None:
         """Draw until stopped."""
 
         def noted(number: int, _frame: FrameType | None) -> None:
@@ -124,8 +152,11 @@ class View:
             self._suspend = self._suspend or number == signal.SIGTSTP
 
         with self.holding_messages(), handling(noted, signal.SIGWINCH, signal.SIGTSTP):
-            while not self._stopped.signal:
-                self._until_suspended(watching)
+            try:
+                while not self._stopped.signal:
+                    self._until_suspended(source)
+            finally:
+                self._answer(None)
         for path in self._saved:
             tell(f"saved {path}", f"accelmetrics watch: saved {path}", data={"path": path})
 
@@ -148,30 +179,28 @@ class View:
             while held:  # another thread may be adding its last one
                 handler.handle(held.popleft())
 
-    def _until_suspended(self, watching: Monitor) -> None:
+    def _until_suspended(self, source: LiveSource) -> None:
         # While another job has the screen, wait; with keys this job is stopped as soon as it reads them.
         while not (self._interrupted or os.isatty(0) or in_foreground(self._descriptor)):
-            self._take(watching.latest)
+            source.look()
             self._stopped.wait(LOOK)
         with ExitStack() as stack:
-            pressed = stack.enter_context(keyboard())  # first: this is where a job in the background is stopped
-            draw = stack.enter_context(whole_screen(self._out.write))
+            screen, pressed = stack.enter_context(whole_screen(self._out.write, self._descriptor))
             self._changed = True
             while not self._interrupted:
-                self._take(watching.latest)
+                if source.look() and not self._choices.paused:
+                    self._changed = True
+                if self.said and time.monotonic() > self._message[1]:
+                    self._say("")
                 if self._changed:
                     self._changed = False
-                    draw(self._picture(watching.error, watching.findings, KEYS if os.isatty(0) else NO_KEYS))
+                    self._draw(source, screen)
                 for key in pressed(min(LOOK, self._options.interval)):
-                    if key == "q":
-                        self._stopped.ask(signal.SIGINT)
-                    elif key == "s" and self._latest is not None:
-                        self._save(self._latest)
-                    elif key == "r":
-                        self._trail.clear()
-                        self._say("the history is empty")
-                if self.said and time.monotonic() > self._said_until:
-                    self._say("")
+                    self._changed = True
+                    if key == "ctrl-l":
+                        screen.forget()
+                    else:
+                        self._press(key, source)
         if self._suspend:
             self._suspend = False
             handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -182,75 +211,143 @@ class View:
     def _interrupted(self) -> bool:
         return self._stopped.signal > 0 or self._suspend
 
-    def _take(self, latest: Snapshot | None) -> None:
-        if latest is not None and latest is not self._latest:
-            self._latest = latest
-            self._trail.add(latest)
-            self._changed = True
+    def _draw(self, source: LiveSource, screen: Screen) -> None:
+        """Put the picture of what there is now on the screen."""
+        from accelmetrics.views.terminal.picture import picture
 
-    def _picture(self, error: str, findings: Findings, keys: Sequence[str]) -> str:
-        """Draw the table and what is below it, cut to the terminal's size as it is now."""
-        size = USUAL
-        with suppress(OSError):
-            columns, lines = os.get_terminal_size(self._descriptor)
-            size = os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
-        wanted = 1 if self._latest is None else height(self._latest)
-        spare = min(MOST_SAID, size.lines - wanted - 1)
-        said = self.said or error or (found_words(findings, size.columns, spare) if spare > 0 else "")
-        below = foot(said, keys, size, wanted)
-        drawn: object = "reading …"
-        if self._latest is not None:
-            room, process = size.lines - len(below), self._options.pid is not None
-            drawn = table(self._latest, self._limits, self._trail, width=size.columns, rows=room, process=process)
-        with self._console.capture() as picture:
-            for part in (drawn, *below):
-                self._console.print(part, width=size.columns, overflow="ellipsis", no_wrap=True, crop=True)
-        return "\n".join(picture.get().split("\n")[: size.lines])
+        if not self._choices.paused or self._view is None:
+            self._view = source.view
+        source.trails.until_ns = self._view.time_ns if self._choices.paused and self._view is not None else None
+        size = screen_size(self._descriptor)
+        usual = source.error if self._view is None else "" if os.isatty(0) else NO_KEYS
+        given = replace(
+            self._choices,
+            label=source.label,
+            message=self.said or usual,
+            dialog=None if self._asked is None else self._asked.dialog,
+            summary=tuple(source.summary().splitlines()) if self._choices.overlay == "summary" else (),
+        )
+        self._picture = picture(self._view, source.trails, given, size, self._style)
+        self._choices = self._picture.choices
+        screen.show(self._picture.ansi(self._style), self._picture.place, size)
 
-    def _save(self, snapshot: Snapshot) -> None:
-        stem = Path(self._options.save_dir).absolute() / f"accelmetrics-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-        names = (f"{stem}-{number}.json" if number > 1 else f"{stem}.json" for number in count(1))
+    def _press(self, key: str, source: LiveSource) -> None:
+        """Do what a key asks for."""
+        from accelmetrics.cli.watch_controls import chosen_by
+
+        if self._asked is not None:
+            self._answer(key)
+        elif self._choices.input is None and key in ("q", "Q", "f10"):
+            self._stopped.ask(signal.SIGINT)
+        elif self._choices.input is None and key in ("s", "S", "r", "x", "f9"):
+            self._act(key, source)
+        elif self._picture is not None:
+            metrics = [] if self._view is None else [row.name for row in graph_metrics(self._view)]
+            # A key may follow another before there is a new picture.
+            self._choices = chosen_by(key, replace(self._picture, choices=self._choices), metrics)
+            source.trails.follow(self._choices.metric)
+            if self._choices.input is not None and self._choices.input.problem:
+                self._say(self._choices.input.problem)
+
+    def _act(self, key: str, source: LiveSource) -> None:
+        """Do what does more than to change what is seen."""
+        if key == "S" and source.record is not None:
+            self._save("", source.record.snapshot.to_json() + "\n")
+        elif key == "s" and self._choices.overlay == "summary":
+            self._save("-summary", f"{source.summary()}")
+        elif key == "s":
+            self._choices = replace(self._choices, overlay="summary", overlay_top=0)
+        elif key == "r":
+            source.reset()
+            self._say("the history is empty, and the summary begins anew")
+        elif key in ("x", "f9"):
+            self._ask(source)
+
+    def _ask(self, source: LiveSource) -> None:
+        """Ask whether a signal is to be sent to the chosen process."""
+        if not self._options.allow_signals:
+            self._say("no signals are sent: accelmetrics watch --allow-signals lets a key do it")
+            return
+        view = self._view
+        row = None if view is None else next((one for one in view.processes if one.pid == self._choices.process), None)
+        if view is None or row is None or self._choices.pane != "processes" or not source.local:
+            self._say("choose a process first: tab goes to their list" if source.local else "these processes are not on this machine")
+            return
+        try:
+            handle = ProcessHandle(row.pid, [device.identity for device in view.devices if device.key in row.devices])
+        except SignalError as error:
+            self._say(str(error))
+        else:
+            self._asked = SignalQuestion(handle, row)
+
+    def _answer(self, key: str | None) -> None:
+        """Take the answer to an open question: y sends the signal, arrows choose another one, all else sends none."""
+        asked = self._asked
+        if asked is None or (key is not None and asked.turned(key)):
+            return
+        self._asked = None
+        with asked.handle:
+            if key in ("y", "Y"):
+                try:
+                    asked.handle.send(asked.number)
+                except SignalError as error:
+                    self._say(str(error))
+                else:
+                    self._say(f"{asked.number.name} was sent to process {asked.handle.pid}")
+            elif key is not None:
+                self._say(f"nothing was sent to process {asked.handle.pid}")
+
+    def _save(self, kind: str, text: str) -> None:
+        """Write a document into the chosen directory, under a name with the time that no file has."""
+        ending = "txt" if kind else "json"
+        stem = Path(self._options.save_dir).absolute() / f"accelmetrics{kind}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+        names = (f"{stem}-{number}.{ending}" if number > 1 else f"{stem}.{ending}" for number in count(1))
         path = next(name for name in names if not Path(name).exists())
         try:
-            sink_of(path, self._out).write(snapshot.to_json() + "\n")
+            sink_of(path, self._out).write(text)
         except WriteError as error:
             self._say(str(error))
         else:
             self._saved.append(path)
-            self._say(f"saved {path}")
+            self._say(f"saved {Path(path).name} in {Path(path).parent}")  # the end is what a narrow terminal leaves out
 
     def _say(self, text: str) -> None:
-        self.said, self._said_until = text, time.monotonic() + SAID_SECONDS
+        """Show a message for a while; another thread may say something too."""
+        self._message = (text, time.monotonic() + SAID_SECONDS)
         self._changed = True
 
 
-def found_words(findings: Findings, columns: int, rows: int) -> str:
-    """Return what rules find now, in as many words as there is room for: the gravest first, each rule once; empty for nothing."""
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_rule.setdefault(finding.rule, []).append(finding)
-    about = {rule: f"{rule} {', '.join(one.key or 'the run' for one in found)}" for rule, found in by_rule.items()}
-    number = f"! {len(findings)} finding{'' if len(findings) == 1 else 's'}"
-    whole = "; ".join(f"{about[rule]}: {printable(found[0].message)}" for rule, found in by_rule.items())
-    forms = (f"{number}: {whole}", f"{number}: {'; '.join(about.values())}", f"{number}: {', '.join(about)}", number)
-    fitting = (words for words in forms if len(textwrap.wrap(words, columns, break_on_hyphens=False)) <= rows)
-    return next(fitting, "") if about else ""
-
-
-def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) -> list[str]:
-    """Return the rows below the table: what was said, and the keys.
+class SignalQuestion:
+    """The question whether a signal is to be sent to a process.
 
     Args:
-        said: A message; empty: none, and an empty row where there is room for one.
-        keys: The same in fewer and fewer words.
-        size: Of the terminal.
-        wanted: Rows that the table would take.
+        handle: The process.
+        row: What is known of it.
+
+    Attributes:
+        handle: The process.
+        number: The signal.
     """
-    fitting = next((words for words in keys if len(words) <= size.columns), keys[-1])
-    if not said and size.lines < wanted + 2:
-        return [fitting]
-    most = max(1, min(MOST_SAID, size.lines - wanted - 1))
-    room = most * size.columns
-    if len(said) > room:  # the middle is left out: at the end are a file's name and a reason
-        said = f"{said[: room // 4]}…{said[room // 4 + 1 - room :]}"
-    return [*(textwrap.wrap(said, size.columns, break_on_hyphens=False)[-most:] or [""]), fitting]
+
+    def __init__(self, handle: ProcessHandle, row: ProcessRow) -> None:
+        self.handle = handle
+        self.number = CHOICES[0]
+        self._row = row
+
+    def turned(self, key: str) -> bool:
+        """Choose another signal where the key asks for that; return whether it did."""
+        step = {"right": 1, "down": 1, "tab": 1, "left": -1, "up": -1, "backtab": -1}.get(key, 0)
+        self.number = CHOICES[(CHOICES.index(self.number) + step) % len(CHOICES)]
+        return step != 0
+
+    @property
+    def dialog(self) -> Dialog:
+        """The question in words."""
+        from accelmetrics.views.terminal.choices import Dialog
+
+        row = self._row
+        return Dialog(
+            f"send {self.number.name} to process {row.pid}?",
+            (f"user {row.user or 'unknown'}, on {', '.join(row.devices)}", row.command or "its command is not known"),
+            f"y sends {self.number.name}   left right: another signal   any other key sends nothing",
+        )

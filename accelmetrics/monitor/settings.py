@@ -307,12 +307,12 @@ HOLDERS = (
         _choice("auto", "slurm", "kubernetes", "none"),
         "where to ask which jobs and pods hold the devices; auto: what is there",
         "auto",
-        takers=SERVE,
+        takers=(*SERVE, *WATCH),
     ),
-    Option("jobs", path, "where `accelmetrics job begin` writes jobs down", JOBS, "DIR", SERVE),
+    Option("jobs", path, "where `accelmetrics job begin` writes jobs down", JOBS, "DIR", (*SERVE, *WATCH)),
     Option("summaries", path, "where to write what jobs came to", SUMMARIES, "DIR", SERVE),
-    Option("dcgm_jobs", path, "the folder of DCGM's exporter with a file of jobs for each GPU", None, "DIR", SERVE),
-    Option("kubelet", path, "the kubelet's socket for pod resources", KUBELET, "SOCKET", SERVE),
+    Option("dcgm_jobs", path, "the folder of DCGM's exporter with a file of jobs for each GPU", None, "DIR", (*SERVE, *WATCH)),
+    Option("kubelet", path, "the kubelet's socket for pod resources", KUBELET, "SOCKET", (*SERVE, *WATCH)),
 )
 LINES = (
     Option("console", switch, "print a line a reading, and summaries", True, takers=RECORD),
@@ -320,9 +320,21 @@ LINES = (
     Option("duration", pause, "stop after so many seconds", None, "S", RECORD),
 )
 SCREEN = (
-    Option("hot_temperature", number, "degrees Celsius above which a device is drawn as hot", 80.0, "C", WATCH, usual="80"),
+    Option(
+        "hot_temperature",
+        number,
+        "degrees Celsius above which a device is drawn as hot",
+        None,
+        "C",
+        WATCH,
+        usual="a little below the limit that the device states, 80 where it states none",
+    ),
     Option("hot_memory", number, "memory in use above which it is hot", 90.0, "PERCENT", WATCH, usual="90"),
-    Option("save_dir", path, "where s saves", ".", "DIRECTORY", WATCH, usual="the working directory"),
+    Option("plain", switch, "print a line for each change, and a summary on Enter: for screen readers", False, takers=WATCH),
+    Option("ascii", switch, "draw with ASCII characters alone", False, takers=WATCH),
+    Option("colour", switch, "draw in colour; NO_COLOR in the environment is heeded too", True, takers=WATCH),
+    Option("allow_signals", switch, "let a key send signals to processes, after a question", False, takers=WATCH),
+    Option("save_dir", path, "where the summary and readings are saved", ".", "DIRECTORY", WATCH, usual="the working directory"),
 )
 TABLE: dict[str, tuple[Option, ...]] = {
     "the readings": READINGS,

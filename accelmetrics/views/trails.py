@@ -130,6 +130,9 @@ class Trails:
     Args:
         interval: Seconds between two readings.
         metrics: Whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
+
+    Attributes:
+        until_ns: Where graphs end, in nanoseconds since 1970; None: at the newest reading.
     """
 
     def __init__(self, interval: float = 1.0, metrics: Sequence[str] = FOLLOWED) -> None:
@@ -137,6 +140,7 @@ class Trails:
         self._metrics = list(metrics)
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
         self._newest = 0
+        self.until_ns: int | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -188,13 +192,13 @@ class Trails:
             metric: Which metric.
             scale: A name of ``SCALES``.
             columns: How many; more than there are buckets show the same twice.
-            now_ns: Where it ends, in nanoseconds since 1970; at the newest reading, if left out.
+            now_ns: Where it ends, in nanoseconds since 1970; ``until_ns``, if left out.
         """
         rings = self._rings.get((device, metric))
         if rings is None:
             return [BEFORE] * columns
         ring = rings[list(SCALES).index(scale)]
-        end = (self._newest if now_ns is None else now_ns) / 1e9
+        end = (now_ns or self.until_ns or self._newest) / 1e9
         return ring.points(end, SCALES[scale], columns, HELD * max(self.interval, ring.width))
 
     def band(self, devices: Iterable[str], metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:

@@ -139,6 +139,18 @@ class Terminal:
         return "\n".join(self.lines)
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The row and the column of the cursor, from 0."""
+        with self._lock:
+            return self._screen.cursor.y, self._screen.cursor.x
+
+    @property
+    def cursor_shown(self) -> bool:
+        """Whether the cursor is to be seen."""
+        with self._lock:
+            return not self._screen.cursor.hidden
+
+    @property
     def everything(self) -> list[str]:
         """What has scrolled off the screen, and the screen."""
         with self._lock:

@@ -16,14 +16,14 @@ import pytest
 
 from accelmetrics.cli.monitoring import Stop, log, set_up
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.watch import View
+from accelmetrics.cli.watch import WatchScreen
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG
 
-ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?25h\x1b[?1049l"
-KEYS = "q quit   s save   r reset history"
+ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
+KEYS = "q quit"
 FAST = ("watch", "--interval", "0.1")
 GIB = 2**30
 
@@ -32,7 +32,7 @@ GIB = 2**30
 def watched(simulator: NvmlSimulator) -> Iterator[Terminal]:
     """The live view of two GPUs, drawn at least once."""
     with on_terminal(*FAST, env=simulator.environment()) as terminal:
-        terminal.until("GPU1")
+        terminal.until("gpu.1")
         yield terminal
 
 
@@ -41,66 +41,104 @@ def left(terminal: Terminal) -> bool:
     return terminal.attributes == terminal.before and terminal.raw.count(ENTER) == terminal.raw.count(LEAVE) and terminal.size == (24, 100)
 
 
-def test_a_row_for_each_device_with_bars_and_history(simulator: NvmlSimulator) -> None:
-    """Use and memory as bars, power, temperature, a history that grows, the host, the keys."""
+def row(terminal: Terminal, device: str) -> str:
+    """The device's row; empty while there is none."""
+    return next((line for line in terminal.lines if re.match(rf"[> ][!X -]?{re.escape(device)} ", line)), "")
+
+
+def test_a_row_for_each_device_graphs_and_the_host(simulator: NvmlSimulator) -> None:
+    """Use as a bar, memory, power against its limit, temperature; the host in the head, the keys at the foot."""
     simulator.gpu[0].set(gpu_util=80, power_mw=300_000, temperature=61)
     with on_terminal(*FAST, columns=120, env=simulator.environment()) as terminal:
-        terminal.until(r"GPU0 .*[▁-█]{4}$")
-        row = next(line for line in terminal.lines if line.startswith("GPU0"))
-        assert re.search(r"H100 80GB HBM3 +█{8}░░ +80\.0%", row), row
-        assert re.search(r"█░{9} +13\.1% 10\.5/80 GiB +300/700 W +61°C +▇{3,}$", row), row
-        terminal.until(r"^host  cpu \d+\.\d%  memory \d+\.\d%")
-        assert KEYS in terminal.text
-        length = len(row)
-        terminal.until(lambda: any(line.startswith("GPU0") and len(line) > length for line in terminal.lines))
+        terminal.until(lambda: bool(re.search(r"80% +13% +10\.5/80 +300/700 +61C", row(terminal, "gpu.0"))))
+        terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W")
+        terminal.until(r"2 gpu .* cpu \d+%  mem \d+%")
+        terminal.until("no process uses a device")
+        assert terminal.lines[-1].startswith(KEYS)
         terminal.type("q")
         assert terminal.end() == 0
         assert terminal.attributes == terminal.before
 
 
 def test_it_is_drawn_in_place(watched: Terminal) -> None:
-    """Pictures replace each other: the screen is never emptied, and nothing scrolls."""
-    watched.until(lambda: watched.raw.count(b"\x1b[H") > 5)
-    assert [line.split()[0] for line in watched.everything if line.startswith("GPU")] == ["GPU0", "GPU1"]
-    assert b"\x1b[2J" not in watched.raw
+    """Pictures replace each other: the screen is emptied once, at the beginning, and nothing scrolls."""
+    drawn = watched.raw.count(b"\x1b[?2026h")
+    watched.until(lambda: watched.raw.count(b"\x1b[?2026h") > drawn + 5)
+    assert sum(" gpu.0 " in line and "/700" in line for line in watched.everything) == 1
+    assert watched.raw.count(b"\x1b[2J") == 1
     watched.type("q")
     assert watched.end() == 0
     assert watched.text.strip() == ""
 
 
-def test_hot_values_are_coloured(simulator: NvmlSimulator) -> None:
-    """Above 80 °C and above 90 % of the memory; what is not hot has no colour."""
-    simulator.gpu[0].set(temperature=81)
-    simulator.gpu[1].set(temperature=80, memory_used=int(78 * GIB))
-    with on_terminal(*FAST, env=simulator.environment()) as terminal:
-        terminal.until("GPU1")
-        assert (terminal.colour("81°C"), terminal.colour("80°C")) == ("red", "default")
-        assert (terminal.colour("78.0/80 GiB"), terminal.colour("10.5/80 GiB")) == ("red", "default")
+def test_hot_values_are_coloured_by_the_devices_own_limit() -> None:
+    """The simulated H100 slows down at 92 °C; above 90 % of the memory. What is not hot has no colour."""
+    with NvmlSimulator(gpus=3) as three, on_terminal(*FAST, columns=120, env=three.environment()) as terminal:
+        three.gpu[1].set(temperature=90, memory_used=int(78 * GIB))
+        three.gpu[2].set(temperature=81)
+        terminal.until("90C")
+        terminal.until("78.0/80")
+        assert terminal.colour("90C") != "default" == terminal.colour("81C")
+        assert terminal.colour("98%") != "default" == terminal.colour("11.5/80")
 
 
 def test_what_is_hot_can_be_set(simulator: NvmlSimulator) -> None:
-    """Other limits, other colours."""
-    simulator.gpu[0].set(temperature=81)
-    with on_terminal(*FAST, "--hot-temperature", "81", "--hot-memory", "10", env=simulator.environment()) as terminal:
-        terminal.until("GPU1")
-        assert (terminal.colour("81°C"), terminal.colour("10.5/80 GiB")) == ("default", "red")
+    """Other levels, other colours."""
+    simulator.gpu[1].set(temperature=81)
+    for level, hot in (("80", True), ("81", False)):
+        with on_terminal(*FAST, "--hot-temperature", level, columns=120, env=simulator.environment()) as terminal:
+            terminal.until("81C")
+            assert (terminal.colour("81C") != "default") == hot
 
 
-def test_no_colour_where_none_is_wanted(simulator: NvmlSimulator) -> None:
-    """``NO_COLOR`` is heeded."""
+def drawn_colours(terminal: Terminal) -> set[bytes]:
+    """The codes of colours that were sent."""
+    codes = {code for found in re.findall(rb"\x1b\[([\d;]+)m", terminal.raw) for code in [found]}
+    return {code for code in codes if code not in (b"0", b"1", b"2", b"7", b"1;7", b"22")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "sent"),
+    [
+        ((), {"NO_COLOR": "1"}, None),
+        (("--no-colour",), {"COLORTERM": "truecolor"}, None),
+        ((), {"TERM": "vt100"}, None),
+        ((), {"TERM": "xterm-16color"}, rb"(1;)?[39]\d"),
+        ((), {"TERM": "linux"}, rb"(1;)?[39]\d"),
+        ((), {"TERM": "xterm-256color"}, rb"(1;)?38;5;\d+"),
+        ((), {"COLORTERM": "truecolor"}, rb"(1;)?38;2;\d+;\d+;\d+"),
+    ],
+)
+def test_as_many_colours_as_the_terminal_has(
+    simulator: NvmlSimulator, arguments: list[str], env: dict[str, str], sent: bytes | None
+) -> None:
+    """And none where none are wanted: marks and words say it too."""
     simulator.gpu[0].set(temperature=99)
-    with on_terminal(*FAST, env={**simulator.environment(), "NO_COLOR": "1"}) as terminal:
-        terminal.until("GPU1")
-        assert terminal.colour("99°C") == "default"
+    with on_terminal(*FAST, *arguments, env={**simulator.environment(), **env}) as terminal:
+        terminal.until("99C")
+        terminal.until("^>[!X]gpu.0")
+        colours = drawn_colours(terminal)
+        assert bool(colours) == (sent is not None)
+        assert all(sent is not None and re.fullmatch(sent, code) for code in colours), colours
+        terminal.type("q")
+        assert terminal.end() == 0
 
 
-def test_s_saves_the_reading(simulator: NvmlSimulator, tmp_path: Path) -> None:
+def test_ascii_alone(simulator: NvmlSimulator) -> None:
+    """Bars, graphs and lines too."""
+    with on_terminal(*FAST, "--ascii", env=simulator.environment()) as terminal:
+        terminal.until("gpu.1")
+        terminal.until("power gpu.0, 1 min")
+        assert terminal.raw.isascii()
+
+
+def test_capital_s_saves_the_reading(simulator: NvmlSimulator, tmp_path: Path) -> None:
     """As a whole document, under a name with the time, and it says where; a second one does not replace it."""
     with on_terminal(*FAST, "--save-dir", str(tmp_path), columns=200, env=simulator.environment()) as terminal:
-        terminal.until("GPU1")
-        terminal.type("s")
-        terminal.until(r"saved /.*/accelmetrics-\d{8}-\d{6}\.json")
-        terminal.type("ss")
+        terminal.until("gpu.1")
+        terminal.type("S")
+        terminal.until(r"saved accelmetrics-\d{8}-\d{6}\.json in /")
+        terminal.type("SS")
         terminal.until(lambda: len(list(tmp_path.iterdir())) == 3)
         terminal.type("q")
         assert terminal.end() == 0
@@ -117,30 +155,12 @@ def test_a_place_that_has_gone_is_said(simulator: NvmlSimulator, tmp_path: Path)
     place = tmp_path / "gone"
     place.mkdir()
     with on_terminal(*FAST, "--save-dir", str(place), columns=200, env=simulator.environment()) as terminal:
-        terminal.until("GPU1")
+        terminal.until("gpu.1")
         place.rmdir()
-        terminal.type("s")
+        terminal.type("S")
         terminal.until("cannot write .*No such file")
         terminal.type("q")
         assert terminal.end() == 0
-
-
-def test_r_resets_the_history(watched: Terminal) -> None:
-    """It begins anew."""
-    watched.until(r"GPU0 .*[▁-█]{8}$")
-    watched.type("r")
-    watched.until(r"GPU0 .*°C( +[▁-█]{1,4})?$")
-
-
-def test_other_keys_do_nothing(watched: Terminal) -> None:
-    """Arrow and function keys send letters too, behind an escape."""
-    watched.until(r"GPU0 .*[▁-█]{3}$")
-    watched.type("\x1b[A\x1bOQ\x1bOR\x1bOS\x1b[15~\x1bq?x \r")
-    drawn = watched.raw.count(b"\x1b[H")
-    watched.until(lambda: watched.raw.count(b"\x1b[H") > drawn + 3)
-    assert re.search(r"GPU0 .*[▁-█]{4,}$", watched.text, re.MULTILINE), "the history goes on"
-    watched.type("Q")
-    assert watched.end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -162,13 +182,13 @@ def test_ctrl_c_is_the_signal_that_it_always_is(watched: Terminal) -> None:
 def test_an_error_of_ours_leaves_the_terminal_as_before(simulator: NvmlSimulator, tmp_path: Path) -> None:
     """And is seen."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import accelmetrics.exporters.device_table as module\n"
-        "drawn, counted = module.table, []\n"
-        "def table(*arguments, **options):\n"
+        "import accelmetrics.views.terminal.picture as module\n"
+        "drawn, counted = module.picture, []\n"
+        "def picture(*arguments, **options):\n"
         "    counted.append(1)\n"
         "    if len(counted) > 2: raise RuntimeError('a mistake')\n"
         "    return drawn(*arguments, **options)\n"
-        "module.table = table\n"
+        "module.picture = picture\n"
     )
     with on_terminal(*FAST, env={**simulator.environment(), "PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}) as terminal:
         assert terminal.end() == 1
@@ -193,29 +213,36 @@ def test_ctrl_z_gives_the_terminal_back_until_fg(simulator: NvmlSimulator) -> No
         assert terminal.raw.count(ENTER) == terminal.raw.count(LEAVE) == 2
 
 
-def test_a_window_of_another_size_is_drawn_anew(watched: Terminal) -> None:
-    """At once, and with what there is room for."""
-    watched.resize(12, 50)
-    watched.until(lambda: re.search(r"(?m)^GPU0 .*37\.0% ", watched.text) is not None and "H100" not in watched.text)
-    assert max(map(len, watched.lines)) <= 50
-    watched.resize(30, 160)
-    watched.until("H100")
+def test_windows_of_other_sizes_are_drawn_anew(simulator: NvmlSimulator) -> None:
+    """At once, and with what there is room for: from 80x24 to 200x60 to 20x5, and back."""
+    with on_terminal(*FAST, rows=24, columns=80, env=simulator.environment()) as terminal:
+        terminal.until("gpu.1")
+        for rows, columns in ((60, 200), (5, 20), (24, 80)):
+            terminal.resize(rows, columns)
+            terminal.until(lambda: terminal.lines[-1] != "" and "gpu.0" in terminal.text)
+            assert len(terminal.lines) == rows
+            assert max(map(len, terminal.lines)) <= columns
+        terminal.until(r"^q quit")
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.attributes == terminal.before
 
 
 def test_more_devices_than_rows(simulator: NvmlSimulator) -> None:
-    """The rest is counted; the host and the keys stay in sight."""
+    """They scroll, and what is chosen is in sight; the keys stay at the foot."""
     with NvmlSimulator(gpus=12) as many, on_terminal(*FAST, rows=10, env=many.environment()) as terminal:
-        terminal.until("GPU4")
-        assert "and 7 more" in terminal.text
-        assert "GPU5" not in terminal.text
-        assert terminal.lines[-1] == KEYS
-        assert any(line.startswith("host ") for line in terminal.lines)
+        terminal.until("gpu.3")
+        assert terminal.lines[-1].startswith(KEYS)
+        assert "gpu.11" not in terminal.text
+        terminal.type("\x1b[F")
+        terminal.until("^>[!X]?gpu.11")
+        assert terminal.lines[-1].startswith(KEYS)
 
 
 def test_standard_input_that_is_no_terminal(simulator: NvmlSimulator) -> None:
     """There are no keys, and it says how it ends."""
     with on_terminal(*FAST, env=simulator.environment(), stdin=subprocess.DEVNULL) as terminal:
-        terminal.until("GPU1")
+        terminal.until("gpu.1")
         assert "Ctrl-C ends it" in terminal.text
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
@@ -261,7 +288,7 @@ def test_without_rich_a_terminal_has_lines_and_is_told_how_to_get_the_table(tmp_
     (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError('no rich here')\n")
     without = {"PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}
     with on_terminal("watch", "--backends", "host", env=without) as terminal:
-        terminal.until(r"accelmetrics: no table: the package 'rich' is not installed: pip install 'accelmetrics\[rich\]'")
+        terminal.until(r"accelmetrics: no screen: the package 'rich' is not installed: pip install 'accelmetrics\[rich\]'")
         terminal.until(r"Host Monitor - CPU ")
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.end() == 0
@@ -291,12 +318,27 @@ def test_what_cannot_be_used_is_refused(arguments: list[str], said: str) -> None
     assert said in one_line(done.stderr)
 
 
-def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulator) -> None:
+@pytest.mark.parametrize("how", ["q", "\x03"])
+def test_a_driver_that_does_not_open_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulator, how: str) -> None:
     """Who wants to quit, quits."""
     for name in ("nvmlInitWithFlags", "nvmlInit_v2"):
         simulator.rule(name, hang=True)
     with on_terminal("watch", "--timeout", "0.3", env=simulator.environment()) as terminal:
-        terminal.until("host  cpu")
+        terminal.until(r"cpu \d+%")
+        terminal.until("nvidia")
+        terminal.type(how)
+        assert terminal.end() == 0
+        assert left(terminal)
+
+
+def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulator) -> None:
+    """With a patience of an hour, keys are heard and the end comes while the call hangs; the device's row says what is the matter."""
+    with on_terminal(*FAST, "--timeout", "3600", env=simulator.environment()) as terminal:
+        terminal.until("gpu.1")
+        simulator.rule("nvmlDeviceGetPowerUsage", hang=True)
+        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=simulator.calls()["nvmlDeviceGetPowerUsage", 0] + 1)
+        terminal.type("?")
+        terminal.until("show or leave this help")
         terminal.type("q")
         assert terminal.end() == 0
         assert left(terminal)
@@ -305,22 +347,23 @@ def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulat
 @pytest.mark.usefixtures("log_as_before")
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told once when it is gone: the newest hundred."""
-    view = View(Namespace(hot_temperature=80.0, hot_memory=90.0), Stdout(), 1, Stop())
+    options = Namespace(ascii=False, colour=True, allow_signals=False)
+    screen = WatchScreen(options, Stdout(), 1, Stop())
     told = io.StringIO()
     with redirect_stderr(told):
         set_up("text", {})
-        with view.holding_messages():
+        with screen.holding_messages():
             for number in range(120):
                 log.warning(f"message {number}")
-                assert (view.said, told.getvalue()) == (f"message {number}", "")
+                assert (screen.said, told.getvalue()) == (f"message {number}", "")
         log.warning("the end")
     assert told.getvalue().splitlines() == [*(f"accelmetrics: message {number}" for number in range(20, 120)), "accelmetrics: the end"]
 
 
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:
     """Without ``--pid`` there is none: the view's own use of the CPU is of no interest."""
-    with on_terminal(*FAST, "--pid", str(os.getpid()), env=simulator.environment()) as terminal:
-        terminal.until(r"host  cpu .* process memory \d+")
-    with on_terminal(*FAST, env=simulator.environment()) as terminal:
-        terminal.until("host  cpu")
-        assert "process" not in terminal.text
+    with on_terminal(*FAST, "--pid", str(os.getpid()), rows=40, columns=160, env=simulator.environment()) as terminal:
+        terminal.until(r"^host .* watched process cpu \d+%  memory \d+")
+    with on_terminal(*FAST, rows=40, columns=160, env=simulator.environment()) as terminal:
+        terminal.until("^host +cpu")
+        assert "process cpu" not in terminal.text

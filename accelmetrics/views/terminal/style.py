@@ -12,7 +12,7 @@ from rich.style import Style
 
 from accelmetrics.schemas.text import cells, printable
 
-Colours = Literal["true", "16", "none"]
+Colours = Literal["true", "256", "16", "none"]
 Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title"]
 """What a text is for."""
 # Okabe and Ito's colours: told apart by all eyes. With 16, and without any, marks and words carry what is meant, as they do with all.
@@ -29,9 +29,14 @@ _TRUE = {
 }
 _SIXTEEN = {**_TRUE, "ok": "cyan", "warn": "yellow", "bad": "bold red"}
 _NONE = {**_TRUE, "ok": "", "warn": "bold", "bad": "bold", "dim": "", "missing": ""}
-_WORDS: dict[Colours, dict[str, str]] = {"true": _TRUE, "16": _SIXTEEN, "none": _NONE}
+_WORDS: dict[Colours, dict[str, str]] = {"true": _TRUE, "256": _TRUE, "16": _SIXTEEN, "none": _NONE}
 STYLES = {colours: {role: Style.parse(words) for role, words in roles.items()} for colours, roles in _WORDS.items()}
-SYSTEMS: dict[Colours, ColorSystem] = {"true": ColorSystem.TRUECOLOR, "16": ColorSystem.STANDARD, "none": ColorSystem.STANDARD}
+SYSTEMS: dict[Colours, ColorSystem] = {
+    "true": ColorSystem.TRUECOLOR,
+    "256": ColorSystem.EIGHT_BIT,
+    "16": ColorSystem.STANDARD,
+    "none": ColorSystem.STANDARD,
+}
 NUMERIC = "0123456789.,/"
 ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
 
@@ -40,7 +45,7 @@ class ScreenStyle(NamedTuple):
     """What a terminal can show.
 
     Attributes:
-        colours: ``true``: any; ``16``; ``none``: bold and reverse alone.
+        colours: ``true``: any; ``256``: the nearest of those; ``16``; ``none``: bold and reverse alone.
         ascii: Whether everything is drawn in ASCII; texts of others have a ``?`` for each other character.
         braille: Whether graphs are drawn in dots of Braille's letters, eight in a cell; else in blocks.
     """

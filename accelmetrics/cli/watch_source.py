@@ -1,0 +1,146 @@
+"""Where ``watch`` takes its readings from: this machine's monitor."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from accelmetrics.backends.kit.system import sysroot
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record
+from accelmetrics.schemas.snapshot import Snapshot, own_processes
+from accelmetrics.views.device_view import WarningLevels
+from accelmetrics.views.node_view import NodeView, node_view
+from accelmetrics.views.summaries import of_window
+from accelmetrics.views.trails import Trails
+from accelmetrics.visibility.processes import ProcessListing, processes
+
+if TYPE_CHECKING:
+    import psutil
+
+LISTED_SECONDS = 5.0
+"""For how long what the system says of processes is believed while they are the same."""
+LATE = 2.5
+"""Intervals after which a reading that has not come is missed on the screen too."""
+MOST_MEASURED = 64
+"""Processes whose processor time is measured; more are not seen at once."""
+
+
+class LiveSource:
+    """The readings of a monitor as they come, put together for people.
+
+    What shows them asks :meth:`look` again and again, and finds here what is to be shown.
+
+    Args:
+        watching: The monitor.
+        levels: From where on values are warnings.
+        holders: Tells who holds the devices.
+        own: Whether the process that the monitor watches is this one, which is of no interest.
+
+    Attributes:
+        view: The node now; None before the first reading.
+        record: The reading that this is of, with what rules find and who holds the devices.
+        trails: The history.
+        label: What is said of where the readings come from; empty: they are live.
+        local: Whether its processes are this machine's and live, so that a signal can reach them.
+    """
+
+    label = ""
+    local = True
+
+    def __init__(self, watching: Monitor, levels: WarningLevels, holders: HoldersOf | None = None, *, own: bool = True) -> None:
+        self.view: NodeView | None = None
+        self.record: Record | None = None
+        self.trails = Trails(watching.interval)
+        self._watching = watching
+        self._levels = levels
+        self._holders = holders
+        self._own = own
+        self._due = 0.0
+        self._window = watching.window("watch").begin()
+        self._processes = ProcessDetails()
+
+    def look(self) -> bool:
+        """Take what is new; return whether there is another view. A reading that does not come makes the last one old."""
+        latest, findings, now = self._watching.latest, self._watching.findings, time.monotonic()
+        known = self.record
+        if latest is None or (known is not None and latest is known.snapshot and findings is known.findings and now < self._due):
+            return False
+        if known is None or latest is not known.snapshot:
+            self._processes.update(latest, now)
+        self._due = now + LATE * self._watching.interval
+        self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
+        view = node_view(
+            self.record,
+            processes=self._processes.listing,
+            cpu=self._processes.cpu,
+            interval=self._watching.interval,
+            now_ns=time.time_ns(),
+            levels=self._levels,
+            before=self.view,
+        )
+        self.view = replace(
+            view, host={name: value for name, value in view.host.items() if not (self._own and name.startswith("process_"))}
+        )
+        self.trails.add(self.view)
+        return True
+
+    @property
+    def error(self) -> str:
+        """What is not read and why; empty while everything answers."""
+        return self._watching.error
+
+    def reset(self) -> None:
+        """Forget the history, and begin the summary anew."""
+        self.trails.clear()
+        self._window = self._watching.window("watch").begin()
+
+    def summary(self) -> str:
+        """Return what the devices did since the start, or the last reset: a line each."""
+        return of_window(self._window, None if self.record is None else self.record.snapshot, "since the start or the last reset")
+
+
+class ProcessDetails:
+    """What the system says of the processes on the devices, looked up as seldom as is enough.
+
+    Attributes:
+        listing: The processes.
+        cpu: By process, its processor time since the last reading in percent of one; those of this machine's own ``/proc``.
+    """
+
+    def __init__(self) -> None:
+        self.listing: ProcessListing | None = None
+        self.cpu: dict[int, float] = {}
+        self._measured: dict[int, psutil.Process] = {}
+        self._until = 0.0
+
+    def update(self, snapshot: Snapshot, now: float) -> None:
+        """Take a reading.
+
+        Args:
+            snapshot: The reading.
+            now: Seconds on the monotonic clock.
+        """
+        pids = {use.pid for found in own_processes(snapshot).values() if not isinstance(found, Unavailable) for use in found}
+        if self.listing is None or now >= self._until or pids != {process.pid for process in self.listing.processes}:
+            self.listing, self._until = processes(snapshot), now + LISTED_SECONDS
+        self._measure({process.pid for process in self.listing.processes if process.started is not None} & pids)
+
+    def _measure(self, pids: set[int]) -> None:
+        """Measure the processor time of those that are to be seen here under the driver's number."""
+        if sysroot():  # another numbering than psutil's
+            return
+        import psutil
+
+        kept, self._measured, self.cpu = self._measured, {}, {}
+        for pid in sorted(pids)[:MOST_MEASURED]:
+            try:
+                process = kept.get(pid) or psutil.Process(pid)
+                percent = process.cpu_percent()
+            except psutil.Error:
+                continue
+            self._measured[pid] = process
+            if pid in kept:  # the first look gives nothing to compare with
+                self.cpu[pid] = percent

@@ -1,0 +1,120 @@
+"""The row about `accelmetrics watch`: what it costs to look at a machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.environments import REPOSITORY
+from benchmarks.programs import environment
+from benchmarks.rows import Row, Scale
+from tests.simulators.nvml import NvmlSimulator, Process
+
+ROWS, COLUMNS = 40, 120
+PROCESSES = 16
+WARM_UP = 3.0
+"""Seconds until drivers are open and the first pictures drawn, at most."""
+
+
+class ScreenCost(NamedTuple):
+    """What the program used while it was looked at.
+
+    Attributes:
+        share: Processor time in percent of a core.
+        written: Bytes a second.
+        resident: Bytes of memory.
+    """
+
+    share: float
+    written: float
+    resident: int
+
+
+def watching(scale: Scale) -> Iterator[Row]:
+    """Measure the program on a terminal, drawing once a second, with processes on the devices."""
+    found = [cost(scale) for _ in range(scale.rounds)]
+    best = min(found)
+    what = f"CPU of `accelmetrics watch` at 1 Hz, {scale.gpus} GPUs with {PROCESSES} processes, {COLUMNS}x{ROWS}, of one core"
+    note = f"{best.written / 1024:.1f} KiB/s to the terminal, {best.resident / 2**20:.0f} MiB resident; readings are part of it"
+    yield Row(what, best.share, " %", 3.0, None, note)
+
+
+def cost(scale: Scale) -> ScreenCost:
+    """Run it on a terminal for a while."""
+    command = [sys.executable, "-m", "accelmetrics", "watch", "--interval", "1"]
+    with ExitStack() as stack:
+        simulator = stack.enter_context(NvmlSimulator(scale.gpus))
+        sleepers = [stack.enter_context(subprocess.Popen(["sleep", "3600"])) for _ in range(PROCESSES)]
+        for one in sleepers:
+            stack.callback(one.kill)
+        for gpu in range(scale.gpus):
+            simulator.gpu[gpu].set(gpu_util=90, power_mw=600_000)
+            simulator.processes(gpu, [Process(one.pid, used=1 << 30, sm=10) for one in sleepers[gpu :: scale.gpus]])
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        given = environment(simulator) | {"TERM": "xterm-256color"}
+        program = stack.enter_context(
+            subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=given, cwd=REPOSITORY, start_new_session=True)
+        )
+        stack.callback(program.kill)
+        screen = stack.enter_context(Drain(ours))
+        watched = psutil.Process(program.pid)
+        time.sleep(WARM_UP)
+        before, written, began = watched.cpu_times(), screen.received, time.monotonic()
+        for turn in range(int(scale.seconds) + 1):
+            for gpu in range(scale.gpus):  # every number is another one at each reading
+                simulator.gpu[gpu].set(gpu_util=(37 * turn + gpu) % 100, power_mw=300_000 + 7000 * (turn % 40), temperature=50 + turn % 30)
+            time.sleep(min(1.0, scale.seconds))
+        after, seconds = watched.cpu_times(), time.monotonic() - began
+        used = after.user + after.system - before.user - before.system
+        if screen.received == written:
+            raise RuntimeError("nothing was drawn")
+        found = ScreenCost(100 * used / seconds, (screen.received - written) / seconds, watched.memory_info().rss)
+        program.terminate()
+        program.wait(60)
+        os.close(theirs)
+        return found
+
+
+class Drain:
+    """Takes what is written to a terminal, so that writing never waits. A context manager.
+
+    Attributes:
+        received: Bytes so far.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.received = 0
+        self._descriptor = descriptor
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Drain:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        os.close(self._descriptor)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            if select.select([self._descriptor], [], [], 0.05)[0]:
+                try:
+                    self.received += len(os.read(self._descriptor, 1 << 16))
+                except OSError:  # the program has closed it
+                    return

@@ -1,0 +1,64 @@
+"""Keys as terminals send them, whole and in pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelmetrics.cli.keys import KeyDecoder
+
+SENT = {
+    "up": ("\x1b[A", "\x1bOA", "\x1b[1;5A", "\x1b[1;2A"),
+    "down": ("\x1b[B", "\x1bOB"),
+    "right": ("\x1b[C", "\x1bOC"),
+    "left": ("\x1b[D", "\x1bOD"),
+    "home": ("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~", "\x1b[1;5H"),
+    "end": ("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"),
+    "pageup": ("\x1b[5~", "\x1b[5;5~"),
+    "pagedown": ("\x1b[6~",),
+    "insert": ("\x1b[2~",),
+    "delete": ("\x1b[3~",),
+    "f1": ("\x1bOP", "\x1b[11~", "\x1b[[A", "\x1b[1;2P"),
+    "f5": ("\x1b[15~", "\x1b[[E"),
+    "f10": ("\x1b[21~",),
+    "backtab": ("\x1b[Z",),
+    "enter": ("\r", "\n", "\x1bOM"),
+    "tab": ("\t",),
+    "backspace": ("\x7f", "\b"),
+    "ctrl-u": ("\x15",),
+    "q": ("q",),
+    "S": ("S",),
+    "é": ("é",),
+    "卡": ("卡",),
+    "5": ("5", "\x1bOu"),
+}
+NO_KEYS = ("\x1bq", "\x1b[I", "\x1b[200~", "\x1b[?1;2c", "\x1b[<0;3;4M"[:-1] + "m", "\x1b]", "\x00", "\x9b")
+
+
+@pytest.mark.parametrize(("name", "sequence"), [(name, sequence) for name, sequences in SENT.items() for sequence in sequences])
+def test_a_key_whole_in_pieces_and_among_others(name: str, sequence: str) -> None:
+    """However the bytes are cut."""
+    data = sequence.encode()
+    assert KeyDecoder().feed(data) == [name]
+    assert KeyDecoder().feed(b"x" + data + b"y") == ["x", name, "y"]
+    pieces = KeyDecoder()
+    found = [key for number in range(len(data)) for key in pieces.feed(data[number : number + 1])]
+    assert (found, pieces.waiting) == ([name], False)
+
+
+@pytest.mark.parametrize("sequence", NO_KEYS)
+def test_what_is_no_key_is_left_out_whole(sequence: str) -> None:
+    """Alt, reports of the terminal, the mouse: the letters in them are no keys."""
+    assert KeyDecoder().feed(sequence.encode() + b"j") == ["j"]
+
+
+def test_an_escape_by_itself_is_a_key_when_nothing_follows() -> None:
+    """Twice at once, too; the beginning of another sequence is none."""
+    keys = KeyDecoder()
+    assert (keys.feed(b"\x1b"), keys.waiting, keys.settle(), keys.waiting) == ([], True, ["escape"], False)
+    assert (keys.feed(b"\x1b\x1b"), keys.settle()) == (["escape"], ["escape"])
+    assert (keys.feed(b"\x1b["), keys.settle(), keys.feed(b"A")) == ([], [], ["A"])
+
+
+def test_bytes_that_are_no_text_are_no_keys() -> None:
+    """And take nothing else with them."""
+    assert KeyDecoder().feed(b"\xff\xfea") == ["a"]

@@ -1,0 +1,146 @@
+"""What keys change about what is seen, without a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accelmetrics.cli.watch_controls import chosen_by, edited
+from accelmetrics.views.terminal.choices import Choices, InputLine
+from accelmetrics.views.terminal.picture import Picture
+
+DEVICES = tuple(f"gpu.{number}" for number in range(20))
+PROCESSES = (40, 30, 50)
+METRICS = ("power_watts", "utilization", "temperature_celsius")
+
+
+def after(*keys: str, choices: Choices | None = None, across: int = 1) -> Choices:
+    """What is chosen after these keys, on a picture of 20 devices and 3 processes, 5 rows of them at once."""
+    shown = choices or Choices(device="gpu.0", process=40)
+    for key in keys:
+        picture = Picture((), (0, 0), shown, DEVICES, PROCESSES, across=across, page=5)
+        shown = chosen_by(key, picture, METRICS)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "device"),
+    [
+        (["down"], "gpu.1"),
+        (["j", "j"], "gpu.2"),
+        (["down", "k"], "gpu.0"),
+        (["up"], "gpu.0"),
+        (["pagedown"], "gpu.5"),
+        (["pagedown", "pagedown", "pageup"], "gpu.5"),
+        (["end"], "gpu.19"),
+        (["end", "down"], "gpu.19"),
+        (["end", "home"], "gpu.0"),
+        (["right"], "gpu.0"),
+    ],
+)
+def test_the_chosen_device_moves(keys: list[str], device: str) -> None:
+    """By a row, a page, to both ends and no further; a list has no left and right."""
+    assert after(*keys).device == device
+
+
+def test_in_a_map_rows_are_as_long_as_it_is_wide() -> None:
+    """Left and right move too."""
+    assert after("down", across=8).device == "gpu.8"
+    assert after("right", "right", "left", "down", across=8).device == "gpu.9"
+
+
+def test_the_other_pane_has_a_choice_of_its_own() -> None:
+    """Tab there and back."""
+    moved = after("tab", "down", "down")
+    assert (moved.pane, moved.process, moved.device) == ("processes", 50, "gpu.0")
+    assert after("backtab", "tab").pane == "devices"
+
+
+@pytest.mark.parametrize(
+    ("keys", "changed"),
+    [
+        (["o"], {"device_order": "state"}),
+        (["o", "O"], {"device_order": "state", "device_reverse": True}),
+        (["O", "o"], {"device_order": "state", "device_reverse": False}),
+        (["tab", "o", "O"], {"pane": "processes", "process_order": "mem", "process_reverse": True}),
+        (["m"], {"metric": "utilization"}),
+        (["M"], {"metric": "temperature_celsius"}),
+        (["t"], {"scale": "5 min"}),
+        (["T"], {"scale": "24 h"}),
+        (["a"], {"all_devices": True}),
+        (["v", "v"], {"form": "map"}),
+        ([" "], {"paused": True}),
+        ([" ", " "], {"paused": False}),
+        (["?"], {"overlay": "help"}),
+        (["h", "f1"], {"overlay": ""}),
+        (["enter"], {"overlay": "details"}),
+        (["f"], {"overlay": "findings"}),
+        (["f", "escape"], {"overlay": ""}),
+        (["?", "m", "o", "/"], {"overlay": "help"}),
+        (["?", "down", "down", "up"], {"overlay": "help", "overlay_top": 1}),
+        (["?", "pagedown"], {"overlay": "help", "overlay_top": 5}),
+        (["?", "pagedown", "home"], {"overlay": "help", "overlay_top": 0}),
+        (["?", "pagedown", "f"], {"overlay": "findings", "overlay_top": 0}),
+        (["z", "f12", "insert"], {}),
+    ],
+)
+def test_what_is_shown(keys: list[str], changed: dict[str, Any]) -> None:
+    """Each key changes one thing; what lies below an overlay stays as it is."""
+    assert after(*keys) == replace(Choices(device="gpu.0", process=40), **changed)
+
+
+def test_a_filter_is_typed_taken_and_dropped() -> None:
+    """Keys are letters meanwhile."""
+    typing = after("/", *"state!=ok")
+    assert typing.input is not None
+    assert (typing.input.text, typing.input.label, typing.overlay) == ("state!=ok", "filter devices", "")
+    taken = after("enter", choices=typing)
+    assert (taken.device_filter, taken.process_filter, taken.input) == ("state!=ok", "", None)
+    again = after("/", choices=taken)
+    assert again.input == InputLine("filter devices", "state!=ok", 9)
+    assert after("backspace", "escape", choices=again).device_filter == "state!=ok"
+    assert after("escape", choices=taken).device_filter == ""
+    assert after("tab", "/", *"user=ann", "enter").process_filter == "user=ann"
+
+
+def test_a_filter_that_cannot_be_used_stays_and_says_why() -> None:
+    """Until it is mended."""
+    wrong = after("/", *"colour=red", "enter")
+    assert wrong.input is not None
+    assert "colour" in wrong.input.problem
+    assert wrong.device_filter == ""
+    mended = after("ctrl-u", choices=wrong)
+    assert mended.input == InputLine("filter devices", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "at"),
+    [
+        ("left left X", "helXlo", 4),
+        ("home X", "Xhello", 1),
+        ("ctrl-a delete", "ello", 0),
+        ("left delete", "hell", 4),
+        ("backspace", "hell", 4),
+        ("home backspace", "hello", 0),
+        ("left left ctrl-u", "lo", 0),
+        ("left ctrl-k", "hell", 4),
+        ("right right", "hello", 5),
+        ("home right ctrl-e", "hello", 5),
+        ("ctrl-w", "", 0),
+        ("é", "helloé", 6),
+        ("f5 up", "hello", 5),
+    ],
+)
+def test_a_line_is_edited(keys: str, text: str, at: int) -> None:
+    """As in a shell."""
+    line = InputLine("filter", "hello", 5, "a problem")
+    for key in keys.split():
+        line = edited(key, line)
+    assert (line.text, line.at, line.problem) == (text, at, "")
+
+
+def test_a_word_is_deleted_by_itself() -> None:
+    """With the spaces behind it, and not what follows."""
+    assert edited("ctrl-w", InputLine("filter", "one two  three", 9)) == InputLine("filter", "one three", 4)
