@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks import reading, rows, running, starting
+from benchmarks import reading, rows, running, screen, starting
 from benchmarks.rows import FULL, QUICK, Row, Scale
 from tests.support.missing import MissingHere
 
@@ -30,6 +30,7 @@ MEASURES: dict[str, Measure] = {
     "page": running.page,
     "exporters": running.exporters,
     "reports": running.reports,
+    "watch": screen.watching,
     "start": starting.starting,
     "memory": running.memory,
     "peers": reading.peers,
