@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import re
+import resource
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -95,10 +96,28 @@ async def together(clients: list[Client], polls: int) -> None:
     await asyncio.gather(*map(act, clients))
 
 
+USUAL_FILES, MANY_FILES = 1024, 4096
+needs_files = pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < MANY_FILES, reason="platform: no process may open so many files"
+)
+
+
+@contextmanager
+def open_files(limit: int) -> Iterator[None]:
+    """Let this process, and those that it starts, open so many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @contextmanager
 def serving(*arguments: str, **env: str) -> Iterator[tuple[psutil.Process, int]]:
-    """The command with a page, in a process of its own."""
-    program = start("serve", "--ui", "--listen", "127.0.0.1:0", *arguments, env=environment(**env))
+    """The command with a page, in a process of its own, with the usual limits."""
+    with open_files(USUAL_FILES):
+        program = start("serve", "--ui", "--listen", "127.0.0.1:0", *arguments, env=environment(**env))
     try:
         assert program.stderr is not None
         line = program.stderr.readline()
@@ -131,6 +150,7 @@ def readings(simulator: NvmlSimulator) -> int:
     return simulator.calls()["nvmlDeviceGetUtilizationRates", 0]
 
 
+@needs_files
 @pytest.mark.slow
 def test_three_hundred_clients_cost_one_reading() -> None:
     """The driver is asked as often as the interval says. All see each reading alike, and none is refused."""
@@ -155,6 +175,7 @@ def test_three_hundred_clients_cost_one_reading() -> None:
     assert all(client.sequences == sorted(set(client.sequences)) for client in clients)
 
 
+@needs_files
 def test_each_document_is_made_once_a_reading() -> None:
     """However many clients ask for it at the same time; a reading that no client asks for is not looked at."""
     rendered: Counter[str] = Counter()
@@ -167,7 +188,6 @@ def test_each_document_is_made_once_a_reading() -> None:
     endpoint = PrometheusExporter("127.0.0.1:0")
     endpoint.routes += documents.routes
     endpoint.limits = endpoint.limits._replace(connections=2 * CLIENTS + 2)
-    endpoint.open()
     taken = record()
 
     async def act() -> None:
@@ -180,14 +200,16 @@ def test_each_document_is_made_once_a_reading() -> None:
                 await together(clients, 1)
             assert all(len(client.sequences) == 5 for client in clients)
 
-    with patch.object(made, "state_document", counted), patch.object(made, "is_recent", return_value=True):
+    with open_files(MANY_FILES), patch.object(made, "state_document", counted), patch.object(made, "is_recent", return_value=True):
         try:
+            endpoint.open()
             asyncio.run(act())
         finally:
             endpoint.close()
     assert rendered["state"] == 5
 
 
+@needs_files
 @pytest.mark.slow
 def test_their_answers_cost_little_more_than_none() -> None:
     """What a poll costs the server is compared with what a probe costs it, which says one word; both by 300 clients at once."""
