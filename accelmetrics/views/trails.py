@@ -112,8 +112,7 @@ class _Ring:
         left = 0.0
         for column in range(columns):
             if count[column] > 0:
-                mean = min(high[column], max(low[column], total[column] / count[column]))  # a sum may be too large for a number
-                points.append(TrailPoint("value", low[column], mean, high[column]))
+                points.append(TrailPoint("value", low[column], total[column] / count[column], high[column]))
                 left = held
             elif first_seen < 0 or column < first_seen:
                 points.append(BEFORE)

@@ -1,0 +1,213 @@
+"""The page of a report: whole without scripts, safe, of bounded size, with the numbers of the document."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from accelmetrics.schemas.record import Record
+from accelmetrics.views.report import html
+from accelmetrics.views.report.making import CHARTED, Wanted, run_report
+from accelmetrics.views.report.plots import FEWEST, POINTS, pictures
+from accelmetrics.views.report.series import BUCKETS
+from tests.cli.shell import call
+from tests.cli.test_report import record, write
+from tests.views.report.runs import run
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+MIB = 2**20
+
+
+class Reading(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: dict[str, list[str]] = {}
+        self.rows: list[list[str]] = []
+        self.values: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open.append(tag)
+        if tag in {"script", "style"}:
+            self.raw.setdefault(tag, []).append("")
+        if tag == "tr":
+            self.rows.append([])
+            self.values.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+        if tag == "data":
+            self.values[-1].append(dict(attrs)["value"] or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] in (["script"], ["style"]):
+            self.raw[self._open[-1]][-1] += data
+        elif {"td", "th"} & set(self._open):
+            self.rows[-1][-1] += data
+
+    @property
+    def data(self) -> Any:
+        """What scripts draw."""
+        return json.loads(self.raw["script"][0])
+
+
+def page(records: list[Record]) -> str:
+    report = run_report(records, Wanted(series=CHARTED))
+    assert report is not None
+    return html.page(report, pictures(report))
+
+
+def test_numbers_are_those_of_the_document(tmp_path: Path) -> None:
+    """In full, in every cell of the summary."""
+    path = write(tmp_path / "run.jsonl", list(run(120, 3)))
+    done = call("report", path, "--html", str(tmp_path / "run.html"), "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    reading = Reading((tmp_path / "run.html").read_text())
+    found = {row[0]: values for row, values in zip(reading.rows, reading.values, strict=True) if row and len(values) == 13}
+    assert set(found) == set(document["devices"]) == {"gpu.0", "gpu.1", "gpu.2"}
+    for key, device in document["devices"].items():
+        measures = ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+        expected = [device[name][part] for name in measures for part in ("mean", "max", "p95")]
+        assert [float(value) for value in found[key]] == [*expected, device["energy"]["joules"]]
+
+
+def test_only_its_own_scripts_and_styles_are_allowed() -> None:
+    """By their digests; nothing may be asked for."""
+    reading = Reading(page(list(run(30, 1))))
+    (policy,) = [held["content"] for tag, held in reading.tags if tag == "meta" and held.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    allowed = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert allowed["default-src"] == "'none'" and allowed["base-uri"] == "'none'" and allowed["form-action"] == "'none'"
+    digests = [f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in reading.raw["script"][1:]]
+    assert allowed["script-src"].split() == digests and len(digests) == 2
+    styles = [f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in reading.raw["style"]]
+    assert allowed["style-src"].split() == styles
+    attributes = {name for _, held in reading.tags for name in held}
+    assert not attributes & {"style", "src", "srcset", "action"} and not any(name.startswith("on") for name in attributes)
+    assert {held.get("href") for _, held in reading.tags} <= {None, "#main"}
+
+
+def test_texts_of_others_are_text() -> None:
+    """Hosts, devices, labels, logged names, findings: none becomes an element or ends a script."""
+    records = []
+    for one in run(40, 1):
+        slots = [slot._replace(identity=slot.identity.__class__("gpu", "nvidia", 0, HOSTILE, "GPU-1")) for slot in one.snapshot.identities]
+        snapshot = one.snapshot.__class__(one.snapshot.time_ns, HOSTILE, one.snapshot.metrics, slots)
+        steps = tuple(step._replace(values={**step.values, HOSTILE: 1.0 + (step.step or 0)}) for step in one.steps)
+        found = one.findings.__class__(tuple(finding._replace(message=HOSTILE, advice=HOSTILE) for finding in one.findings))
+        records.append(one._replace(snapshot=snapshot, steps=steps, labels={"run_id": HOSTILE}, findings=found))
+    text = page(records)
+    reading = Reading(text)
+    tags = [tag for tag, _ in reading.tags]
+    assert tags.count("script") == 3 and "img" not in tags and "onerror" not in {name for _, held in reading.tags for name in held}
+    assert HOSTILE in {plot["time"]["title"] for plot in reading.data["logged"]}
+    assert text.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;") > 5
+
+
+def noisy(readings: int, gpus: int) -> list[Record]:
+    """Readings of which each is another number, as long as numbers are."""
+    random = Random(1)
+    names = ("gpu", "powerWatts", "temp", "smClock", "memoryTemp", "memoryAllocatedBytes", "memoryAllocated")
+    return [
+        record(second, {f"gpu.{number}.{name}": random.random() * 99 for number in range(gpus) for name in names}, gpus=gpus)
+        for second in range(readings)
+    ]
+
+
+def test_a_day_of_eight_devices_is_less_than_five_megabytes() -> None:
+    """However long a recording is, its series have as many points as this one's: lines cannot become longer."""
+    text = page(noisy(3600, 8))
+    data = Reading(text).data
+    assert len(data["plots"]) == 7 and all(len(plot["lines"]) == 8 for plot in data["plots"])
+    assert POINTS / 2 <= len(data["x"]) <= POINTS == BUCKETS
+    per_point = len(text.encode()) / len(data["x"])
+    assert per_point * POINTS < 5 * MIB
+
+
+def test_many_lines_have_fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the page stays small whatever was recorded; peaks stay."""
+    monkeypatch.setattr("accelmetrics.views.report.plots.CELLS", 3 * 8 * 7 * 150)
+    records = noisy(900, 8)
+    records[555].snapshot.metrics["gpu.3.powerWatts"] = 1234.0
+    data = Reading(page(records)).data
+    assert FEWEST / 2 <= len(data["x"]) <= 150
+    (power,) = [plot for plot in data["plots"] if plot["title"] == "Power"]
+    assert max(value for value in power["lines"][3]["high"] if value is not None) == 1234
+
+
+def test_what_was_missing_is_told_with_its_reason(tmp_path: Path) -> None:
+    """And gaps; and where all of it is from."""
+    path = write(tmp_path / "run.jsonl", [record(second, {"gpu.0.gpu": second % 7}, gpus=1) for second in (*range(20), *range(90, 110))])
+    done = call("report", path, "--html", str(tmp_path / "run.html"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    reading = Reading((tmp_path / "run.html").read_text())
+    assert ["recording", "all", "gap", "71.0 s", "after 2026-01-01T00:00:19Z"] in reading.rows
+    (file,) = [row for row in reading.rows if row[:1] == [path]]
+    assert file[2:] == ["40", "0", sha256(Path(path).read_bytes()).hexdigest()]
+
+
+def test_a_recording_without_devices_has_a_page() -> None:
+    """Of the machine alone."""
+    text = page([record(second, {"cpu": 50.0 + second}, gpus=0) for second in range(5)])
+    assert "The recording has no devices." in text and "Processor time of the watched process" in text
+
+
+def test_one_reading_has_a_page() -> None:
+    """Nothing to draw a line between."""
+    assert "did not change" in page([record(0, {"gpu.0.powerWatts": 50.0}, gpus=1)]).lower()
+
+
+def test_two_runs_have_one_page(tmp_path: Path) -> None:
+    """Differences with how sure they are; both runs in each plot; each one's findings and files."""
+    first = write(tmp_path / "a.jsonl", list(run(300, 1)))
+    second = write(tmp_path / "b.jsonl", list(run(300, 1, power=200.0, host="node-2")))
+    done = call("report", first, "--compare", second, "--html", str(tmp_path / "both.html"), "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    reading = Reading((tmp_path / "both.html").read_text())
+    differences = {one["name"]: one for one in json.loads(done.stdout)["differences"]}
+    (power,) = [(row, values) for row, values in zip(reading.rows, reading.values, strict=True) if row[:1] == ["power, W"]]
+    told = differences["power_watts"]
+    assert power[0][-1] == told["verdict"] == "differs"
+    assert [float(value) for value in power[1][:1] + power[1][8:9]] == [told["a"]["mean"], told["delta"]]
+    (plot,) = [plot for plot in reading.data["plots"] if plot["title"] == "Power"]
+    assert [(line["label"], line["dashed"]) for line in plot["lines"]] == [("A gpu.0", False), ("B gpu.0", True)]
+    places = [held["id"] for _, held in reading.tags if "id" in held]
+    assert len(places) == len(set(places)) and {"findings-a", "findings-b", "provenance-a", "provenance-b"} <= set(places)
+
+
+def test_a_page_that_cannot_be_written_is_told_and_leaves_the_old_one(tmp_path: Path) -> None:
+    """Nothing half-written stays beside it either."""
+    path = write(tmp_path / "run.jsonl", list(run(5, 1)))
+    done = call("report", path, "--html", str(tmp_path / "no" / "run.html"))
+    assert done.returncode == 1 and "cannot write" in done.stderr and "no/run.html" in done.stderr
+    kept = tmp_path / "run.html"
+    kept.write_text("old")
+    assert call("report", str(tmp_path / "absent.jsonl"), "--html", str(kept)).returncode == 1
+    assert kept.read_text() == "old"
+    assert call("report", path, "--html", str(kept)).returncode == 0
+    assert kept.read_text().startswith("<!DOCTYPE html>")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.html", "run.jsonl"]
+
+
+def test_what_would_end_a_script_is_refused() -> None:
+    """A part of the package that is spoiled makes no page."""
+    with pytest.raises(ValueError, match="would end early"):
+        html._raw("script", "let a = '</SCRIPT>'")
+    assert not re.search("</script|<!--", html._raw("script", "1 < 2").text or "")
