@@ -22,11 +22,13 @@ from benchmarks.environments import REPOSITORY
 from benchmarks.programs import environment
 from benchmarks.rows import Row, Scale
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.waiting import wait_for
 
 ROWS, COLUMNS = 40, 120
 PROCESSES = 16
-WARM_UP = 3.0
-"""Seconds until drivers are open and the first pictures drawn, at most."""
+FIRST_PICTURES = 8000
+"""Bytes with which the first pictures are drawn, drivers being open."""
+WARM_UP = 2.0
 
 
 class ScreenCost(NamedTuple):
@@ -72,12 +74,13 @@ def cost(scale: Scale) -> ScreenCost:
         stack.callback(program.kill)
         screen = stack.enter_context(Drain(ours))
         watched = psutil.Process(program.pid)
+        wait_for(lambda: screen.received > FIRST_PICTURES)
         time.sleep(WARM_UP)
         before, written, began = watched.cpu_times(), screen.received, time.monotonic()
-        for turn in range(int(scale.seconds) + 1):
+        for turn in range(max(2, round(scale.seconds))):
             for gpu in range(scale.gpus):  # every number is another one at each reading
                 simulator.gpu[gpu].set(gpu_util=(37 * turn + gpu) % 100, power_mw=300_000 + 7000 * (turn % 40), temperature=50 + turn % 30)
-            time.sleep(min(1.0, scale.seconds))
+            time.sleep(1.0)
         after, seconds = watched.cpu_times(), time.monotonic() - began
         used = after.user + after.system - before.user - before.system
         if screen.received == written:

@@ -245,7 +245,7 @@ class WatchScreen:
             metrics = [] if self._view is None else [row.name for row in graph_metrics(self._view)]
             # A key may follow another before there is a new picture.
             self._choices = chosen_by(key, replace(self._picture, choices=self._choices), metrics)
-            source.trails.follow(self._choices.metric)
+            source.follow(self._choices.metric)
             if self._choices.input is not None and self._choices.input.problem:
                 self._say(self._choices.input.problem)
 

@@ -14,7 +14,7 @@ from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.summaries import of_window
-from accelmetrics.views.trails import Trails
+from accelmetrics.views.trails import Trails, metric_row
 from accelmetrics.visibility.processes import ProcessListing, processes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class LiveSource:
         self._levels = levels
         self._holders = holders
         self._own = own
-        self._due = 0.0
+        self._due = self._since = 0.0
         self._window = watching.window("watch").begin()
         self._processes = ProcessDetails()
 
@@ -87,6 +87,19 @@ class LiveSource:
         self.trails.add(self.view)
         return True
 
+    def follow(self, metric: str) -> None:
+        """Have a history of one more metric: of what the monitor remembers too."""
+        view, history = self.view, self._watching.history
+        if view is None or not self.trails.follow(metric):
+            return
+        known = history.keys()
+        for device in view.devices:
+            keys = (f"{device.key}.{name}" for name in metric_row(view, metric).names)
+            key = next((key for key in keys if key in known), "")
+            for moment, value in zip(*history.series(key), strict=True) if key else ():
+                if moment >= self._since:
+                    self.trails.add_values(int(moment * 1e9), device.key, {metric: value})
+
     @property
     def error(self) -> str:
         """What is not read and why; empty while everything answers."""
@@ -95,6 +108,7 @@ class LiveSource:
     def reset(self) -> None:
         """Forget the history, and begin the summary anew."""
         self.trails.clear()
+        self._since = time.time()
         self._window = self._watching.window("watch").begin()
 
     def summary(self) -> str:

@@ -115,6 +115,14 @@ def test_m_and_t_change_the_graph(watched: Terminal) -> None:
     watched.until("power gpu.0, 1 min")
 
 
+def test_the_graph_of_another_metric_begins_with_what_is_remembered(machine: NvmlSimulator, watched: Terminal) -> None:
+    """The memory in use is followed from the key on: what it was before is known all the same."""
+    machine.gpu[0].set(memory_used=10 * GIB)
+    watched.until("10.0/80")
+    watched.type("mmm")
+    watched.until("memory used gpu.0, 1 min .* now 10 GiB  max 30 GiB")
+
+
 def test_space_lets_the_picture_stand_still(machine: NvmlSimulator, watched: Terminal) -> None:
     """Readings go on meanwhile, and nothing is written; keys are heard."""
     watched.type(" ")
