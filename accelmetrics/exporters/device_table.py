@@ -1,8 +1,7 @@
-"""The live table: a row for each device with bars and a short history, and a line for the host."""
+"""A table of the devices: a row for each, with bars, and a line for the host; and what bars are made of."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,33 +15,14 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.snapshot import Snapshot
 
 BLOCKS, BAR = "▁▂▃▄▅▆▇█", "█░"
-GAP = " "
-"""Of the history: no value, which is not the same as 0."""
 GIB = 2.0**30
-KEPT = 120
-"""Readings that the history holds."""
-SHORTEST, USUAL = 8, 16
-"""Columns below which a history says nothing, and those that bars make room for."""
 WIDE = 200
 """Columns of a table whose width is not given."""
 SPACE = 2
 """Columns between two columns."""
 HOT = "bold red"
-AROUND, LEAST = 3, 7
-"""Rows that are no device's: the heading, the columns', the host's; and as many as there must be for all of them, where not every
-device has a row."""
-
-
-class HotLimits(NamedTuple):
-    """From where on a value is drawn as hot.
-
-    Attributes:
-        temperature: Degrees Celsius.
-        memory: Percent of the device's memory.
-    """
-
-    temperature: float = 80.0
-    memory: float = 90.0
+HOT_TEMPERATURE, FULL_MEMORY = 80.0, 90.0
+"""Degrees Celsius, and percent of the memory, above which a value is drawn as hot."""
 
 
 class Shape(NamedTuple):
@@ -72,101 +52,32 @@ SHAPES = (
 """The first that fits is taken."""
 
 
-class Trail:
-    """The last utilisations of each device."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, deque[float | None]] = {}
-
-    def add(self, snapshot: Snapshot) -> None:
-        """Remember a reading: of a device that says nothing, that it said nothing."""
-        for one in vitals(snapshot):
-            self._values.setdefault(one.key, deque(maxlen=KEPT)).append(one.utilization)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._values.clear()
-
-    def line(self, device: str, width: int = KEPT) -> str:
-        """Draw the newest of a device's history, as blocks from 0 to 100 %."""
-        newest = list(self._values.get(device, ()))[-width:]
-        return "".join(GAP if value is None else block(value, 100.0) for value in newest)
-
-
-def table(
-    snapshot: Snapshot,
-    limits: HotLimits | None = None,
-    trail: Trail | None = None,
-    *,
-    width: int = WIDE,
-    rows: int | None = None,
-    process: bool = True,
-) -> RenderableType:
-    """Lay out a snapshot as something that rich draws.
-
-    Args:
-        snapshot: The reading.
-        limits: From where on values are hot.
-        trail: The history, if one is shown.
-        width: Columns there are.
-        rows: Rows there are. Devices that find none are counted; the heading, the host and the columns' names make room for them.
-        process: Whether the watched process stands in the host's line.
-    """
+def table(snapshot: Snapshot, width: int = WIDE) -> RenderableType:
+    """Lay out a snapshot as something that rich draws, in so many columns."""
     from rich.console import Group
     from rich.text import Text
 
     devices, silent = vitals(snapshot), silent_sources(snapshot)
-    around, most = _room(len(devices) + len(silent), rows)
-    shown = devices[: max(1, most - len(silent))]
-    told = silent[: most - len(shown)]
-    left = len(devices) + len(silent) - len(shown) - len(told)
-    parts: list[RenderableType] = [_drawn(shown, limits or HotLimits(), trail, width, around > 0)] if shown else []
-    if around == AROUND:
-        parts.insert(0, Text(_heading(snapshot, width), style="bold", no_wrap=True, overflow="crop"))
-    parts += [Text(f"{status.name}  {status.status}: {status.detail}", "red", no_wrap=True, overflow="ellipsis") for status in told]
-    if not devices and not silent:
-        parts.append(Text("no device was found"))
-    elif left and (rows is None or around + most < rows):
-        parts.append(Text(f"and {left} more"))
-    if around > 1:
-        parts.append(Text(host_line(snapshot, process, width), no_wrap=True, overflow="ellipsis"))
-    return Group(*parts)
+    parts: list[RenderableType] = [Text(_heading(snapshot, width), style="bold", no_wrap=True, overflow="crop")]
+    parts += [_drawn(devices, width)] if devices else []
+    parts += [Text(f"{status.name}  {status.status}: {status.detail}", "red", no_wrap=True, overflow="ellipsis") for status in silent]
+    parts += [] if devices or silent else [Text("no device was found")]
+    return Group(*parts, Text(host_line(snapshot, width), no_wrap=True, overflow="ellipsis"))
 
 
-def height(snapshot: Snapshot) -> int:
-    """Count the rows that a table of this snapshot would take."""
-    return AROUND + max(1, len(snapshot.identities) + len(silent_sources(snapshot)))
-
-
-def _room(devices: int, rows: int | None) -> tuple[int, int]:
-    """Return how many rows are no device's, and how many devices are shown."""
-    if rows is None:
-        return AROUND, devices
-    fitting = [around for around in range(AROUND, -1, -1) if around + max(1, devices) <= rows]
-    if fitting:
-        return fitting[0], devices
-    around = AROUND if rows >= LEAST else min(1, rows // 3)
-    return around, max(1, rows - around - (rows - around > 1))
-
-
-def _drawn(shown: Sequence[Vitals], limits: HotLimits, trail: Trail | None, width: int, headed: bool) -> RenderableType:
-    """Draw the devices in the richest shape that leaves room for a history where there is one, else in the richest that fits."""
+def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
+    """Draw the devices in the richest shape that fits."""
     from rich.table import Table
     from rich.text import Text
 
-    fitting = []
     for shape in SHAPES:
-        rows = [_cells(one, shape, limits) for one in shown]
-        room = width - sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
-        if room >= -SPACE:  # behind the last column there need be no space
-            fitting.append((shape, rows, room))
-    if not fitting:
+        rows = [_cells(one, shape) for one in devices]
+        taken = sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
+        if taken - SPACE <= width:  # behind the last column there need be no space
+            break
+    else:
         return Text("too narrow", no_wrap=True, overflow="ellipsis")
-    roomy = [found for found in fitting if trail and found[2] >= USUAL and "Power" not in found[0].left_out]
-    _, rows, room = (roomy or fitting)[0]
-    if trail and room >= SHORTEST:
-        rows = [{**row, "History": Text(trail.line(one.key, room))} for one, row in zip(shown, rows, strict=True)]
-    drawn = Table(*rows[0], box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold", show_header=headed)
+    drawn = Table(*rows[0], box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold")
     for column in drawn.columns:
         column.no_wrap = True
     for row in rows:
@@ -174,12 +85,12 @@ def _drawn(shown: Sequence[Vitals], limits: HotLimits, trail: Trail | None, widt
     return drawn
 
 
-def _cells(one: Vitals, shape: Shape, limits: HotLimits) -> dict[str, Text]:
+def _cells(one: Vitals, shape: Shape) -> dict[str, Text]:
     """Return a device's row by the headings of its columns; one that says nothing says why."""
     from rich.text import Text
 
-    full = one.memory_percent is not None and one.memory_percent > limits.memory
-    hot = one.temperature is not None and one.temperature > limits.temperature
+    full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
+    hot = one.temperature is not None and one.temperature > HOT_TEMPERATURE
     cells = {
         "Device": Text(one.label),
         "Name": Text(one.short_name),
@@ -202,13 +113,14 @@ def _heading(snapshot: Snapshot, width: int) -> str:
     return next((text for text in (f"{host}  {moment}", f"{host}  {clock}", clock) if cell_len(text) <= width), "")
 
 
-def host_line(snapshot: Snapshot, process: bool = True, width: int = WIDE) -> str:
+def host_line(snapshot: Snapshot, width: int = WIDE) -> str:
     """Return what the host is at: its processors, its memory, the watched process; as many of them as there are columns for."""
     metrics = snapshot.metrics
     parts = [
         ("cpu", processors(metrics), "%"),
         ("memory", metrics.get("memory_percent"), "%"),
-        *((("process cpu", metrics.get("cpu"), "%"), ("process memory", metrics.get("proc.memory.rssMB"), " MiB")) if process else ()),
+        ("process cpu", metrics.get("cpu"), "%"),
+        ("process memory", metrics.get("proc.memory.rssMB"), " MiB"),
     ]
     line = "host"
     for text in [f"  {label} {value:.1f}{unit}" for label, value, unit in parts if value is not None]:

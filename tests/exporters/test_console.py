@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Snapshot
 from accelmetrics.exporters.console import ConsoleExporter, line
-from accelmetrics.exporters.device_table import GAP, HotLimits, Trail, height, host_line, table
+from accelmetrics.exporters.device_table import bar, block, host_line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
-from accelmetrics.testing import FakeBackend
 from tests.cli.shell import environment
 from tests.cli.terminals import Terminal
-from tests.records import host, record, snapshot
-from tests.support.waiting import HANG
+from tests.records import record, snapshot
 
 LINE = "GPU Monitor - GPU0: 85.5%/1.2% | GPU1: 0.0%/2.5%"
 PROGRAM = """
@@ -56,12 +54,12 @@ class Waiting(Terminal):
         super().hang_up()
 
 
-def shown(snapshot: Snapshot, width: int, trail: Trail | None = None, rows: int | None = None) -> list[str]:
+def shown(snapshot: Snapshot, width: int) -> list[str]:
     """A table as text."""
     from rich.console import Console
 
     stream = io.StringIO()
-    Console(file=stream, width=width).print(table(snapshot, HotLimits(), trail, width=width, rows=rows))
+    Console(file=stream, width=width).print(table(snapshot, width))
     return [row.rstrip() for row in stream.getvalue().splitlines()]
 
 
@@ -140,17 +138,15 @@ def test_a_source_that_does_not_answer_has_its_place() -> None:
 
 
 def test_a_source_that_does_not_answer_has_a_row() -> None:
-    """With what is wrong, cut where there is no room; devices have the rows first."""
+    """With what is wrong, cut where there is no room, behind those of the devices."""
     silent = Snapshot(0, "host", {}, backends=(BackendStatus("amd", "failed", "rocm-smi: no permission", devices=1),))
-    assert height(silent) == 4
-    rows = shown(silent, 100, rows=height(silent))
+    rows = shown(silent, 100)
     assert rows[1] == "amd  failed: rocm-smi: no permission"
     assert "no device was found" not in rows
     assert shown(silent, 20)[1] == "amd  failed: rocm-s…"
     taken = snapshot(2)
     both = Snapshot(0, "vm", taken.metrics, taken.identities, backends=silent.backends)
-    assert [row.split()[0] for row in shown(both, 100, rows=height(both))] == ["vm", "Device", "GPU0", "GPU1", "amd", "host"]
-    assert [row.split()[0] for row in shown(both, 100, rows=2)] == ["GPU0", "and"]
+    assert [row.split()[0] for row in shown(both, 100)] == ["vm", "Device", "GPU0", "GPU1", "amd", "host"]
 
 
 def test_a_program_without_a_console(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,51 +221,11 @@ def test_the_table_fits_its_width() -> None:
     assert "█████████░" in seen[140]
 
 
-def test_a_history_is_as_long_as_there_is_room() -> None:
-    """The newest on the right; what was not said is a gap, and idle is not."""
-    backend = FakeBackend("nvidia", devices=1)
-    trail = Trail()
-    with Sampler([backend, host()], timeout=HANG) as sampler:
-        for value in (0, 50, None, 100):
-            backend.device(0).set(gpu=value) if value is not None else backend.device(0).miss("gpu")
-            trail.add(sampler.sample())
-        assert trail.line("gpu.0") == f"▁▅{GAP}█"
-        assert trail.line("gpu.0", 2) == f"{GAP}█"
-        assert trail.line("gpu.1") == ""
-        for _ in range(500):
-            trail.add(sampler.sample())
-        for width in (60, 100, 200):
-            rows = shown(sampler.sample(), width, trail)
-            assert rows[2].endswith("████████")
-            assert max(map(len, rows)) <= width
-    trail.clear()
-    assert trail.line("gpu.0") == ""
-
-
-def test_rows_that_there_is_no_room_for_are_counted() -> None:
-    """And none is cut in half."""
-    rows = shown(snapshot(9), 100, rows=7)
-    assert [row.split()[0] for row in rows if row.startswith("GPU")] == ["GPU0", "GPU1", "GPU2"]
-    assert "and 6 more" in rows
-
-
-@pytest.mark.parametrize(
-    ("devices", "rows", "seen"),
-    [
-        (2, 5, ["vm", "Device", "GPU0", "GPU1", "host"]),
-        (2, 4, ["Device", "GPU0", "GPU1", "host"]),
-        (2, 3, ["Device", "GPU0", "GPU1"]),
-        (2, 2, ["GPU0", "GPU1"]),
-        (2, 1, ["GPU0"]),
-        (8, 8, [f"GPU{number}" for number in range(8)]),
-        (8, 7, ["vm", "Device", "GPU0", "GPU1", "GPU2", "and", "host"]),
-        (8, 3, ["Device", "GPU0", "and"]),
-    ],
-)
-def test_devices_have_the_rows_first(devices: int, rows: int, seen: list[str]) -> None:
-    """The heading goes before the host, and that before the columns' names; how many are left out takes no row of the last one's."""
-    taken = snapshot(devices)
-    assert [row.split()[0].replace(taken.hostname, "vm") for row in shown(taken, 100, rows=rows)] == seen
+def test_bars_and_blocks_end_where_their_scale_does() -> None:
+    """Whatever a driver says."""
+    assert [bar(percent, 4) for percent in (-5.0, 0.0, 50.0, 100.0, 1e9)] == ["░░░░", "░░░░", "██░░", "████", "████"]
+    assert "".join(block(value, 100.0) for value in (-5.0, 0.0, 50.0, 99.0, 100.0, 1e300)) == "▁▁▅███"
+    assert block(3.0, 4.0, "_.-#") == "#"
 
 
 @pytest.mark.parametrize("width", [8, 14, 16, 20, 22, 24, 30, 36, 38, 39])
@@ -282,10 +238,6 @@ def test_a_narrow_table_leaves_numbers_out_and_cuts_none(width: int) -> None:
     assert ("35°C" in rows[2]) == (width >= 28)
     assert ("W" in rows[2]) == (width >= 39)
     assert not any("…" in row for row in rows[2:]) or width < 14
-    if width >= 39:
-        trail = Trail()
-        trail.add(snapshot())
-        assert "W" in shown(snapshot(), width, trail)[2]  # the history is no reason to leave one out
 
 
 def named(first: str, second: str) -> Snapshot:
@@ -317,7 +269,7 @@ def test_the_hosts_line() -> None:
     """The machine's processors and the process are two things; what is absent is left out."""
     taken = Snapshot(0, "h", {"cpu": 12.5, "cpu.0.cpu_percent": 50.0, "memory_percent": 40.0, "proc.memory.rssMB": 512.0})
     assert host_line(taken) == "host  cpu 50.0%  memory 40.0%  process cpu 12.5%  process memory 512.0 MiB"
-    assert host_line(taken, process=False) == "host  cpu 50.0%  memory 40.0%"
+    assert host_line(taken, 40) == "host  cpu 50.0%  memory 40.0%"
     assert host_line(Snapshot(0, "h", {"memory_percent": 40.0})) == "host  memory 40.0%"
 
 
