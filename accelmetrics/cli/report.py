@@ -25,7 +25,7 @@ EXAMPLES = """\
   accelmetrics report run.jsonl --format markdown --plots plots > RUN.md    the same with pictures
   accelmetrics report node-*.jsonl --format json            several hosts together
   accelmetrics report run.jsonl --by epoch --price 0.30EUR  a row for each epoch, with what it cost
-  accelmetrics report new.jsonl --compare old.jsonl         two runs, and how sure their differences are
+  accelmetrics report old.jsonl --compare new.jsonl         two runs, and how sure their differences are
   accelmetrics report run.jsonl --shape gpu-stats           flat statistics of each GPU, as JSON
 
 Recordings are what the jsonl exporter and `accelmetrics dump --interval` write; closed files of the same name (rotated,

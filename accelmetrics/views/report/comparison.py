@@ -184,7 +184,7 @@ class _Blocks:
         held: list[list[float]] = [[] for _ in range(BLOCKS)]
         for moment, value in zip(times, values, strict=True):
             # A bucket is where its middle is; the last step is part of the last block.
-            block = int((moment + self._stream.width / 2 - self._begin) / self._seconds)
+            block = int((moment + self._stream.width / 2 - self._begin) // self._seconds)
             if value is not None and 0 <= block <= BLOCKS:
                 held[min(block, BLOCKS - 1)].append(value)
         return [statistics.fmean(each) if each else None for each in held]

@@ -63,7 +63,9 @@ def test_time_before_the_first_step_is_left_out() -> None:
     """A run that waited for its data for long is no other run."""
     found = by_name(compared(run(300.0), run(300.0, seed=2, idle=300)))
     assert found["power_watts"].verdict == "within noise"
-    assert found["power_watts"].b is not None and found["power_watts"].b.p25 > 280
+    power = found["power_watts"]
+    assert power.b is not None and power.b.p25 > 280 and power.b.mean == pytest.approx(300.0, rel=0.01)
+    assert power.plus_minus is not None and power.plus_minus < 5
 
 
 def test_short_runs_are_not_judged() -> None:
