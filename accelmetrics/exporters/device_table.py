@@ -132,7 +132,7 @@ def host_line(snapshot: Snapshot, width: int = WIDE) -> str:
 
 def block(value: float, top: float, marks: str = BLOCKS) -> str:
     """Return the mark of a value between 0 and ``top``: the first for the least, the last for the greatest."""
-    return marks[min(len(marks) - 1, max(0, int(value / top * len(marks)))) if top > 0 else 0]
+    return marks[min(len(marks) - 1, int(min(1.0, max(0.0, value / top)) * len(marks)))]
 
 
 def bar(percent: float, columns: int, marks: str = BAR) -> str:

@@ -112,7 +112,8 @@ class _Ring:
         left = 0.0
         for column in range(columns):
             if count[column] > 0:
-                points.append(TrailPoint("value", low[column], total[column] / count[column], high[column]))
+                mean = min(high[column], max(low[column], total[column] / count[column]))  # a sum may be too large for a number
+                points.append(TrailPoint("value", low[column], mean, high[column]))
                 left = held
             elif first_seen < 0 or column < first_seen:
                 points.append(BEFORE)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings, strategies as st
 from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segments
 
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
@@ -18,10 +22,11 @@ from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, Dialog, InputLine
 from accelmetrics.views.terminal.device_rows import COLUMNS
 from accelmetrics.views.terminal.picture import Picture, picture
-from accelmetrics.views.terminal.style import ScreenStyle, shortened
+from accelmetrics.views.terminal.style import ScreenStyle, segments, shortened
 from accelmetrics.views.trails import Trails
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
-from tests.views.nodes import GIB, Node
+from tests.records import record
+from tests.views.nodes import GIB, HEALTHY, Node
 
 COLOURLESS = ScreenStyle(colours="none", braille=False)
 SIZES = [(20, 5), (24, 8), (40, 10), (60, 15), (79, 23), (80, 24), (100, 30), (120, 40), (181, 45), (200, 60), (250, 80)]
@@ -141,18 +146,60 @@ CHOICES = {
 def test_every_picture_fits_its_terminal(name: str) -> None:
     watched = NODES[name]()
     for choices in CHOICES.values():
-        for size in (*SIZES, *TINY):
-            for style in (COLOURLESS, ScreenStyle(ascii=True), ScreenStyle("16")):
-                drawn = watched.draw(choices, size, style)
-                lines = drawn.plain()
-                assert len(lines) == size[1]
-                assert {cells(line) for line in lines} == {size[0]}, (choices, size, lines)
-                assert all(line.isprintable() for line in lines)
-                row, column = drawn.place
-                assert 0 <= row < size[1]
-                assert 0 <= column < size[0]
-                if style.ascii:
-                    assert all(line.isascii() for line in lines)
+        for number, size in enumerate((*SIZES, *TINY)):
+            style = (COLOURLESS, ScreenStyle(ascii=True), ScreenStyle("16"))[number % 3]
+            drawn = watched.draw(choices, size, style)
+            lines = drawn.plain()
+            assert len(lines) == size[1]
+            assert {cells(line) for line in lines} == {size[0]}, (choices, size, lines)
+            assert all(line.isprintable() for line in lines)
+            row, column = drawn.place
+            assert 0 <= row < size[1]
+            assert 0 <= column < size[0]
+            if style.ascii:
+                assert all(line.isascii() for line in lines)
+
+
+def test_a_reading_of_a_sampler_can_be_drawn() -> None:
+    view, trails = node_view(record()), Trails()
+    trails.add(view)
+    text = "\n".join(picture(view, trails, size=os.terminal_size((120, 40)), style=COLOURLESS).plain())
+    assert re.search(r"^> gpu\.0 .* 86% .*1\.0/80 +300/700", text, re.MULTILINE)
+    assert re.search(r"^  gpu\.1 .* 0% .*70/700", text, re.MULTILINE)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    values=st.lists(
+        st.dictionaries(st.sampled_from([*HEALTHY, "lastXid", "nvlink.0.state"]), st.floats(allow_nan=False, allow_infinity=False)),
+        max_size=9,
+    ),
+    names=st.lists(st.text(max_size=40), min_size=9, max_size=9),
+    reason=st.sampled_from([*map(str, Reason), "new\x1breason"]),
+    size=st.tuples(st.integers(20, 250), st.integers(5, 80)),
+    style=st.sampled_from([COLOURLESS, ScreenStyle(), ScreenStyle(ascii=True)]),
+    choices=st.sampled_from(list(CHOICES.values())),
+)
+def test_no_value_and_no_name_breaks_a_picture(
+    values: list[dict[str, float]], names: list[str], reason: str, size: tuple[int, int], style: ScreenStyle, choices: Choices
+) -> None:
+    node = Node(0)
+    for found, name in zip(values, names, strict=False):
+        key = node.add(name=name)
+        node.set(key, found, only=True)
+        node.miss(key, tuple(HEALTHY.keys() - found.keys()), reason, name)
+    watched = Watched(node, 4)
+    lines = watched.draw(choices, size, style).plain()
+    assert len(lines) == size[1]
+    assert {cells(line) for line in lines} == {size[0]}
+    assert all(line.isprintable() for line in lines)
+
+
+def test_lines_are_what_rich_draws_too() -> None:
+    drawn = Watched(Node(8)).draw(size=(100, 30))
+    console = Console(file=io.StringIO(), record=True, width=100, color_system=None)
+    console.print(Segments(list(segments(drawn.lines, "true"))), end="")
+    assert [line.rstrip() for line in console.export_text().splitlines()] == [line.rstrip() for line in drawn.plain()]
 
 
 def test_widths_are_those_that_a_terminal_has() -> None:

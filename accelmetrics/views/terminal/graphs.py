@@ -79,7 +79,7 @@ def graph(history: GraphData, top: float | None, size: tuple[int, int], style: S
     points, row = history.points, history.row
     values = [point for point in points if point.kind == "value"]
     highest = max((point.high for point in values), default=nan)
-    scale = top if top else nice(highest)
+    scale = top if top and top > 0 else nice(highest)
     told = [f"now {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
     told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
     drawn = [rule(f"{row.label} {history.about}", "  ".join(told), columns, style)]
@@ -166,7 +166,7 @@ def _blocks(history: GraphData, scale: float, height: int, style: ScreenStyle) -
             grid[-1][column] = "x"
         if point.kind != "value":
             continue
-        filled = max(1, min(round(history.filled(point) / scale * height * steps), height * steps))
+        filled = max(1, min(round(_share(history.filled(point), scale) * height * steps), height * steps))
         for row in range(-(-filled // steps)):
             grid[height - 1 - row][column] = marks[min(steps, filled - row * steps)]
         for value in history.marked(point):
@@ -178,7 +178,11 @@ def _blocks(history: GraphData, scale: float, height: int, style: ScreenStyle) -
 
 def _level(value: float, scale: float, levels: int) -> int:
     """Return on which of so many levels a value lies, from 0."""
-    return max(0, min(levels - 1, int(value / scale * levels)))
+    return min(levels - 1, int(_share(value, scale) * levels))
+
+
+def _share(value: float, scale: float) -> float:
+    return min(1.0, max(0.0, value / scale))
 
 
 def role_of(state: State | None) -> Role:
