@@ -13,7 +13,6 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ DATA = "accelmetrics_data"
 """The attribute of a log record that holds what programs find beside a message."""
 
 KEPT_MESSAGES = 100
-"""Messages that wait for a terminal at most."""
+"""Messages that wait until the terminal is free again; the oldest go."""
 
 log = logging.getLogger("accelmetrics")
 
@@ -368,26 +367,27 @@ def set_up(form: str, labels: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Keep messages until the block ends, where they would be written to a terminal: another program draws on that. The oldest go."""
-    drawn_on = [handler for handler in log.handlers if isinstance(handler, logging.StreamHandler) and handler.stream.isatty()]
-    held: deque[tuple[logging.Handler, logging.LogRecord]] = deque(maxlen=KEPT_MESSAGES)
+def holding_messages(show: Callable[[str], object] = lambda words: None) -> Iterator[None]:
+    """Keep messages from standard error while the block runs, and write them there afterwards; the oldest go.
 
-    def hold(handler: logging.Handler, record: logging.LogRecord) -> bool:
-        held.append((handler, record))
+    Args:
+        show: Is given each one at once.
+    """
+    (handler,) = log.handlers
+    held: deque[logging.LogRecord] = deque(maxlen=KEPT_MESSAGES)
+
+    def hold(record: logging.LogRecord) -> bool:
+        held.append(record)
+        show(record.getMessage())
         return False
 
-    filters = [(handler, partial(hold, handler)) for handler in drawn_on]
-    for handler, keeping in filters:
-        handler.addFilter(keeping)
+    handler.addFilter(hold)
     try:
         yield
     finally:
-        for handler, keeping in filters:
-            handler.removeFilter(keeping)
+        handler.removeFilter(hold)
         while held:  # another thread may be adding its last one
-            writer, record = held.popleft()
-            writer.handle(record)
+            handler.handle(held.popleft())
 
 
 def tell(meaning: str, line: str = "", *, error: bool = False, data: Mapping[str, Any] | None = None) -> None:

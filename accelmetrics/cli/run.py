@@ -7,19 +7,20 @@ every vendor's tools have them.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
-from accelmetrics.cli.monitoring import checked, exporters, held_back, monitor, tell, tell_losses, tell_sources
+from accelmetrics.cli.monitoring import checked, exporters, holding_messages, monitor, tell, tell_losses, tell_sources
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of, telling
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
@@ -99,7 +100,8 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
                 return KILLED + early.number
         if feed is None:
             return _run(options, command, signals, chosen, out)
-        with held_back():
+        descriptor = descriptor_of(sys.stderr)  # of a terminal, it may be one that the command draws on
+        with holding_messages() if descriptor is not None and os.isatty(descriptor) else nullcontext():
             status = _run(options, feed.reached(command), signals, [*chosen, feed], out, feed.environment)
         if not feed.attached:
             tell(NOT_ATTACHED, f"accelmetrics run: {NOT_ATTACHED}")

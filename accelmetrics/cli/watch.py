@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
 from argparse import Namespace
-from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +16,19 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, handling, log, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import (
+    Stop,
+    checked,
+    claim_sources,
+    console,
+    handling,
+    holding_messages,
+    log,
+    monitor,
+    tell,
+    tell_losses,
+    until_stopped,
+)
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
 from accelmetrics.cli.terminal import Screen, capable, in_foreground, let_go, screen_size, terminal_colours, whole_screen
@@ -39,8 +48,6 @@ LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
 SAID_SECONDS = 10.0
 """For how long a message stays."""
-KEPT = 100
-"""Messages that wait until the terminal is free again; the oldest go."""
 NO_KEYS = "Ctrl-C ends it"
 FATAL = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Signals that end a program unless it says otherwise, and that something outside may send: the terminal is put right first."""
@@ -151,7 +158,7 @@ class WatchScreen:
             self._changed = True
             self._suspend = self._suspend or number == signal.SIGTSTP
 
-        with self.holding_messages(), handling(noted, signal.SIGWINCH, signal.SIGTSTP):
+        with holding_messages(self._say), handling(noted, signal.SIGWINCH, signal.SIGTSTP):
             try:
                 while not self._stopped.signal:
                     self._until_suspended(source)
@@ -159,25 +166,6 @@ class WatchScreen:
                 self._answer(None)
         for path in self._saved:
             tell(f"saved {path}", f"accelmetrics watch: saved {path}", data={"path": path})
-
-    @contextmanager
-    def holding_messages(self) -> Iterator[None]:
-        """Show messages on the screen while the block runs, and write them to standard error afterwards; the oldest go."""
-        (handler,) = log.handlers
-        held: deque[logging.LogRecord] = deque(maxlen=KEPT)
-
-        def hold(record: logging.LogRecord) -> bool:
-            held.append(record)
-            self._say(record.getMessage())
-            return False
-
-        handler.addFilter(hold)
-        try:
-            yield
-        finally:
-            handler.removeFilter(hold)
-            while held:  # another thread may be adding its last one
-                handler.handle(held.popleft())
 
     def _until_suspended(self, source: LiveSource) -> None:
         # While another job has the screen, wait; with keys this job is stopped as soon as it reads them.

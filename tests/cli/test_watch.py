@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.monitoring import Stop, log, set_up
+from accelmetrics.cli.monitoring import Stop, holding_messages, log, set_up
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.watch import WatchScreen
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
@@ -352,7 +352,7 @@ def test_messages_wait_until_the_screen_is_free() -> None:
     told = io.StringIO()
     with redirect_stderr(told):
         set_up("text", {})
-        with screen.holding_messages():
+        with holding_messages(screen._say):
             for number in range(120):
                 log.warning(f"message {number}")
                 assert (screen.said, told.getvalue()) == (f"message {number}", "")
