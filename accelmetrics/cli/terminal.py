@@ -13,6 +13,7 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 import tty
@@ -40,6 +41,8 @@ GIVE_BACK = f"{SAVE}{PLAIN}\x1b[r\x1b[9999;1H\x1b[2K{RESTORE}"
 FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
 CHUNK = 256
 USUAL = os.terminal_size((80, 24))
+PRINTED, MOST_PRINTED = (1, 2), 4096
+"""Where other code prints, and bytes of that which are told afterwards."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
 GUARD = str(Path(__file__).with_name("terminal_guard.py"))
@@ -120,6 +123,27 @@ def screen_size(descriptor: int) -> os.terminal_size:
         columns, lines = os.get_terminal_size(descriptor)
         return os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
     return USUAL
+
+
+@contextmanager
+def held_prints() -> Iterator[None]:
+    """Keep what vendor libraries print, from C too, off the terminal while the block runs; the end of it is printed afterwards."""
+    if not os.isatty(2):
+        yield
+        return
+    kept = [os.dup(number) for number in PRINTED]
+    with tempfile.TemporaryFile() as file:
+        for number in PRINTED:
+            os.dup2(file.fileno(), number)
+        try:
+            yield
+        finally:
+            for number, before in zip(PRINTED, kept, strict=True):
+                os.dup2(before, number)
+                os.close(before)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_PRINTED))
+            with suppress(OSError):  # the terminal has gone
+                write_all(2, file.read())
 
 
 def let_go(descriptor: int) -> None:

@@ -31,7 +31,7 @@ from accelmetrics.cli.monitoring import (
 )
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
-from accelmetrics.cli.terminal import Screen, capable, in_foreground, let_go, screen_size, terminal_colours, whole_screen
+from accelmetrics.cli.terminal import Screen, capable, held_prints, in_foreground, let_go, screen_size, terminal_colours, whole_screen
 from accelmetrics.cli.watch_source import LiveSource
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import MissingDependencyError, require
@@ -173,6 +173,7 @@ class WatchScreen:
             source.look()
             self._stopped.wait(LOOK)
         with ExitStack() as stack:
+            stack.enter_context(held_prints())
             screen, pressed = stack.enter_context(whole_screen(self._out.write, self._descriptor))
             self._changed = True
             while not self._interrupted:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
+import psutil
 import pytest
 
 from accelmetrics.cli.monitoring import Stop, holding_messages, log, set_up
@@ -20,7 +21,7 @@ from accelmetrics.cli.watch import WatchScreen
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
-from tests.support.waiting import HANG
+from tests.support.waiting import HANG, wait_for
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 KEYS = "q quit"
@@ -194,6 +195,39 @@ def test_an_error_of_ours_leaves_the_terminal_as_before(simulator: NvmlSimulator
         assert terminal.end() == 1
         assert "RuntimeError: a mistake" in terminal.text
         assert left(terminal)
+
+
+def test_what_a_driver_prints_does_not_spoil_the_screen(simulator: NvmlSimulator, tmp_path: Path) -> None:
+    """It is told afterwards."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "import accelmetrics.views.node_view as module\n"
+        "made = module.NodeView.__init__\n"
+        "def printing(*arguments, **options):\n"
+        "    os.write(1, b'a driver was here\\n'); os.write(2, b'and there\\n')\n"
+        "    made(*arguments, **options)\n"
+        "module.NodeView.__init__ = printing\n"
+    )
+    with on_terminal(*FAST, env={**simulator.environment(), "PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}) as terminal:
+        terminal.until("gpu.1")
+        drawn = terminal.raw.count(b"\x1b[?2026h")
+        terminal.until(lambda: terminal.raw.count(b"\x1b[?2026h") > drawn + 3)
+        assert b"driver was here" not in terminal.raw
+        terminal.type("q")
+        assert terminal.end() == 0
+        terminal.until("^a driver was here$")
+        assert "and there" in terminal.text
+        assert terminal.attributes == terminal.before
+
+
+def test_a_terminal_that_goes_away_ends_it(simulator: NvmlSimulator) -> None:
+    """As the end of an ssh session does; nothing of it is left."""
+    with on_terminal(*FAST, env=simulator.environment()) as terminal:
+        terminal.until("gpu.1")
+        family = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.hang_up()
+        terminal.process.wait(HANG)
+        wait_for(lambda: not any(one.is_running() for one in family))
 
 
 def test_ctrl_z_gives_the_terminal_back_until_fg(simulator: NvmlSimulator) -> None:
