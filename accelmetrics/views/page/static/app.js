@@ -168,12 +168,12 @@ class Page {
     }
     this.#known = now;
     const make = () => element("li", {}, element("b", { className: "mark", ariaHidden: "true" }), element("span"), element("small"));
-    setChildren(find("findings"), findings, name, make, (line, { severity, rule, key, message, since, advice }) => {
+    setChildren(find("findings"), alike(findings), ({ id }) => id, make, (line, { severity, rule, keys, message, since, advice }) => {
       const [mark, words, more] = line.children;
       setAttribute(line, "data-severity", severity);
       setText(mark, { critical: "X", warning: "!" }[severity] ?? "i");
-      setText(words, `${severity}: ${key ? `${key}: ` : ""}${message}`);
-      setText(more, `${rule}, since ${new Date(since).toLocaleTimeString([], { hour12: false })}. ${advice}`);
+      setText(words, [severity, keys.join(", "), message].filter(Boolean).join(": "));
+      setText(more, `${rule}, since ${clock(new Date(since))}. ${advice}`);
     });
   }
 
@@ -274,6 +274,20 @@ class Page {
     preferences.set("theme", name);
     this.#draw();
   }
+}
+
+/** Findings of one rule and of the same words as one, with all devices that it is about, since the first. */
+function alike(findings) {
+  const groups = new Map();
+  for (const finding of findings) {
+    const { rule, severity, message, key } = finding;
+    const id = [rule, severity, message].join(" ");
+    if (!groups.has(id)) groups.set(id, { ...finding, id, keys: [] });
+    const group = groups.get(id);
+    if (key) group.keys.push(key);
+    if (finding.since < group.since) group.since = finding.since;
+  }
+  return [...groups.values()];
 }
 
 /** Say what rules cannot judge: their silence means nothing. */

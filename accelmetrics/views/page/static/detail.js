@@ -39,7 +39,7 @@ export class Detail {
     this.advice = element("ul");
     this.findings = element("ul");
     this.identity = element("dl");
-    find("detail-body").append(this.state, this.advice, this.findings, this.identity, this.#values.table, this.#missing.table);
+    find("detail-body").append(this.state, this.findings, this.advice, this.identity, this.#values.table, this.#missing.table);
     this.dialog.addEventListener("close", () => {
       this.#key = null;
     });
@@ -80,7 +80,7 @@ export class Detail {
       own,
       ({ rule }) => rule,
       () => element("li"),
-      (line, { severity, rule, message, advice }) => setText(line, `${severity} ${rule}: ${message}${advice ? `. ${advice}` : ""}`),
+      (line, { severity, rule, message }) => setText(line, `${severity} ${rule}: ${message}`),
     );
   }
 

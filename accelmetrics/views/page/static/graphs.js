@@ -189,7 +189,7 @@ class Graph {
         height: HEIGHT,
         legend: { show: false },
         cursor: { sync: { key: CROSSHAIR }, drag: { x: false, y: false }, points: { size: 6 } },
-        scales: { x: { range: (_, first, last) => this.#times(first, last) }, y: { range: (_, least, most) => this.#range(least, most) } },
+        scales: { x: { range: () => this.#times() }, y: { range: (_, least, most) => this.#range(least, most) } },
         axes: [{ ...axis, values: (_, seconds) => seconds.map((at) => clock(new Date(at * 1000))), space: 80, size: 28 }, { ...axis, size: 48 }],
         series: [{}, ...bands, ...lines.drawn.map((key) => line(lines.look(key)))],
         bands: lines.banded ? [{ series: [1, 2], fill: style("--band") }] : [],
@@ -201,9 +201,9 @@ class Graph {
     this.#plot.ctx.canvas.setAttribute("role", "img");
   }
 
-  #times(first, last) {
-    if (this.#span) return [last - this.#span, last];
-    return [Math.min(first ?? 0, (last ?? 0) - SHORTEST), last ?? 0];
+  #times() {
+    const [first, last] = [this.#data[0][0] ?? 0, this.#data[0].at(-1) ?? 0];
+    return [this.#span ? last - this.#span : Math.min(first, last - SHORTEST), last];
   }
 
   #range(least, most) {
