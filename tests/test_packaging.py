@@ -59,6 +59,17 @@ def test_the_links_of_the_page_lead_to_files_that_there_are(metadata: Message) -
         assert (ROOT / link.removeprefix(below).partition("#")[0]).exists(), link
 
 
+def test_the_pictures_of_the_page_are_files_that_there_are(metadata: Message) -> None:
+    """Below the address that gives out the file itself."""
+    addresses = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
+    below = f"{addresses['Source']}/raw/main/"
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", str(metadata.get_payload()))
+    assert pictures
+    for picture in pictures:
+        assert picture.startswith(below), picture
+        assert (ROOT / picture.removeprefix(below)).is_file(), picture
+
+
 def test_the_projects_addresses_stand_below_its_source(metadata: Message) -> None:
     addresses = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert {"Source", "Documentation", "Changelog", "Issues", "Security"} <= addresses.keys()
