@@ -221,9 +221,10 @@ class WatchScreen:
         screen.show(self._picture.ansi(self._style), self._picture.place, size)
 
     def _press(self, key: str, source: LiveSource) -> None:
-        """Do what a key asks for."""
+        """Do what a key asks for; what was said before has been read."""
         from accelmetrics.cli.watch_controls import chosen_by
 
+        self._message = ("", 0.0)
         if self._asked is not None:
             self._answer(key)
         elif self._choices.input is None and key in ("q", "Q", "f10"):
