@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from datetime import datetime
 
 from accelmetrics.cli.monitoring import Stop
 from accelmetrics.cli.output import Stdout, descriptor_of
+from accelmetrics.cli.terminal import in_foreground
 from accelmetrics.cli.watch_source import LiveSource
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import printable
@@ -34,7 +36,7 @@ def show(source: LiveSource, out: Stdout, stopped: Stop) -> None:
             before = source.view
         for line in typed.lines(LOOK):
             if line.strip().lower() == "q":
-                stopped.ask(2)
+                stopped.ask(signal.SIGINT)
             elif source.view is not None:
                 out.show("".join(f"{each}\n" for each in overview(source.view)))
 
@@ -48,15 +50,16 @@ class LineInput:
 
     def lines(self, seconds: float) -> list[str]:
         """Wait for a line, at most so many seconds, and return those that were typed."""
-        if self._descriptor is None or os.tcgetpgrp(self._descriptor) != os.getpgrp():
+        if self._descriptor is None or not in_foreground(self._descriptor):
             time.sleep(seconds)
             return []
-        if not select.select([self._descriptor], [], [], seconds)[0]:
-            return []
-        data = os.read(self._descriptor, CHUNK)
-        if not data:  # Ctrl-D: nothing more will come
+        try:
+            data = os.read(self._descriptor, CHUNK) if select.select([self._descriptor], [], [], seconds)[0] else None
+        except OSError:  # the terminal has gone
+            data = b""
+        if data == b"":  # Ctrl-D says it too: nothing more will come
             self._descriptor = None
-        return data.decode("utf-8", "replace").splitlines()
+        return (data or b"").decode("utf-8", "replace").splitlines()
 
 
 def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:

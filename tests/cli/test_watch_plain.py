@@ -17,6 +17,7 @@ from accelmetrics.views.node_view import NodeView, node_view
 from tests.cli.shell import environment, rest_of, start
 from tests.cli.terminals import on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG
 
 PLAIN = ("watch", "--plain", "--interval", "0.1")
 SECOND = 1_000_000_000
@@ -124,3 +125,15 @@ def test_in_the_background_it_goes_on(simulator: NvmlSimulator) -> None:
         terminal.until("gpu.0: LOST")
         terminal.type("kill %1; wait; clear; echo still here\r")
         terminal.until("^still here$")
+
+
+def test_a_terminal_that_goes_away_ends_it(simulator: NvmlSimulator) -> None:
+    """Without a word of complaint; Ctrl-D ends nothing but the typing."""
+    with on_terminal(*PLAIN, env=simulator.environment()) as terminal:
+        terminal.until("2 gpu")
+        terminal.type("\x04")
+        simulator.lose(0)
+        terminal.until("gpu.0: LOST")
+        terminal.hang_up()
+        assert terminal.process.wait(HANG) == 0
+        assert b"Traceback" not in terminal.raw
