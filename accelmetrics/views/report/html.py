@@ -173,14 +173,23 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Seq
     """
     head = element("thead")
     if groups:
-        add(head, element("tr", *(element("th", name, scope="colgroup", colspan=columns) for name, columns in groups)))
+        add(
+            head,
+            element(
+                "tr",
+                *(
+                    element("th", name, scope="colgroup", colspan=columns) if name else element("td", colspan=columns)
+                    for name, columns in groups
+                ),
+            ),
+        )
     add(head, element("tr", *(element("th", name, scope="col") for name in heads)))
     body = element("tbody")
     for row in rows:
         cells = (one if isinstance(one, Element) else element("td", one) for one in row[1:])
         add(body, element("tr", element("th", row[0], scope="row"), *cells))
     found = element("table", element("caption", caption), head, body)
-    return element("div", found, class_="wide", tabindex="0", role="region", aria_label=caption)
+    return element("div", found, class_="wide", tabindex="0", role="group", aria_label=caption)
 
 
 def _value(shown: str, exact: float | None) -> Element:
@@ -206,7 +215,7 @@ def _differences(comparison: Comparison) -> Element:
         cells = [*map(cell, (*a, *b, one.delta)), cell(one.percent, 1.0), cell(one.plus_minus)]
         rows.append([words, *cells, element("td", one.verdict, class_="verdict-cell", data_verdict=one.verdict)])
     sides = ("mean", "p95", "p25", "p75")
-    heads = ("quantity", *sides, *sides, "B - A", "%", "chance", "")
+    heads = ("quantity", *sides, *sides, "B - A", "%", "chance", "verdict")
     groups = (("", 1), ("A", len(sides)), ("B", len(sides)), ("difference", 4))
     about = "Chance: what the difference of two runs of the same may be in 95 % of all cases, by how much each run varied in itself."
     add(section, table("From the first step to the last", heads, rows, groups), element("p", about, class_="note"))
@@ -363,9 +372,12 @@ def _periods(report: RunReport) -> Element | None:
     if not report.periods:
         return None
     kinds = list(dict.fromkeys(kind for period in report.periods for kind in period.work))
-    heads = ["", "times", "lasted", "util mean", "power mean", "power max", "energy", "steps"]
+    heads = ["period", "times", "lasted", "util mean", "power mean", "power max", "energy", "steps"]
     for kind in kinds:
         heads += [f"{kind}/s", f"{kind}/J"]
+    priced = any(one.cost is not None for one in report.periods)
+    weighed = any(one.carbon_grams is not None for one in report.periods)
+    heads += ["cost"] * priced + ["g CO2e"] * weighed
     rows: list[Cells] = []
     for one in report.periods:
         cells: list[Element | str] = [one.name, _value(str(one.times), one.times), _value(lasting(one.seconds), one.seconds)]
@@ -374,6 +386,7 @@ def _periods(report: RunReport) -> Element | None:
         cells += [_value(energy_text(one.energy_joules), one.energy_joules), _value(str(one.steps), one.steps)]
         for kind in kinds:
             cells += [_optional(one.per_second.get(kind)), _optional(one.per_joule.get(kind))]
+        cells += [_optional(one.cost)] * priced + [_optional(one.carbon_grams)] * weighed
         rows.append(cells)
     return _section("periods", "Period by period", table("What the run came to in each", heads, rows))
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.cli.shell import call
 from tests.cli.test_report import write
-from tests.views.page.browser import Browser
+from tests.support.missing import MissingHere
+from tests.views.page.browser import AXE, Browser
 from tests.views.report.runs import run
 
 pytestmark = pytest.mark.browser
@@ -26,6 +27,12 @@ for (const figure of document.querySelectorAll("figure[data-plot]")) {
   counts[figure.dataset.plot] = colours.size;
 }
 return counts;
+"""
+
+
+RUN_AXE = """
+const done = arguments[0];
+axe.run(document, { resultTypes: ["violations"] }).then((found) => done(found.violations));
 """
 
 
@@ -159,6 +166,20 @@ def test_texts_can_be_read_on_a_phone_in_light_and_dark(browser: Browser, pages:
     light = [sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(","))) for colour in colours]
     assert (light[0] > light[1] + 450) is (scheme == "dark") and (light[1] > light[0] + 450) is (scheme == "light")
     assert browser.console() == []
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("run", "light"), ("run", "dark"), ("both", "light")])
+def test_axe_finds_nothing(browser: Browser, pages: Path, name: str, scheme: str) -> None:
+    """Contrast, names, order of headings, regions."""
+    if not AXE.exists():
+        raise MissingHere(f"axe-core is not installed: npm install --prefix {AXE.parents[2]} axe-core")
+    browser.media(prefers_color_scheme=scheme)
+    show(browser, pages / f"{name}.html")
+    browser.command("Page.setBypassCSP", enabled=True)
+    browser.run(AXE.read_text())
+    found = browser.driver.execute_async_script(RUN_AXE)
+    assert [(one["id"], one["help"], [part["html"] for part in one["nodes"]][:3]) for one in found] == []
+    browser.media(prefers_color_scheme="light")
 
 
 def test_a_screen_reader_finds_headings_tables_and_names(browser: Browser, pages: Path) -> None:
