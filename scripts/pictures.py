@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from tests.cli.shell import environment
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp
 from tests.views.page.browser import Browser, chromium
 from tests.views.page.node import serving
@@ -66,7 +68,49 @@ def train(machine: NvmlSimulator, seconds: float) -> None:
         )
 
 
-PICTURES: dict[str, Callable[[], bytes]] = {"page.png": page}
+HW_THERMAL = 0x40
+"""Of NVML's reasons for lower clocks."""
+PROGRAM = """
+import math, sys, time
+from accelmetrics import Monitor
+with Monitor(backends=["nvidia", "host"], interval=0.25, exporters=[f"jsonl:{sys.argv[1]}"]) as monitor:
+    began, step = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < float(sys.argv[2]):
+        time.sleep(0.2 + 0.04 * math.sin(step))
+        loss = 4 * math.exp(-passed / 25) + 1 + 0.1 * math.sin(step * 7)
+        monitor.log(step=step, loss=loss, learning_rate=3e-4 * min(1, passed / 10), epoch=int(passed // 15), tokens=8192)
+        step += 1
+"""
+
+
+def report() -> bytes:
+    """The report of a training run on four GPUs, of which one is throttled in a warm place."""
+    with NvmlSimulator(4) as machine, tempfile.TemporaryDirectory() as folder:
+        recording, html = Path(folder, "run.jsonl"), Path(folder, "run.html")
+        for index, gpu in enumerate(machine.gpu):
+            gpu.set(ecc_uncorrected_volatile=0, memory_used=int((61 + index / 4) * 2**30), clocks_event_reasons=0, clock_sm=1980)
+        arguments = [sys.executable, "-c", PROGRAM, str(recording), str(RUN)]
+        program = subprocess.Popen(arguments, env=environment(**machine.environment()))
+        began = time.monotonic()
+        while program.poll() is None:
+            passed = time.monotonic() - began
+            train(machine, passed)
+            for gpu in machine.gpu:
+                gpu.set(energy_mj=5_000_000_000 + int(500_000 * passed))
+            if passed > RUN / 2:
+                machine.gpu[2].set(clocks_event_reasons=HW_THERMAL, clock_sm=1410)
+            time.sleep(0.1)
+        done = subprocess.run([*arguments[:1], "-m", "accelmetrics", "report", str(recording), "--html", str(html)], check=False)
+        if program.returncode or done.returncode:
+            raise SystemExit("no recording was made")
+        with chromium(Path(folder, "profile")) as driver:
+            browser = Browser(driver)
+            browser.open(html.as_uri(), (1200, 1400))
+            browser.until(lambda: browser.run("return document.body.dataset.drawn"))
+            return driver.get_screenshot_as_png()
+
+
+PICTURES: dict[str, Callable[[], bytes]] = {"page.png": page, "report.png": report}
 
 
 def write(name: str) -> None:
