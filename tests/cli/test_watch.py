@@ -55,7 +55,7 @@ def test_a_row_for_each_device_graphs_and_the_host(simulator: NvmlSimulator) -> 
         terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W")
         terminal.until(r"2 gpu .* cpu \d+%  mem \d+%")
         terminal.until("no process uses a device")
-        assert terminal.lines[-1].startswith(KEYS)
+        terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
         terminal.type("q")
         assert terminal.end() == 0
         assert terminal.attributes == terminal.before
@@ -266,18 +266,18 @@ def test_more_devices_than_rows(simulator: NvmlSimulator) -> None:
     """They scroll, and what is chosen is in sight; the keys stay at the foot."""
     with NvmlSimulator(gpus=12) as many, on_terminal(*FAST, rows=10, env=many.environment()) as terminal:
         terminal.until("gpu.3")
-        assert terminal.lines[-1].startswith(KEYS)
+        terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
         assert "gpu.11" not in terminal.text
         terminal.type("\x1b[F")
         terminal.until("^>[!X]?gpu.11")
-        assert terminal.lines[-1].startswith(KEYS)
+        terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
 
 
 def test_standard_input_that_is_no_terminal(simulator: NvmlSimulator) -> None:
     """There are no keys, and it says how it ends."""
     with on_terminal(*FAST, env=simulator.environment(), stdin=subprocess.DEVNULL) as terminal:
         terminal.until("gpu.1")
-        assert "Ctrl-C ends it" in terminal.text
+        terminal.until("^Ctrl-C ends it")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert left(terminal)

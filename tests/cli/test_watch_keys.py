@@ -126,7 +126,7 @@ def test_the_graph_of_another_metric_begins_with_what_is_remembered(machine: Nvm
 def test_space_lets_the_picture_stand_still(machine: NvmlSimulator, watched: Terminal) -> None:
     """Readings go on meanwhile, and nothing is written; keys are heard."""
     watched.type(" ")
-    watched.until("PAUSED")
+    watched.until(lambda: "PAUSED" in watched.text and watched.raw.endswith(b"\x1b[?2026l"))
     machine.gpu[0].set(gpu_util=99)
     readings = machine.calls()["nvmlDeviceGetPowerUsage", 0]
     written = len(watched.raw)
@@ -221,9 +221,9 @@ def test_processes_by_device_with_user_and_command(busy: list[subprocess.Popen[b
     """The busiest first; ordered and filtered like devices."""
     first, second = busy
     watched.until(rf"{first.pid} +root .*20.* 3\.0 .*sleep 3601")
-    assert watched.text.index(str(first.pid)) < watched.text.index(str(second.pid))
+    watched.until(rf"(?s){first.pid} .*{second.pid} ")
     watched.type("\to")
-    watched.until(lambda: watched.text.index(str(second.pid)) < watched.text.index(str(first.pid)))
+    watched.until(rf"(?s){second.pid} .*{first.pid} ")
     watched.type("/3601\r")
     watched.until(lambda: str(second.pid) not in watched.text)
     watched.type("\x1b")
