@@ -27,14 +27,15 @@ class Node:
         simulator: Its GPUs.
         arguments: More of the command.
         user: Name and password with which the test asks.
+        variables: More of its environment.
 
     Attributes:
         url: Of the page.
     """
 
-    def __init__(self, simulator: NvmlSimulator, *arguments: str, user: str = "") -> None:
+    def __init__(self, simulator: NvmlSimulator, *arguments: str, user: str = "", **variables: str) -> None:
         self._headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()} if user else {}
-        self._environment = environment(**simulator.environment())
+        self._environment = environment(**simulator.environment(), **variables)
         self._arguments = ("--backends", "nvidia,host", "--interval", INTERVAL, *arguments)
         self.url = ""
         self._program: subprocess.Popen[str] | None = None
@@ -77,9 +78,9 @@ class Node:
 
 
 @contextmanager
-def serving(simulator: NvmlSimulator, *arguments: str, user: str = "") -> Iterator[Node]:
+def serving(simulator: NvmlSimulator, *arguments: str, user: str = "", **variables: str) -> Iterator[Node]:
     """Serve the page of a simulated machine."""
-    node = Node(simulator, *arguments, user=user)
+    node = Node(simulator, *arguments, user=user, **variables)
     try:
         node.start()
         yield node

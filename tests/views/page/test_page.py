@@ -13,6 +13,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from accelmetrics.exporters.http.access import password_line
+from tests.cli.shell import Tree
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp, Ret
 from tests.support.missing import MissingHere
 from tests.support.programs import Program
@@ -45,10 +46,11 @@ return columns;
 
 @pytest.fixture
 def machine() -> Iterator[NvmlSimulator]:
-    """Three GPUs whose values stand still."""
+    """Three GPUs in which nothing is wrong, and whose values stand still."""
     with NvmlSimulator(3) as simulator:
         for index, gpu in enumerate(simulator.gpu):
             gpu.set(gpu_util=90 - 20 * index, temperature=50 + index, power_mw=300_000 + 10_000 * index)
+            gpu.set(ecc_uncorrected_volatile=0, energy_mj=Ramp(1e9, rate=300_000))
         yield simulator
 
 
@@ -124,7 +126,7 @@ def test_what_is_shown_is_what_was_read(page: Browser, node: Node, machine: Nvml
 
 
 def test_a_lost_gpu_and_its_return(page: Browser, machine: NvmlSimulator, node: Node) -> None:
-    """Its row says so in a mark, a word and a colour; the others go on; it is a finding, announced once; and it recovers."""
+    """Its row says so in a mark, a word and a colour; the others go on; and it recovers."""
     machine.lose(1)
     page.until(lambda: row(page, "gpu.1")["power"] == "- LOST")
     lost = row(page, "gpu.1")
@@ -139,6 +141,36 @@ def test_a_lost_gpu_and_its_return(page: Browser, machine: NvmlSimulator, node: 
     machine.recover(1)
     page.until(lambda: row(page, "gpu.1")["temperature"] == "51 °C")
     clean(page, node)
+
+
+def test_a_finding_is_announced_once(page: Browser, machine: NvmlSimulator, node: Node) -> None:
+    """To screen readers, which hear nothing of the readings that follow; devices of which the same is found share a line."""
+    page.run(SAID)
+    machine.xid(0, 79)
+    page.until_text("#announcer", "critical, gpu.0: ")
+    machine.xid(2, 79)
+    page.until_text("#announcer", "critical, gpu.2: ")
+    assert page.text("#findings-summary") == "2 critical"
+    (line,) = page.texts("#findings li span")
+    assert line.startswith("critical: gpu.0, gpu.2: ")
+    node.read_on(4)
+    assert page.run("return window.said") == ["announcer", "findings-summary"] * 2
+    clean(page, node)
+
+
+def test_a_source_that_cannot_be_read_is_a_row(browser: Browser, machine: NvmlSimulator, tmp_path: Path) -> None:
+    """Where the bus has devices of which none is known: what it says, and what to do."""
+    machine.fail_init()
+    bus = Tree(tmp_path / "machine").gpu("0000:01:00.0", "0x10de").environment()
+    with serving(machine, ACCELMETRICS_SYSROOT=bus["ACCELMETRICS_SYSROOT"]) as node:
+        opened(browser, node)
+        cells = row(browser, "nvidia")
+        assert cells["mark"] == "bad"
+        assert cells["power"] == "- failed"
+        assert "LIB_RM_VERSION_MISMATCH" in cells["note"]
+        browser.press("d", Keys.ENTER)
+        browser.until_text("#detail", "accelmetrics doctor")
+        clean(browser, node)
 
 
 def test_a_driver_that_hangs_for_one_gpu(page: Browser, machine: NvmlSimulator, node: Node) -> None:
@@ -425,6 +457,13 @@ def test_who_is_not_signed_in_is_told(browser: Browser, machine: NvmlSimulator, 
         browser.until_text("#banner", "not signed in (401)")
 
 
+SAID = """
+// What a screen reader is told: the changes of every live region, by its id.
+window.said = [];
+for (const region of document.querySelectorAll("[role=status]")) {
+  new MutationObserver(() => window.said.push(region.id)).observe(region, { subtree: true, childList: true, characterData: true });
+}
+"""
 RUN_AXE = """
 const done = arguments[0];
 axe.run(document, { resultTypes: ["violations"] }).then((found) => done(found.violations));

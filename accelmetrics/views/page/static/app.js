@@ -206,7 +206,7 @@ class Page {
   #showDevices(show) {
     const count = show();
     const all = this.#state.rows.length;
-    setText(find("shown"), count === all ? "" : `${count} of ${all}`);
+    setText(find("shown"), all === 0 ? "no devices are found" : count === all ? "" : `${count} of ${all}`);
   }
 
   /** Say whether what stands here is what the node says now. */
