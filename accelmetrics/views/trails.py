@@ -20,6 +20,8 @@ BUCKETS = 240
 """Of each scale."""
 FOLLOWED = ("power_watts", "utilization", "memory_percent", "temperature_celsius", "sm_clock_mhz")
 """Metrics whose history is kept from the beginning, by their names in ``VALUES``."""
+MOST_FOLLOWED = 12
+"""Metrics whose history is kept at most: one of 64 devices takes two mebibytes."""
 HELD = 2.5
 """Intervals for which a value holds: without a reading for longer there is a gap."""
 FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
@@ -139,6 +141,7 @@ class Trails:
     def __init__(self, interval: float = 1.0, metrics: Sequence[str] = FOLLOWED) -> None:
         self.interval = interval
         self._metrics = list(metrics)
+        self._lasting = len(self._metrics)  # that many of them are kept for good
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
         self._newest = 0
         self.until_ns: int | None = None
@@ -154,20 +157,25 @@ class Trails:
         return self._newest
 
     def follow(self, metric: str) -> bool:
-        """Keep the history of one more metric from now on.
+        """Keep the history of one more metric from now on; where there are many, that of the one goes which was added first.
 
         Returns:
             Whether it was not kept before: readings from before can be added by ``add_values``.
         """
         if metric in self._metrics:
             return False
+        if len(self._metrics) >= MOST_FOLLOWED:
+            gone = self._metrics.pop(min(self._lasting, MOST_FOLLOWED - 1))
+            self._rings = {which: rings for which, rings in self._rings.items() if which[1] != gone}
         self._metrics.append(metric)
         return True
 
     def add(self, view: NodeView) -> None:
-        """Remember a reading; the same one twice counts once."""
-        if view.time_ns <= self._newest:
+        """Remember a reading; the same one twice counts once. Where the clock was set back, history begins anew."""
+        if view.time_ns == self._newest:
             return
+        if view.time_ns < self._newest:
+            self.clear()
         for device in view.devices:
             values, metrics = device.values, device.metrics
             for metric in self._metrics:
@@ -184,6 +192,7 @@ class Trails:
     def clear(self) -> None:
         """Forget all readings."""
         self._rings.clear()
+        self._newest = 0
 
     def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
         """Return the newest history of a device, in columns of equal time, the oldest first.

@@ -6,7 +6,7 @@ import pytest
 
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.views.node_view import node_view
-from accelmetrics.views.trails import BEFORE, BUCKETS, FOLLOWED, GAP, SCALES, Trails, graph_metrics, metric_row
+from accelmetrics.views.trails import BEFORE, BUCKETS, FOLLOWED, GAP, MOST_FOLLOWED, SCALES, Trails, graph_metrics, metric_row
 from tests.views.nodes import SECOND, START, Node
 
 
@@ -134,3 +134,25 @@ def test_cleared_it_has_nothing() -> None:
     trails.add_values(START, "gpu.0", {"power_watts": 1.0})
     trails.clear()
     assert kinds(trails) == "." * 60
+
+
+def test_history_begins_anew_where_the_clock_was_set_back() -> None:
+    node, trails = Node(1), Trails()
+    trails.add(node_view(node.record()))
+    node.wait(-3600)
+    node.set("gpu.0", {"powerWatts": 1.0})
+    trails.add(node_view(node.record()))
+    assert (trails.newest_ns, kinds(trails)) == (node.time_ns, "." * 59 + "v")
+    assert trails.points("gpu.0", "power_watts", "1 min", 1)[0].mean == 1.0
+
+
+def test_few_metrics_are_followed_at_a_time() -> None:
+    """Those that are looked at first for good, and of the others the latest."""
+    trails = Trails()
+    for number in range(100):
+        assert trails.follow(f"metric-{number}")
+        trails.add_values(START, "gpu.0", {f"metric-{number}": 1.0})
+    assert trails.metrics[: len(FOLLOWED)] == FOLLOWED
+    assert len(trails.metrics) == MOST_FOLLOWED and trails.metrics[-1] == "metric-99"
+    assert trails.points("gpu.0", "metric-0", "1 min", 1) == [BEFORE]
+    assert trails.points("gpu.0", "metric-99", "1 min", 1)[0].mean == 1.0
