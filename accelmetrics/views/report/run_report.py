@@ -138,6 +138,9 @@ class Stretch(NamedTuple):
     end: float
 
 
+EventKind = Literal["xid", "memory", "lost", "not_finite"]
+
+
 class Event(NamedTuple):
     """Something that happened at one moment.
 
@@ -149,7 +152,7 @@ class Event(NamedTuple):
         text: What, in words.
     """
 
-    kind: Literal["xid", "memory", "lost", "not_finite"]
+    kind: EventKind
     device: str
     at: float
     text: str

@@ -17,6 +17,7 @@ from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record, Step, WindowSpan
@@ -24,7 +25,7 @@ from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
 from accelmetrics.views.report.periods import PeriodTable
-from accelmetrics.views.report.run_report import Column, Detail, Event, Missing, Plain, ReducedSeries, Stretch, Strip
+from accelmetrics.views.report.run_report import Column, Detail, Event, EventKind, Missing, Plain, ReducedSeries, Stretch, Strip
 from accelmetrics.views.report.series import SeriesReducer
 from accelmetrics.views.summaries import MEASURES
 
@@ -49,7 +50,7 @@ EVENTS = 200
 WORTH = 0.75
 """Share of the columns that are told up to which leaving out the others costs less than reckoning with them."""
 THROTTLE = "throttle."
-COUNTED_EVENTS = {
+COUNTED_EVENTS: Mapping[str, tuple[EventKind, str]] = {
     "xidErrors": ("xid", "Xid error"),
     "uncorrectedMemoryErrors": ("memory", "uncorrectable memory error"),
     "uncorrectedEccErrors": ("memory", "uncorrectable memory error"),
@@ -138,6 +139,8 @@ class RecordStream:
         self._details: list[_Details] = []
         self._lacks: dict[str, _Lack] = {}
         self._unavailable: Mapping[str, object] = {}
+        self._lost: frozenset[str] = frozenset()
+        self._event_counts: Counter[tuple[EventKind, str]] = Counter()  # by kind and device
         self._intervals: deque[float] = deque(maxlen=USUAL)
         self._interval = self._longest = 0.0
         self._newest: int | None = None
@@ -365,12 +368,11 @@ class RecordStream:
         for row, value in zip(rows, values, strict=True):
             if not isfinite(value):
                 continue
-            told = sum(1 for event in self.events if event.device == device and event.kind == kind)
-            if value > before and told < EVENTS:
+            if value > before:
                 code = "" if kind != "xid" or codes is None or not isfinite(row.values[codes]) else f" {row.values[codes]:.0f}"
                 number = int(value - before)
                 text = f"{what}{code}" if number == 1 else f"{number} {what}s{f', the last{code}' if code else ''}"
-                self.events.append(Event("xid" if kind == "xid" else "memory", device, row.time, text))
+                self._add_event(kind, device, row.time, text)
             before = self._counters[key] = value
 
     def _is_series(self, key: str) -> bool:
@@ -437,10 +439,13 @@ class RecordStream:
     def _note_windows(self, windows: Iterable[WindowSpan]) -> None:
         """Note windows that began or ended; the first of many."""
         for span in windows:
+            if span.end_ns is not None:
+                self._open_windows.pop(span.name, None)
+            if len(self._windows) + len(self._open_windows) >= WINDOWS:
+                continue
             if span.end_ns is None:
                 self._open_windows[span.name] = span
-            elif len(self._windows) < WINDOWS:
-                self._open_windows.pop(span.name, None)
+            else:
                 self._windows[span.name, span.end_ns] = span
 
     def _note_lacks(self, snapshot: Snapshot) -> None:
@@ -451,16 +456,19 @@ class RecordStream:
         for key, why in snapshot.unavailable.items():
             before = self._lacks.get(key)
             begin = moment if before is None else before.begin
-            lost = why.reason == "device_lost"
-            if lost and (before is None or before.reason != why.reason):
-                self._note_loss(key, moment)
             self._lacks[key] = _Lack(str(why.reason), why.detail, begin, moment)
-        self._unavailable = snapshot.unavailable
+        gone = (device_key(key) for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST)
+        lost = dict.fromkeys(parts.device for parts in gone if parts is not None)
+        for device in lost:
+            if device not in self._lost:
+                self._add_event("lost", device, moment, "the device was lost")
+        self._unavailable, self._lost = snapshot.unavailable, frozenset(lost)
 
-    def _note_loss(self, key: str, moment: float) -> None:
-        parts = device_key(key)
-        if parts is not None and not any(one.kind == "lost" and one.device == parts.device and one.at == moment for one in self.events):
-            self.events.append(Event("lost", parts.device, moment, "the device was lost"))
+    def _add_event(self, kind: EventKind, device: str, moment: float, text: str) -> None:
+        """Add an event; the first ones of many alike."""
+        self._event_counts[kind, device] += 1
+        if self._event_counts[kind, device] <= EVENTS:
+            self.events.append(Event(kind, device, moment, text))
 
     def _gap_positions(self) -> frozenset[int]:
         """Return the positions of buckets behind which a gap begins that no reading covers."""

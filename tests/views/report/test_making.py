@@ -10,10 +10,11 @@ import pytest
 
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.views.report.making import CHARTED, Wanted, report_of_files, run_report
 from accelmetrics.views.report.run_report import Price, ReducedSeries, RunReport, StreamReport
+from accelmetrics.views.report.stream import EVENTS, WINDOWS
 from tests.cli.test_report import START, Values, place, record, write
 
 PICTURES = Wanted(series=CHARTED)
@@ -83,6 +84,34 @@ def test_errors_and_losses_are_events() -> None:
     (missing,) = stream.missing
     assert (missing.device, missing.names, missing.reason, missing.detail) == ("gpu.1", ("gpu",), "device_lost", "GPU is lost")
     assert (missing.begin - START, missing.end - START) == (7.0, 9.0)
+
+
+def test_each_loss_of_a_device_is_an_event() -> None:
+    """One that came back and was lost again was lost twice; as many as can be told."""
+
+    def flapping(times: int) -> list[Record]:
+        run = []
+        for second in range(2 * times):
+            lost = {f"gpu.0.{name}": Unavailable(Reason.DEVICE_LOST) for name in ("gpu", "temp")} if second % 2 else {}
+            kept: dict[str, int | float] = {} if second % 2 else {"gpu.0.gpu": 1, "gpu.0.temp": 40}
+            plain = record(second, kept, gpus=1)
+            run.append(plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", kept, [place(0)], lost)))
+        return run
+
+    assert [(one.kind, one.at - START) for one in only(flapping(3)).events] == [("lost", 1.0), ("lost", 3.0), ("lost", 5.0)]
+    assert len(only(flapping(EVENTS + 50)).events) == EVENTS
+
+
+def test_of_very_many_windows_the_first_are_marked() -> None:
+    """Those that ended have their end, though more were told than are marked."""
+    run = []
+    for second in range(2 * WINDOWS + 100):
+        name, begin = f"step-{second // 2}", int((START + second // 2 * 2) * 1e9)
+        span = WindowSpan(name, begin, None if second % 2 == 0 else begin + 10**9)
+        run.append(record(second, {"gpu.0.gpu": 1}, gpus=1)._replace(windows=(span,)))
+    marked = [one for one in only(run).stretches if one.kind == "window"]
+    assert len(marked) == WINDOWS
+    assert all(one.end - one.begin == 1.0 for one in marked)
 
 
 def test_readings_around_a_finding_are_whole() -> None:
