@@ -155,7 +155,7 @@ def node_summary(view: NodeView) -> NodeSummary:
         time_ns=view.time_ns,
         interval=view.interval,
         devices=tuple(
-            DeviceSummary(one.key, one.state, one.values.get("utilization"), one.notes[0] if one.notes else "", one.silent_since_ns)
+            DeviceSummary(one.key, one.state, one.values.get("utilization"), "".join(one.notes[:1])[:LONGEST], one.silent_since_ns)
             for one in view.devices
             if not one.identity.parent
         ),

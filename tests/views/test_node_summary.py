@@ -62,3 +62,11 @@ def test_what_is_no_summary_is_refused(wrong: dict[str, Any]) -> None:
 def test_a_sound_node_has_no_worst_device() -> None:
     found = node_summary(node_view(Node(2).record()))
     assert (found.worst, found.state) == (None, "ok")
+
+
+def test_long_words_of_a_driver_are_cut_so_that_another_machine_takes_them() -> None:
+    node = Node(1)
+    node.find("hot", "critical", "gpu.0", "w" * 5000)
+    found = node_summary(node_view(node.record()))
+    assert NodeSummary.from_dict(found.to_dict()) == found
+    assert found.worst is not None and found.worst.note == "w" * 1000
