@@ -30,10 +30,10 @@ from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import cells, clipped
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
+from accelmetrics.views.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 
 if TYPE_CHECKING:
     from accelmetrics.integrations.compat.feed import NvmlFeed
-from accelmetrics.views.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 
 STOP_SECONDS = 0.85
 """For the last reading, and again for what exporters have queued: the command's status is not kept waiting."""
