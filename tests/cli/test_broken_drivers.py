@@ -27,7 +27,7 @@ from tests.support.waiting import HANG, wait_for
 
 NVIDIA, AMD = "0x10de", "0x1002"
 ALERTS = REPOSITORY / "deploy" / "prometheus" / "alerts.yml"
-ABOUT_DRIVERS = "AcceleratorDriverSilent", "AcceleratorMissing"
+ABOUT_DRIVERS = "AccelSourceFailing", "AccelDeviceMissing"
 
 Breaking = Callable[[Tree, NvmlSimulator, Path], Mapping[str, str]]
 

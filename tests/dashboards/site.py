@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -68,11 +68,13 @@ class Site(NamedTuple):
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[Site]:
+def site(folder: Path, rules: Sequence[Path] = (), alertmanager: str | None = None) -> Iterator[Site]:
     """Run it until the block ends.
 
     Args:
         folder: An empty one.
+        rules: Prometheus' files of rules.
+        alertmanager: Where Prometheus sends alerts, as HOST:PORT.
     """
     with ExitStack() as stack:
         gpus = stack.enter_context(NvmlSimulator(gpus=3, profile="h100"))
@@ -84,7 +86,7 @@ def site(folder: Path) -> Iterator[Site]:
             {"job_name": NODE, "honor_labels": True, "static_configs": [{"targets": [base]}]},
             {"job_name": TRAINING, "static_configs": [{"targets": [address]}]},
         ]
-        server = stack.enter_context(PrometheusServer(folder, jobs))
+        server = stack.enter_context(PrometheusServer(folder, jobs, rules, alertmanager))
         yield Site(server, gpus, base, program)
 
 

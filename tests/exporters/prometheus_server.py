@@ -92,13 +92,27 @@ class PrometheusServer(Server):
     Args:
         directory: An empty folder for its data.
         jobs: Its ``scrape_configs``, but for the intervals.
+        rules: Files of rules, which it evaluates every second.
+        alertmanager: Where it sends alerts, as HOST:PORT.
     """
 
-    def __init__(self, directory: Path, jobs: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, directory: Path, jobs: Sequence[Mapping[str, Any]], rules: Sequence[Path] = (), alertmanager: str | None = None
+    ) -> None:
         config = directory / "prometheus.yml"
         every = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+        told = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
         # YAML that is JSON.
-        config.write_text(json.dumps({"scrape_configs": [{**every, **job} for job in jobs]}))
+        config.write_text(
+            json.dumps(
+                {
+                    "global": {"evaluation_interval": "1s"},
+                    "rule_files": [str(path) for path in rules],
+                    "alerting": {"alertmanagers": told},
+                    "scrape_configs": [{**every, **job} for job in jobs],
+                }
+            )
+        )
         port = free_port()
         command = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
         super().__init__([*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"], port, "/-/ready", directory)
@@ -120,6 +134,11 @@ class PrometheusServer(Server):
         found = wait_for(lambda: self.query(promql))
         assert len(found) == 1, found
         return float(found[0][1])
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Each of its rules, with how its last evaluation went."""
+        groups = json.loads(fetch(f"{self.url}/api/v1/rules"))["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
 
     def targets(self) -> dict[str, dict[str, Any]]:
         """The state of each target by its job's name."""

@@ -40,13 +40,28 @@ def test_compose_takes_its_file() -> None:
 
 
 def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
-    """As it lies in the container: configuration and alerts in one folder."""
-    for path in (COMPOSE / "prometheus.yml", DEPLOY / "prometheus" / "alerts.yml"):
-        (tmp_path / path.name).write_text(path.read_text())
+    """As it lies in the container: what Compose mounts, in one folder."""
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    mounted = dict(volume.split(":")[:2] for volume in services["prometheus"]["volumes"] if volume.startswith("."))
+    for source, target in mounted.items():
+        assert target.startswith("/etc/prometheus/")
+        (tmp_path / Path(target).name).write_text((COMPOSE / source).read_text())
     done = run("promtool", "check", "config", tmp_path / "prometheus.yml")
     assert done.returncode == 0, done.stdout + done.stderr
-    done = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "alerts.yml")
-    assert done.returncode == 0, done.stdout + done.stderr
+    for path in sorted((DEPLOY / "prometheus").iterdir()):
+        done = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", tmp_path / path.name)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_finds_its_alertmanager() -> None:
+    """Under the name that Compose gives it, with the configuration of the example."""
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    (told,) = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["alerting"]["alertmanagers"]
+    assert all(name in services for found in told["dns_sd_configs"] for name in found["names"])
+    (configuration, *_) = services["alertmanager"]["volumes"]
+    source, target, _ = configuration.split(":")
+    assert f"--config.file={target}" in services["alertmanager"]["command"]
+    assert (COMPOSE / source).samefile(DEPLOY / "alertmanager" / "alertmanager.yml")
 
 
 def test_grafana_finds_its_dashboards_and_its_data() -> None:
