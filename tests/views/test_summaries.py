@@ -22,7 +22,8 @@ def watched(*backends: FakeBackend) -> tuple[Window, Snapshot]:
     monitor = Monitor(0.02, backends=list(backends))
     with monitor:
         window = monitor.window("test").begin()
-        until(lambda: len(monitor.history) >= 5)
+        before = len(monitor.history)
+        until(lambda: len(monitor.history) >= before + 5)
         window.end()
     assert monitor.latest is not None
     return window, monitor.latest
