@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from accelmetrics.monitor.steps import WORK
-from accelmetrics.schemas.text import aligned, printable
+from accelmetrics.schemas.text import GIB, aligned, printable
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
 from accelmetrics.views.report.run_report import Plain, RunReport
-from accelmetrics.views.summaries import COLUMNS, GIB, NONE, cell_text, energy_text, host_table
+from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, host_table
 
 TITLES = {
     "utilization_percent": ("utilisation", "%", 1.0),
@@ -54,7 +54,7 @@ def text(report: Plain) -> str:
     lines += energy_lines(report["energy"])
     if "periods" in report:
         lines += ["", *aligned(_period_rows(report), "  ", numeric=True)]
-    return "\n".join([*lines, *([] if devices else host_table(report["host"], ("mean", "max", "p95")))]) + "\n"
+    return _text([*lines, *([] if devices else host_table(report["host"], ("mean", "max", "p95")))])
 
 
 def _findings(report: Plain) -> list[str]:
@@ -63,13 +63,13 @@ def _findings(report: Plain) -> list[str]:
     for one in report["findings"]:
         about = f"{one['key']}, " if one["key"] else ""
         until = f"to {_moment(one['until'])}" if one["until"] else "to the end"
-        lines.append(f"{one['severity']}: {one['rule']}, {about}{_moment(one['since'])} {until}: {printable(one['message'])}")
+        lines.append(f"{one['severity']}: {one['rule']}, {about}{_moment(one['since'])} {until}: {one['message']}")
     lacks: dict[tuple[str, ...], list[str]] = {}
     for one in report["cannot_tell"]:
         about = " ".join(filter(None, (one["stream"], ", ".join(one["keys"]))))
         lacks.setdefault((about, one["reason"], one["detail"]), []).append(one["rule"])
     for (about, reason, detail), rules in lacks.items():
-        words = f" ({printable(detail)})" if detail else ""
+        words = f" ({detail})" if detail else ""
         lines.append(f"not judged: {', '.join(rules)}{f' of {about}' if about else ''}: {reason}{words}")
     return lines
 
@@ -101,7 +101,7 @@ def markdown(report: Plain) -> str:
         parts += ["", "## Energy", "", *(f"- {line}" for line in found)]
     if "periods" in report:
         parts += ["", f"## By {report['by']}", "", *_markdown_table(_period_rows(report))]
-    return "\n".join(parts) + "\n"
+    return _text(parts)
 
 
 def gpu_stats(report: Plain) -> Plain:
@@ -186,8 +186,13 @@ def _number(value: float | None, form: str, unit: str = "") -> str | None:
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *body = (f"| {' | '.join(printable(cell) for cell in row)} |" for row in rows)
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return [head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body]
+
+
+def _text(lines: Iterable[str]) -> str:
+    """Return lines as one text: what recordings of other machines hold changes nothing about the terminal."""
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 # Of two runs
@@ -199,8 +204,8 @@ def comparison_text(found: Comparison) -> str:
         f"{name}: {_hosts(one.document)}, {_moment(one.document['begin'])}, {one.document['readings']} readings"
         for name, one in _runs(found)
     ]
-    lines += [f"beware: {printable(warning)}" for warning in found.warnings]
-    return "\n".join([*lines, *aligned(_difference_rows(found), "  ", numeric=True)]) + "\n"
+    lines += [f"beware: {warning}" for warning in found.warnings]
+    return _text([*lines, *aligned(_difference_rows(found), "  ", numeric=True)])
 
 
 def comparison_markdown(found: Comparison) -> str:
@@ -210,8 +215,8 @@ def comparison_markdown(found: Comparison) -> str:
         f"- {name}: {_hosts(one.document)}, {_moment(one.document['begin'])}, {one.document['readings']} readings"
         for name, one in _runs(found)
     ]
-    parts += [f"- Beware: {printable(warning)}" for warning in found.warnings]
-    return "\n".join([*parts, "", *_markdown_table(_difference_rows(found))]) + "\n"
+    parts += [f"- Beware: {warning}" for warning in found.warnings]
+    return _text([*parts, "", *_markdown_table(_difference_rows(found))])
 
 
 def _runs(found: Comparison) -> tuple[tuple[str, RunReport], ...]:

@@ -107,3 +107,16 @@ def test_an_empty_file_beside_another_is_no_reason_to_refuse(tmp_path: Path) -> 
     assert "3 readings" in report(str(empty), full)
     done = call("report", full, "--compare", str(empty))
     assert (done.returncode, done.stdout) == (1, "") and f"no record in {empty}" in done.stderr
+
+
+def test_no_recording_changes_the_terminal_on_which_it_is_told(tmp_path: Path) -> None:
+    """Names of hosts and ranks come from other machines: a control character in them is a question mark."""
+    evil = "node\x1b]0;title\x07\x1b[2J"
+    runs = [
+        [record(second, {"gpu.0.powerWatts": 100.0, "gpu.0.throttle.swPowerCap": 1}, gpus=1, host=f"{evil}{number}") for second in range(9)]
+        for number in range(2)
+    ]
+    path = write(tmp_path / "run.jsonl", [one for run in runs for one in run])
+    for done in (report(path), report(path, "--format", "markdown"), report(path, "--compare", write(tmp_path / "b.jsonl", runs[0]))):
+        assert done.replace("\n", "").isprintable()
+        assert "node?]0;title??[2J1" in done
