@@ -28,9 +28,9 @@ from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import cells, clipped
+from accelmetrics.schemas.text import GIB, MIB, cells, clipped
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
-from accelmetrics.views.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
+from accelmetrics.views.summaries import as_json, of_devices, of_process, of_window, readings
 
 if TYPE_CHECKING:
     from accelmetrics.integrations.compat.feed import NvmlFeed

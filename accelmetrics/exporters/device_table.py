@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.text import GIB, printable
 from accelmetrics.schemas.vitals import Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.snapshot import Snapshot
 
 BLOCKS, BAR = "▁▂▃▄▅▆▇█", "█░"
-GIB = 2.0**30
 WIDE = 200
 """Columns of a table whose width is not given."""
 SPACE = 2

@@ -12,7 +12,7 @@ from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import clipped
+from accelmetrics.schemas.text import GIB, clipped
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first, vitals
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ MOST_ROWS = 64
 """Rows of a table; more are counted."""
 LONGEST = 200
 """Characters of a cell."""
-GIB = 2.0**30
 NONE = "–"
 MICROSECONDS = 1e6
 

@@ -11,6 +11,7 @@ LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
 SCALED = {"By": "", "By/s": "/s"}
 """Units that are shown with a prefix, and what stands behind it."""
 PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+GIB, MIB = 2.0**30, 2.0**20
 GAP = 2
 """Spaces between two columns."""
 

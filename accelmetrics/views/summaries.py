@@ -9,12 +9,11 @@ from typing import Any
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.summary import Summary
-from accelmetrics.schemas.text import aligned, printable
+from accelmetrics.schemas.text import GIB, MIB, aligned, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
 
-GIB, MIB = 2.0**30, 2.0**20
 NONE = "-"
 MEASURES = {
     "utilization_percent": UTILIZATION,

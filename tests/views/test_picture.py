@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Callable
@@ -11,8 +10,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 from rich.cells import cell_len
-from rich.console import Console
-from rich.segment import Segments
 
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
@@ -22,7 +19,7 @@ from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, Dialog, InputLine
 from accelmetrics.views.terminal.device_rows import COLUMNS
 from accelmetrics.views.terminal.picture import Picture, picture
-from accelmetrics.views.terminal.style import ScreenStyle, segments, shortened
+from accelmetrics.views.terminal.style import ScreenStyle, shortened
 from accelmetrics.views.trails import Trails
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.records import record
@@ -193,13 +190,6 @@ def test_no_value_and_no_name_breaks_a_picture(
     assert len(lines) == size[1]
     assert {cells(line) for line in lines} == {size[0]}
     assert all(line.isprintable() for line in lines)
-
-
-def test_lines_are_what_rich_draws_too() -> None:
-    drawn = Watched(Node(8)).draw(size=(100, 30))
-    console = Console(file=io.StringIO(), record=True, width=100, color_system=None)
-    console.print(Segments(list(segments(drawn.lines, "true"))), end="")
-    assert [line.rstrip() for line in console.export_text().splitlines()] == [line.rstrip() for line in drawn.plain()]
 
 
 def test_widths_are_those_that_a_terminal_has() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from accelmetrics.schemas.snapshot import rfc3339
+from accelmetrics.schemas.text import GIB
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 
 RELOAD = 5
 """Seconds until the browser asks again."""
-GIB = 2**30
 _PAGE = """\
 <!doctype html>
 <html lang="en">

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Pane = Literal["devices", "processes"]
-PANES: tuple[Pane, ...] = ("devices", "processes")
 Overlay = Literal["", "help", "details", "findings", "summary"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from accelmetrics.exporters.device_table import BAR as BAR_MARKS, GIB, bar
-from accelmetrics.schemas.text import cells
+from accelmetrics.exporters.device_table import BAR as BAR_MARKS, bar
+from accelmetrics.schemas.text import GIB, cells
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import Choices

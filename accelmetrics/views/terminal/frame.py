@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from accelmetrics.exporters.device_table import GIB
-from accelmetrics.schemas.text import cells, quantity
+from accelmetrics.schemas.text import GIB, cells, quantity
 from accelmetrics.views.device_view import duration
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import KEYS, Choices

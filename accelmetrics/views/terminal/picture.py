@@ -40,8 +40,8 @@ ROOMY = 28
 """Rows of the body from which on the host has a line."""
 FINDINGS = 4
 """Findings that have a line below the devices, at most."""
-LEAST_WORST, MOST_WORST = 24, 12
-"""Columns that the worst devices need beside the map, and how many are named."""
+LEAST_WORST = 24
+"""Columns that the worst devices need beside the map."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from accelmetrics.exporters.device_table import GIB
-from accelmetrics.schemas.text import cells
+from accelmetrics.schemas.text import GIB, cells
 from accelmetrics.views.node_view import NodeView, ProcessRow
 from accelmetrics.views.terminal.choices import Choices
 from accelmetrics.views.terminal.filters import PROCESS_FIELDS, Fields, matching, parse_filter

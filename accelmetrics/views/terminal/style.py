@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from rich.color import ColorSystem
-from rich.segment import Segment
 from rich.style import Style
 
 from accelmetrics.schemas.text import cells, printable
@@ -156,11 +155,3 @@ def _codes(colours: Colours, role: str) -> tuple[str, str]:
 def ansi(line: Drawn, colours: Colours) -> str:
     """Return a line as it is written to a terminal."""
     return "".join(before + text + behind for text, role in line for before, behind in (_codes(colours, role),))
-
-
-def segments(lines: Iterable[Drawn], colours: Colours) -> Iterable[Segment]:
-    """Give lines as rich has them."""
-    styles = STYLES[colours]
-    for line in lines:
-        yield from (Segment(text, styles[role]) for text, role in line)
-        yield Segment.line()
