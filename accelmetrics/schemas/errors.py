@@ -63,6 +63,7 @@ IN_ORDER = frozenset({Reason.NOT_SUPPORTED, Reason.NO_PERMISSION, Reason.NOT_IN_
 ADVICE: Mapping[str, str] = {
     Reason.NO_PERMISSION: "run as a user that may read it (root, or a group that owns the device nodes)",
     Reason.DEVICE_LOST: "look at the kernel's log (dmesg); the device comes back with a reset or a reboot, if the hardware is sound",
+    Reason.DRIVER_UNAVAILABLE: "load the vendor's driver, or install the one that fits the kernel and the vendor's library; see dmesg",
     Reason.TIMED_OUT: "look at the kernel's log (dmesg), and whether the vendor's own tool hangs too; try a longer --timeout",
     Reason.RESET_REQUIRED: "stop what runs on the device and reset it with the vendor's tool, or reboot",
     Reason.PARSE_ERROR: "report it with the output of the vendor's tool: its form is not one that this release knows",

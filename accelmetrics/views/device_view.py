@@ -5,7 +5,8 @@ All words and states are decided here, once, for the terminal, the page and ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -136,6 +137,8 @@ THROTTLES: Mapping[str, str] = {
     "throttle.displayClockSetting": "display",
 }
 """What holds clocks down, in words; that nothing runs is no such thing."""
+CALL = re.compile(r"^[a-z]\w*[A-Z]\w*: | \([A-Z]+(?:_[A-Z]+)+\)$")
+"""The driver's call and its code around what it says in words: they are details."""
 RECOVERY = {
     1: "reset asked for",
     2: "reboot asked for",
@@ -308,13 +311,13 @@ def device_view(
         state: State = "missing" if silent.reason in IN_ORDER else "bad"
         seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(lasting or 0.0)}"
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
-        said += [(state, silent.detail, "")] if silent.detail else []
+        said += [(state, words, "")] if (words := CALL.sub("", silent.detail)) else []
     warned, hot_words = _levels(values, levels)
     said += [(STATE_OF[one.severity], printable(one.message), printable(one.advice)) for one in found]
     said += hot_words
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     said += _throttle_words(metrics, values, throttled)
-    errors, links = _errors(metrics), _links(given)
+    errors, links = _errors(metrics, {one.rule for one in found}), _links(given)
     said += errors + [one for one in links if one[0] != "ok"]
     for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
         lack = missing.get(name)
@@ -442,14 +445,19 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
     return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
 
 
-def _errors(metrics: Mapping[str, float]) -> Said:
-    """Say what memory errors and Xids there were: none of those that were corrected or long ago speaks against the device."""
+def _errors(metrics: Mapping[str, float], found: Collection[str]) -> Said:
+    """Say what memory errors and Xids there were: none of those that were corrected or long ago speaks against the device.
+
+    Args:
+        metrics: All of the device's metrics.
+        found: The rules that say something of it: what they tell is not said twice.
+    """
     said: Said = []
     uncorrected = max(metrics.get("uncorrectedMemoryErrors", 0), metrics.get("uncorrectedEccErrors", 0))
     corrected = max(metrics.get("correctedMemoryErrors", 0), metrics.get("correctedEccErrors", 0))
     if metrics.get("rowRemapFailure"):
         said.append(("bad", "a memory row could not be replaced", ""))
-    if uncorrected:
+    if uncorrected and "ecc_uncorrected" not in found:
         said.append(("warn", f"{uncorrected:.0f} ECC not corrected", ""))
     if metrics.get("rowRemapPending"):
         said.append(("warn", "memory rows wait for a reset", ""))
@@ -479,7 +487,7 @@ def _links(given: DeviceSource) -> Said:
         speed = f"PCIe {generation:.0f}.0 x{width:.0f}" if generation is not None else f"PCIe x{width:.0f}"
         narrow = widest is not None and width < widest
         said.append(("warn", f"{speed} of x{widest:.0f}", "") if narrow else ("ok", speed, ""))
-    if given.most_links:
+    if given.most_links and metrics:
         up = links_up(metrics)
         fewer = up < given.most_links
         said.append(("warn" if fewer else "ok", f"NVLink {up} of {given.most_links} up" if fewer else f"NVLink {up} up", ""))

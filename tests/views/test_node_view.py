@@ -151,6 +151,36 @@ def test_errors_and_links_are_told() -> None:
     assert second.links == ("PCIe 5.0 x4 of x16", "NVLink 17 of 18 up")
 
 
+def test_what_a_finding_says_is_not_said_twice() -> None:
+    node = Node(1)
+    node.set("gpu.0", {"uncorrectedMemoryErrors": 2})
+    node.find("ecc_uncorrected", "critical", "gpu.0", "memory errors that could not be corrected: 2")
+    device = view_of(node)
+    assert device.notes == ("memory errors that could not be corrected: 2",)
+    assert device.state == "bad"
+
+
+def test_of_what_a_driver_says_the_note_has_the_words() -> None:
+    node = Node(2)
+    links = {f"nvlink.{number}.state": 1 for number in range(18)}
+    node.set("gpu.0", links)
+    node.set("gpu.1", links)
+    first = node_view(node.record())
+    node.silence("gpu.1", Reason.DEVICE_LOST, "nvmlDeviceGetName: the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)")
+    device = node_view(node.record(), before=first).devices[1]
+    assert device.notes == ("LOST for 0 s", "the GPU has fallen off the bus")
+    assert device.silent is not None
+    assert device.silent.detail == "nvmlDeviceGetName: the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)"
+    assert device.links == ()  # those of a lost device are not known
+
+
+@pytest.mark.parametrize("reason", [Reason.DEVICE_LOST, Reason.DRIVER_UNAVAILABLE, Reason.TIMED_OUT, Reason.RESET_REQUIRED], ids=str)
+def test_a_device_that_fell_silent_says_what_to_do(reason: Reason) -> None:
+    node = Node(1)
+    node.silence("gpu.0", reason, "no answer")
+    assert view_of(node).advice
+
+
 def test_the_gravest_comes_first() -> None:
     node = Node(1)
     node.set("gpu.0", {"temp": 86})

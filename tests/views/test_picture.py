@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +19,7 @@ from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, Dialog, InputLine
 from accelmetrics.views.terminal.device_rows import COLUMNS
 from accelmetrics.views.terminal.picture import Picture, picture
+from accelmetrics.views.terminal.process_rows import ProcessTable
 from accelmetrics.views.terminal.style import ScreenStyle, shortened
 from accelmetrics.views.trails import Trails
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
@@ -379,6 +380,29 @@ def test_processes_are_put_in_order_and_filtered() -> None:
     text = "\n".join(drawn.plain())
     assert "processes 1 of 4" in text
     assert "filter device=gpu.2" in text
+
+
+def test_a_process_on_many_devices_tells_how_many() -> None:
+    assert device_column(range(8)) == "0-7"
+    assert device_column((0, 2, 4, 6)) == "0,2,4,6"
+    assert device_column(range(0, 64, 2)) == "32 devices"
+
+
+def device_column(numbers: Iterable[int]) -> str:
+    """Draw a process on these GPUs, and give what stands below DEV."""
+    watched = Watched(Node(1))
+    process = watched.view.processes[0]._replace(devices=tuple(f"gpu.{number}" for number in numbers))
+    table = ProcessTable([process], 80, ScreenStyle())
+    heading, row = ("".join(text for text, _ in line) for line in (table.heading("pid"), table.row(process, chosen=False, active=False)))
+    at = heading.index("DEV")
+    return row[at : heading.index("GPU%")].strip()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+def test_each_graph_tells_its_unit(size: tuple[int, int]) -> None:
+    text = NODES["one"]().text(size=size)
+    assert re.search(r"power gpu.0, 1 min .* now \d+ W", text)
+    assert re.search(r"temp gpu.0, 1 min .* now \d+ °C", text)
 
 
 def test_what_has_gone_is_not_chosen() -> None:

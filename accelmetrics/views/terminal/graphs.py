@@ -20,6 +20,8 @@ LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 """Dots of a Braille letter, from the lowest."""
 AXIS = 6
 """Columns for the numbers at the left of a graph."""
+AROUND = 8
+"""Columns that a title has at least besides the texts at its ends."""
 LEAST_HEIGHT = 3
 """Rows that a graph with its title has at least."""
 
@@ -82,7 +84,10 @@ def graph(history: GraphData, top: float | None, size: tuple[int, int], style: S
     scale = top if top and top > 0 else nice(highest)
     told = [f"now {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
     told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
-    drawn = [rule(f"{row.label} {history.about}", "  ".join(told), columns, style)]
+    title = f"{row.label} {history.about}"
+    if cells(title) + cells("  ".join(told)) + AROUND > columns:
+        told = told[:1]
+    drawn = [rule(title, "  ".join(told), columns, style)]
     height = rows - 1
     lines = _braille(history, scale, height) if style.braille and not style.ascii else _blocks(history, scale, height, style)
     labels = {0: axis_label(scale, row.unit), height - 1: "0"} if height > 1 else {0: axis_label(scale, row.unit)}
@@ -98,7 +103,7 @@ def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
     dash = "-" if style.ascii else "─"
     line = Line(style, columns).add(f"{dash}{dash} ", "dim").add(left, "title")
     right = style.text(right)
-    room = line.left - cells(right) - 4
+    room = columns - cells(style.text(left)) - cells(right) - AROUND + 1
     if right and room >= 1:
         return line.add(" " + dash * room, "dim").add(f" {right}", "title").add(f" {dash}", "dim").parts()
     return line.add(" ").fill(dash, "dim").parts()

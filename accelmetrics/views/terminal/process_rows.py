@@ -124,7 +124,7 @@ def _cells(process: ProcessRow) -> dict[str, str]:
     return {
         "PID": str(process.pid),
         "USER": process.user or UNKNOWN,
-        "DEV": device_words(process.devices),
+        "DEV": words if cells(words := device_words(process.devices)) <= MOST else f"{len(process.devices)} devices",
         "GPU%": "-" if process.utilization is None else f"{process.utilization:.0f}{old}",
         "MEM/GIB": "-" if memory is None else f"{memory / GIB:.1f}{old}",
         "CPU%": "-" if process.cpu_percent is None else f"{process.cpu_percent:.0f}",
