@@ -369,6 +369,23 @@ def test_any_metric_can_be_drawn(page: Browser) -> None:
     page.until(lambda: page.texts("#graphs h3") == after)
 
 
+def test_a_metric_that_is_chosen_while_the_line_is_down_has_its_history(page: Browser, node: Node) -> None:
+    """The answer that did not come is asked for again, from the beginning."""
+    node.read_on(4)
+    before = page.texts("#graphs h3")
+    page.command("Network.enable")
+    page.command("Network.setBlockedURLs", urls=["*/api/history*"])
+    page.one("#choice summary").click()
+    page.one("#metrics input:not(:checked)").click()
+    page.until_text("#banner", "no answer for ")
+    page.command("Network.setBlockedURLs", urls=[])
+    page.until_text("#connection", "live")
+    page.until(lambda: len(page.texts("#graphs h3")) == len(before) + 1)
+    labels = page.run("return [...document.querySelectorAll('#graphs canvas')].map((one) => one.getAttribute('aria-label'))")
+    assert len(labels) == len(before) + 1
+    assert [label for label in labels if "missing" in label] == []
+
+
 def test_light_and_dark(page: Browser) -> None:
     """As the system is, or as was chosen, which is kept."""
 

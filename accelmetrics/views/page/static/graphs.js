@@ -21,14 +21,14 @@ export class History {
   times = [];
   #series = new Map();
   #metrics = "";
+  #asked = "";
   #sequence = 0;
 
   /** What to ask for: all of it the first time, for other metrics, and when so much was added that it is time to thin it out. */
   query(metrics) {
-    const wanted = metrics.join(",");
-    const since = wanted === this.#metrics && this.times.length < 2 * POINTS ? this.#sequence : 0;
-    this.#metrics = wanted;
-    return `since=${since}&metrics=${encodeURIComponent(wanted)}`;
+    this.#asked = metrics.join(",");
+    const since = this.#asked === this.#metrics && this.times.length < 2 * POINTS ? this.#sequence : 0;
+    return `since=${since}&metrics=${encodeURIComponent(this.#asked)}`;
   }
 
   /** Take an answer: what is newer than the last one, or everything. */
@@ -38,6 +38,7 @@ export class History {
       this.#series = new Map();
     }
     const [known, more] = [this.times.length, times.length];
+    this.#metrics = this.#asked;
     this.#sequence = sequence;
     this.times = this.times.concat(times);
     for (const [key, columns] of Object.entries(series)) {
