@@ -239,6 +239,20 @@ CASES = (
     ),
     Case("AccelmetricsDown", 105, {of_node("accelmetrics_fleet_up"): turned(100, 1, 0)}, {}, NO_DEVICE),
     Case(
+        "AccelmetricsDown",
+        105,
+        {'up{instance="node-9",job="monitoring/accelmetrics"}': begun(100, flat(0))},
+        {'up{instance="db-1",job="databases"}': flat(0)},
+        NO_DEVICE,
+    ),
+    Case(
+        "AccelmetricsDown",
+        105,
+        {'up{instance="node-9",job="gpus"}': turned(100, 1, 0), 'accelmetrics_up{instance="node-9",job="gpus"}': ended(flat(1))},
+        {'up{instance="node-9",job="gpus"}': turned(100, 1, 0)},
+        NO_DEVICE,
+    ),
+    Case(
         "AccelmetricsAbsent",
         15,
         {**dict.fromkeys(healthy()), 'up{instance="db-1",job="databases"}': flat(1)},
