@@ -76,8 +76,13 @@ class MonitorCallback(TrainerCallback):
 
         Args:
             trainer: A ``transformers.Trainer``, or one that is built on it.
+
+        Raises:
+            TypeError: It is none.
         """
-        callbacks = trainer.callback_handler.callbacks
+        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
+        if callbacks is None:
+            raise TypeError(f"attach takes a transformers.Trainer, and {type(trainer).__name__!r} is none: it has no list of callbacks")
         callbacks[:] = [self, *(one for one in callbacks if one is not self)]
         self._first = True
         return self

@@ -172,3 +172,10 @@ def test_wrong_options_are_told_where_it_is_made(integration: Any) -> None:
     """And not in the middle of the training."""
     with pytest.raises(accelmetrics.InvalidOptionError):
         integration.MonitorCallback(interval=-1)
+
+
+@pytest.mark.parametrize("given", [object(), None, SimpleNamespace(callback_handler=None)])
+def test_attaching_to_what_is_no_trainer_says_what_it_takes(integration: Any, given: Any) -> None:
+    """And not which attribute is missing."""
+    with pytest.raises(TypeError, match=r"attach takes a transformers\.Trainer, and '\w+' is none"):
+        integration.MonitorCallback().attach(given)
