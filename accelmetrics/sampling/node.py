@@ -447,10 +447,14 @@ class NodeSampler:
         named = os.environ.get(SOCKET_VARIABLE, "")
         path = named or DAEMON
         try:
-            return (bool(named) or Path(path).exists()) and self._connect(lambda: connected(path), until, None)
+            found = (bool(named) or Path(path).exists()) and self._connect(lambda: connected(path), until, None)
         except NotSharedError as error:
-            self._tell(str(error), "it is shared without the daemon where that is possible")
-            return False
+            found, why = False, str(error)
+        else:
+            why = f"no daemon answers at {named!r}, which {SOCKET_VARIABLE} names" if named and not found else ""
+        if why:
+            self._tell(why, "it is shared without the daemon where that is possible")
+        return found
 
     def _serve(self, meeting: Meeting) -> None:
         """Read for the others.

@@ -404,3 +404,13 @@ def test_a_daemon_comes_first(tmp_path: Path) -> None:
         assert program.told() == ["client", ""]
     with rank(READY, job_environment(tmp_path, ACCELMETRICS_SOCKET=str(path))) as program:
         assert program.told() == ["holder", ""]
+
+
+def test_a_socket_that_is_named_and_answers_nobody_is_told_once(tmp_path: Path) -> None:
+    """By the process that reads for the others then: with a daemon none would be needed."""
+    path = str(tmp_path / "daemon.sock")
+    with rank(READY, job_environment(tmp_path, ACCELMETRICS_SOCKET=path)) as program:
+        assert program.told() == ["holder", ""]
+        assert program.end() == 0
+        assert program.errors.count("readings are not shared") == 1, program.errors
+        assert f"no daemon answers at '{path}', which ACCELMETRICS_SOCKET names" in program.errors
