@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
 import os
 import signal
+import threading
 import time
 from argparse import Namespace
 from collections import deque
@@ -16,21 +16,21 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.cli.options import PROGRAM, absent_process, reading
-from accelmetrics.cli.output import Stdout, WriteError, duplicate_stream, say, special, stream_number
+from accelmetrics.cli.options import PROGRAM, UsageError, absent_process, reading
+from accelmetrics.cli.output import NO_SPACE, Stdout, WriteError, duplicate_stream, say, special, stream_number
+from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
     from accelmetrics.exporters.files import FileExporter
     from accelmetrics.monitor.monitor import Monitor
+    from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter, Record
     from accelmetrics.visibility.attribution import ClaimSource
     from accelmetrics.visibility.slurm_jobs import Job
 
 DEVICE_CHECK_SECONDS = 2.0
 """For a driver to open when the names of devices are checked: one that takes longer is believed to have them."""
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Why a file cannot be made now, and may be later."""
 DATA = "accelmetrics_data"
 """The attribute of a log record that holds what programs find beside a message."""
 
@@ -44,10 +44,16 @@ log = logging.getLogger("accelmetrics")
 
 
 @contextmanager
-def checked(options: Namespace) -> Iterator[None]:
+def checked(options: Namespace, stopped: Stop | None = None, patience: float = math.inf) -> Iterator[None]:
     """Refuse what cannot be read, and warn where the process to watch is not there.
 
     Drivers that were opened to look for the devices stay open during the block.
+
+    Args:
+        options: Of the command.
+        stopped: Ends the look at the devices before a driver answers.
+        patience: Seconds after which the block begins although no driver has answered yet; one that then says that a device is not
+            there asks ``stopped`` to end the block, and the error is raised behind it.
 
     Raises:
         InvalidOptionError: An option has a value that cannot be used.
@@ -59,12 +65,22 @@ def checked(options: Namespace) -> Iterator[None]:
         log.warning(absent)
     chosen = reading(options)
     chosen["open_timeout"] = min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))
-    with Sampler(**chosen) as sampler:
-        if options.gpus is not None:  # a monitor could only say in the background, for as long as it runs, that one is not there
-            sampler.sample()
-            if options.isolation == "process":
-                sampler.close()  # a process that would not be asked again
-        yield
+    if options.gpus is None:
+        with Sampler(**chosen):
+            yield
+        return
+    look = _DeviceLook(Sampler(**chosen), again=options.isolation != "process", stopped=stopped or Stop())
+    look.start()
+    end = time.monotonic() + patience
+    while look.is_alive() and not look.stopped.signal and time.monotonic() < end:
+        look.join(Stop.STEP)
+    try:
+        if look.error is None:
+            yield
+    finally:
+        look.end()
+    if look.error is not None:
+        raise look.error
 
 
 def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: Any) -> Monitor:
@@ -83,22 +99,31 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: 
     return Monitor(options.interval, exporters, labels=options.labels, rules=options.rules, **{**reading(options), **watched})
 
 
-def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] | None = None) -> Iterator[ClaimSource]:
-    """Yield where it is looked up who holds the devices.
+def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] | None = None) -> list[ClaimSource]:
+    """Return where it is looked up who holds the devices.
 
     Args:
         options: Of the command.
         follow: Called with the jobs at each look.
+
+    Raises:
+        UsageError: A place is named, and nothing is to be looked up.
     """
     from accelmetrics.visibility.pod_resources import pod_source
     from accelmetrics.visibility.slurm_jobs import dcgm_source, job_source
 
+    if options.attribution == "none":
+        if options.dcgm_jobs:
+            raise UsageError("--dcgm-jobs says who holds the devices, which --attribution none does not look up: leave one of them out")
+        return []
+    sources: list[ClaimSource] = []
     if options.attribution in {"auto", "slurm"}:
-        yield job_source(options.jobs, follow)
-    if options.attribution != "none" and options.dcgm_jobs:
-        yield dcgm_source(options.dcgm_jobs)
+        sources.append(job_source(options.jobs, follow))
+    if options.dcgm_jobs:
+        sources.append(dcgm_source(options.dcgm_jobs))
     if options.attribution in {"auto", "kubernetes"}:
-        yield pod_source(options.kubelet, needed=options.attribution == "kubernetes")
+        sources.append(pod_source(options.kubelet, needed=options.attribution == "kubernetes"))
+    return sources
 
 
 class Stop:
@@ -164,6 +189,45 @@ def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Itera
         os.kill(os.getpid(), stopped.signal)
     if stopped.signal == signal.SIGPIPE:
         raise BrokenPipeError
+
+
+class _DeviceLook(threading.Thread):
+    """A reading that finds out whether the chosen devices are there, which a driver may hold up for as long as it likes.
+
+    A monitor could only say in the background, for as long as it runs, that one is not.
+
+    Args:
+        sampler: What reads.
+        again: Whether its sources are of use to others afterwards; a process of its own is not.
+        stopped: Is asked for the end when one is not there.
+
+    Attributes:
+        error: Says which one is not there; None while nothing is known.
+        stopped: As given.
+    """
+
+    def __init__(self, sampler: Sampler, again: bool, stopped: Stop) -> None:
+        super().__init__(name="accelmetrics-device-look", daemon=True)
+        self.error: AccelMetricsError | None = None
+        self.stopped = stopped
+        self._sampler = sampler
+        self._close = not again
+
+    def run(self) -> None:
+        """Read once."""
+        try:
+            self._sampler.sample()
+        except AccelMetricsError as error:
+            self.error = error
+            self.stopped.ask(signal.SIGINT)
+        if self._close:
+            self._sampler.close()
+
+    def end(self) -> None:
+        """Give the sources back, or have that done when the driver has answered: until then it would have to be waited for."""
+        self._close = True
+        if not self.is_alive():
+            self._sampler.close()
 
 
 # Exporters

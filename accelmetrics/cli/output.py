@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TextIO
 
@@ -23,6 +24,8 @@ PLAIN_WIDTH = 100
 """Columns where there is no terminal to say how many."""
 LINKS = 40
 """Links that the system follows."""
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Why a file cannot be made now, and may be later."""
 
 
 class WriteError(AccelMetricsError):
@@ -31,6 +34,20 @@ class WriteError(AccelMetricsError):
     def __init__(self, what: str, error: OSError | str) -> None:
         super().__init__(f"cannot write {what}: {error if isinstance(error, str) else error.strerror or error}")
         self.errno = None if isinstance(error, str) else error.errno
+
+
+def folder_for(path: str) -> None:
+    """Make a folder where there is none, for files that come later.
+
+    Raises:
+        WriteError: It cannot be made, or no file in it.
+    """
+    try:
+        Path(path).mkdir(mode=0o755, parents=True, exist_ok=True)
+        TemporaryFile(dir=path).close()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise WriteError(path, error) from error
 
 
 @contextmanager

@@ -39,7 +39,7 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
-    with until_stopped() as stopped, checked(options):
+    with until_stopped() as stopped, checked(options, stopped):
         lines = [console(out, stopped)] if options.console else []
         watching = monitor(options, [*lines, *exporters(options, out, stopped)])
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, checked, claim_sources, exporters, monitor, tell, tell_losses, until_stopped
-from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.output import Stdout, folder_for
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.visibility.attribution import Attribution
@@ -97,7 +97,9 @@ def run(options: Namespace, out: Stdout) -> int:
         documents.take(shown)
         endpoint.export(shown)
 
-    with until_stopped() as stopped, closing(endpoint), checked(options), _sharing(options) as shared:
+    if options.attribution in {"auto", "slurm"} and options.summaries != settings.SUMMARIES:  # the usual folder need not be there
+        folder_for(options.summaries)
+    with until_stopped() as stopped, closing(endpoint), checked(options, stopped), _sharing(options) as shared:
         attribution = Attribution()
         feed = FunctionExporter("prometheus", serve)
         feed.processes = options.processes or int(options.ui)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
+CHECK_PATIENCE = 0.3
+"""Seconds for which the look at the chosen devices may hold the screen up, and with it the keys."""
 SAID_SECONDS = 10.0
 """For how long a message stays."""
 NO_KEYS = "Ctrl-C ends it"
@@ -81,7 +84,7 @@ def run(options: Namespace, out: Stdout) -> int:
     seen = options.plain or descriptor is not None
     with ExitStack() as stack:
         stopped = stack.enter_context(until_stopped() if descriptor is None else until_stopped(*FATAL, then=partial(let_go, descriptor)))
-        stack.enter_context(checked(options))
+        stack.enter_context(checked(options, stopped, CHECK_PATIENCE if seen else math.inf))
         watching = monitor(options, [] if seen else [console(out, stopped)])
         if not seen:
             with watching:

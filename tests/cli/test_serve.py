@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.cli.shell import COMMAND, call, environment, start
+from tests.cli.shell import COMMAND, call, environment, one_line, start
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import HANG, wait_for
@@ -232,6 +232,7 @@ def test_it_does_not_say_that_it_serves_when_it_does_not(option: str, value: str
         (["--listen", "nowhere:at:all"], "is not HOST:PORT"),
         (["--make-password", "a:b"], "cannot be a user's name"),
         (["--exporter", "jsonll:x"], "Did you mean 'jsonl'"),
+        (["--attribution", "none", "--dcgm-jobs", "/tmp", "--backends", "host"], "--dcgm-jobs says who holds the devices"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> None:
@@ -239,3 +240,17 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> No
     done = call("serve", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
+
+
+def test_a_folder_that_summaries_cannot_be_written_to_is_told_before_anything_listens(tmp_path: Path) -> None:
+    """A file stands in its place."""
+    (tmp_path / "file").write_text("")
+    done = call("serve", "--listen", "127.0.0.1:0", "--summaries", str(tmp_path / "file"), "--backends", "host")
+    assert (done.returncode, one_line(done.stderr)) == (1, f"accelmetrics serve: cannot write {tmp_path / 'file'}: File exists")
+
+
+def test_a_folder_for_summaries_is_made(tmp_path: Path) -> None:
+    """Before the first job."""
+    with serving("--summaries", str(tmp_path / "a" / "b"), "--backends", "host") as (_, base):
+        ready(base)
+        assert list((tmp_path / "a" / "b").iterdir()) == []

@@ -365,6 +365,42 @@ def test_a_driver_that_does_not_open_holds_neither_the_keys_nor_the_end(simulato
         assert left(terminal)
 
 
+@pytest.mark.parametrize("how", ["q", "\x03"])
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_looking_for_a_chosen_device_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulator, isolation: str, how: str) -> None:
+    """One reading of it would take an hour; the screen is there meanwhile."""
+    simulator.rule("nvmlDeviceGetPowerUsage", hang=True)
+    with on_terminal("watch", "--gpus", "0", "--timeout", "3600", "--isolation", isolation, env=simulator.environment()) as terminal:
+        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=1)
+        terminal.until(lambda: ENTER in terminal.raw)
+        terminal.type(how)
+        assert terminal.end() == 0
+        assert left(terminal)
+
+
+def test_ctrl_c_ends_the_look_for_a_chosen_device(simulator: NvmlSimulator) -> None:
+    """Before there is a line."""
+    simulator.rule("nvmlDeviceGetPowerUsage", hang=True)
+    process = start("watch", "--gpus", "0", "--timeout", "3600", env=environment(**simulator.environment()))
+    simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=1)
+    process.send_signal(signal.SIGINT)
+    said = rest_of(process)
+    assert (process.returncode, said[1]) == (0, "")
+
+
+def test_a_device_that_is_found_missing_late_ends_the_screen(simulator: NvmlSimulator) -> None:
+    """The driver opens when the screen is there, and has no such device: the terminal is left, and the error told behind it."""
+    for name in ("nvmlInitWithFlags", "nvmlInit_v2"):
+        simulator.rule(name, hang=True)
+    with on_terminal("watch", "--gpus", "7", "--backends", "nvidia", env=simulator.environment()) as terminal:
+        terminal.until(lambda: ENTER in terminal.raw)
+        for name in ("nvmlInitWithFlags", "nvmlInit_v2"):
+            simulator.rule(name)
+        assert terminal.end() == 2
+        assert left(terminal)
+        terminal.until("accelmetrics watch: .*7")
+
+
 def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulator) -> None:
     """With a patience of an hour, keys are heard and the end comes while the call hangs; the device's row says what is the matter."""
     with on_terminal(*FAST, "--timeout", "3600", env=simulator.environment()) as terminal:
