@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.views.terminal.choices import DEVICE_ORDERS, PROCESS_ORDERS, Choices, Form, InputLine, Overlay
+from accelmetrics.views.terminal.choices import DEVICE_ORDERS, PROCESS_ORDERS, Choices, InputLine, Overlay
 from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS, parse_filter
 from accelmetrics.views.terminal.picture import Picture
 from accelmetrics.views.trails import SCALES
 
 T = TypeVar("T")
-FORMS: tuple[Form, ...] = ("auto", "list", "map")
 OVERLAYS: dict[str, Overlay] = {"?": "help", "h": "help", "f1": "help", "enter": "details", "f": "findings"}
 MOVES = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1, "home": 0, "end": 0}
 """Keys that go through a list, and which way."""
@@ -43,10 +42,10 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         return scrolled(key, picture)
     if key in MOVES or key in ("left", "right"):
         return moved(key, picture)
-    return replace(choices, **_switched(choices, metrics).get(key, {}))
+    return replace(choices, **_switched(choices, metrics, picture.across > 1).get(key, {}))
 
 
-def _switched(choices: Choices, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _switched(choices: Choices, metrics: Sequence[str], mapped: bool) -> dict[str, dict[str, Any]]:
     """Return what changes, by the key that changes it."""
     devices = choices.pane == "devices"
     pane, orders = ("device", DEVICE_ORDERS) if devices else ("process", PROCESS_ORDERS)
@@ -60,7 +59,7 @@ def _switched(choices: Choices, metrics: Sequence[str]) -> dict[str, dict[str, A
         "t": {"scale": _next(tuple(SCALES), choices.scale)},
         "T": {"scale": _next(tuple(SCALES), choices.scale, -1)},
         "a": {"all_devices": not choices.all_devices},
-        "v": {"form": _next(FORMS, choices.form)},
+        "v": {"form": "list" if mapped or choices.form == "map" else "map"},
         " ": {"paused": not choices.paused},
         "/": {"input": InputLine(f"filter {choices.pane}", words, len(words))},
     }

@@ -387,7 +387,7 @@ def test_the_table_by_epoch_with_cost_and_carbon(tmp_path: Path) -> None:
     records = [record(second, {"gpu.0.powerWatts": 100.0}, gpus=1, steps=steps[second]) for second in range(20)]
     path = write(tmp_path / "run.jsonl", records)
     lines = report(path, "--by", "epoch", "--price", "0.36 EUR", "--carbon", "360").splitlines()
-    assert "energy of 1 device: 1900 J, 0.00 EUR at 0.36 EUR per kWh" in lines
+    assert "energy of 1 device: 1900 J, 0.00019 EUR at 0.36 EUR per kWh" in lines
     assert "energy of 1 device: 1900 J, 0.19 g CO2e at 360 g per kWh" in lines
     assert [line.split() for line in lines[-3:]] == [
         ["seconds", "power", "mean", "energy", "steps", "tokens/s", "tokens/J", "EUR", "g", "CO2e"],

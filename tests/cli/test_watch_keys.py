@@ -201,7 +201,7 @@ def test_r_resets_the_history(watched: Terminal) -> None:
 
 def test_a_list_or_a_map(watched: Terminal) -> None:
     """As there is room, or as asked for."""
-    watched.type("vv")
+    watched.type("v")
     watched.until(lambda: not devices(watched))
     watched.type("v")
     watched.until(lambda: len(devices(watched)) == 4)

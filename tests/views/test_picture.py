@@ -368,7 +368,9 @@ def test_devices_are_put_in_order_and_filtered() -> None:
     busy = [device.values["utilization"] for device in by_power if device is not None and "utilization" in device.values]
     assert busy == sorted(busy)
     assert [device for device in by_power if device is not None and "utilization" not in device.values] == by_power[-2:]
-    assert watched.draw(Choices(device_filter="state=bad")).devices == ("gpu.3", "gpu.5")
+    filtered = watched.draw(Choices(device_filter="state=bad"))
+    assert filtered.devices == ("gpu.3", "gpu.5")
+    assert filtered.plain()[-1].startswith("2 of 8 devices: state=bad  q quit")
 
 
 def test_processes_are_put_in_order_and_filtered() -> None:

@@ -183,13 +183,19 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Seq
                 ),
             ),
         )
-    add(head, element("tr", *(element("th", name, scope="col") for name in heads)))
+    right = [bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(heads))]
+    titles = (element("th", name, scope="col", class_="number" if number else None) for name, number in zip(heads, right, strict=True))
+    add(head, element("tr", *titles))
     body = element("tbody")
     for row in rows:
         cells = (one if isinstance(one, Element) else element("td", one) for one in row[1:])
         add(body, element("tr", element("th", row[0], scope="row"), *cells))
     found = element("table", element("caption", caption), head, body)
     return element("div", found, class_="wide", tabindex="0", role="group", aria_label=caption)
+
+
+def _is_number(cell: Element | str) -> bool:
+    return isinstance(cell, Element) and cell.get("class") == "number"
 
 
 def _value(shown: str, exact: float | None) -> Element:
@@ -277,15 +283,15 @@ def _summary(report: RunReport, letter: str = "") -> Element:
     devices = report.document["devices"]
     lines = {(series.device, series.measure): series for stream in report.streams for series in stream.series if series.measure}
     heads = ["device", *(word for _ in COLUMNS for word in ("over time", *PARTS)), "energy", "throttled", "samples"]
-    groups = [("", 1), *((title, len(PARTS) + 1) for title, *_ in COLUMNS), ("", 3)]
+    groups = [("", 1), *((f"{title}, {unit.strip()}", len(PARTS) + 1) for title, _, unit, _ in COLUMNS), ("", 3)]
     rows: list[list[Element | str]] = []
     for label, device in devices.items():
         row: list[Element | str] = [label]
-        for title, name, unit, scale in COLUMNS:
+        for title, name, _, scale in COLUMNS:
             series, held = lines.get((label, name)), device[name]
             spark = None if series is None else svg.sparkline_svg(series.mean, series.low, series.high, f"{title} of {label} over time")
             row.append(element("td", spark))
-            row += [_value(cell_text(held, part, unit, scale), None if held is None else held[part]) for part in PARTS]
+            row += [_value(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
         joules = device["energy"] and device["energy"]["joules"]
         throttled = ", ".join(f"{reason} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items()) or NONE
         row += [_value(energy_text(joules), joules), throttled, element("td", str(device["samples"]), class_="number")]
@@ -355,7 +361,9 @@ def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[
         add(
             grid,
             element(
-                "figure", element("figcaption", element("h3", histogram.title)), element("div", svg.histogram_svg(histogram), class_="kept")
+                "figure",
+                element("figcaption", element("h3", f"{histogram.title}, s")),
+                element("div", svg.histogram_svg(histogram), class_="kept"),
             ),
         )
     parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
@@ -372,12 +380,13 @@ def _periods(report: RunReport) -> Element | None:
     if not report.periods:
         return None
     kinds = list(dict.fromkeys(kind for period in report.periods for kind in period.work))
-    heads = ["period", "times", "lasted", "util mean", "power mean", "power max", "energy", "steps"]
+    heads = ["period", "times", "lasted", "util mean", "power mean of all", "power max of one", "energy", "steps"]
     for kind in kinds:
         heads += [f"{kind}/s", f"{kind}/J"]
     priced = any(one.cost is not None for one in report.periods)
     weighed = any(one.carbon_grams is not None for one in report.periods)
-    heads += ["cost"] * priced + ["g CO2e"] * weighed
+    currency = "" if report.energy.price is None else report.energy.price.currency
+    heads += [f"cost, {currency}".removesuffix(", ")] * priced + ["g CO2e"] * weighed
     rows: list[Cells] = []
     for one in report.periods:
         cells: list[Element | str] = [one.name, _value(str(one.times), one.times), _value(lasting(one.seconds), one.seconds)]
@@ -402,10 +411,18 @@ def _energy(report: RunReport, letter: str = "") -> Element:
         rows.append(["devices that tell nothing of theirs", _value(str(used.silent), used.silent)])
     if used.price is not None and used.cost is not None:
         rows.append(
-            [f"cost, at {used.price.amount:g} {used.price.currency} per kWh", _value(f"{used.cost:.2f} {used.price.currency}", used.cost)]
+            [
+                f"cost, at {used.price.amount:g} {used.price.currency} per kWh",
+                _value(texts.cost_text(used.cost, used.price.currency), used.cost),
+            ]
         )
     if used.carbon_grams is not None:
-        rows.append([f"carbon, at {used.carbon_intensity:g} g CO2e per kWh", _value(f"{used.carbon_grams:.0f} g CO2e", used.carbon_grams)])
+        rows.append(
+            [
+                f"carbon, at {used.carbon_intensity:g} g CO2e per kWh",
+                _value(f"{texts.grams_text(used.carbon_grams)} CO2e", used.carbon_grams),
+            ]
+        )
     if used.per_step is not None:
         rows.append(["energy of a step", _value(f"{plain(used.per_step)} J", used.per_step)])
     work: Mapping[str, Mapping[str, float | None]] = report.document["work"]
@@ -418,7 +435,8 @@ def _energy(report: RunReport, letter: str = "") -> Element:
 def _distributions(found: Pictures) -> Element | None:
     if not found.distributions:
         return None
-    section = _section("distribution", "Distribution")
+    legend = element("p", "Line: least to largest. Bar: median to p99. Dark mark: p95. Dot: mean over time.", class_="note")
+    section = _section("distribution", "Distribution", legend)
     parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
     for one in found.distributions:
         factor = one.unit.factor

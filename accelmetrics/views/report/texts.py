@@ -145,17 +145,24 @@ def energy_lines(energy: Plain) -> list[str]:
     silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
     if energy["price"] is not None:
         currency = energy["price"]["currency"]
-        said = NONE if energy["cost"] is None else f"{energy['cost']:.2f} {currency}".rstrip()
+        said = NONE if energy["cost"] is None else cost_text(energy["cost"], currency)
         found.append(
             f"{of}: {energy_text(energy['joules'])}, {said} at {energy['price']['amount']:g} {currency} per kWh{silent}".replace("  ", " ")
         )
     if energy["carbon_intensity"] is not None:
-        said = NONE if energy["carbon_grams"] is None else _grams(energy["carbon_grams"])
+        said = NONE if energy["carbon_grams"] is None else grams_text(energy["carbon_grams"])
         found.append(f"{of}: {energy_text(energy['joules'])}, {said} CO2e at {energy['carbon_intensity']:g} g per kWh{silent}")
     return found
 
 
-def _grams(grams: float) -> str:
+def cost_text(cost: float, currency: str) -> str:
+    """Return an amount of money: to the cent, what is less than one to two digits."""
+    shown = f"{cost:.2f}" if cost >= 0.01 or not cost else f"{cost:.2g}"
+    return f"{shown} {currency}".rstrip()
+
+
+def grams_text(grams: float) -> str:
+    """Return a mass in grams or kilograms."""
     return f"{grams:.3g} g" if grams < 1000 else f"{grams / 1000:.3g} kg"
 
 

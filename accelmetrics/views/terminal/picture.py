@@ -200,6 +200,8 @@ class _Body:
     def _draw(self) -> None:
         view, width, style = self._view, self._width, self._style
         devices = [row for row in self._rows if isinstance(row, DeviceView)]
+        if self.choices.device_filter:
+            self.note = f"{len(devices)} of {len(view.devices)} devices: {self.choices.device_filter}"
         form = self._form(len(devices))
         if form != "map" and not self.choices.device and self.names:
             self.choices = replace(self.choices, device=self.names[0])

@@ -88,6 +88,18 @@ def test_numbers_are_those_of_the_document(tmp_path: Path) -> None:
         assert [float(value) for value in found[key]] == [*expected, device["energy"]["joules"]]
 
 
+def test_headings_stand_over_their_numbers() -> None:
+    """At the right, as these do; with the unit where it is not in the cell, and what is of all devices told from what is of one."""
+    text = page(list(run(120, 3)))
+    for words in ("mean", "p95", "energy", "count", "samples"):
+        assert f'<th scope="col" class="number">{words}</th>' in text
+    for words in ("device", "over time", "throttled", "process"):
+        assert f'<th scope="col">{words}</th>' in text
+    for words in ("memory, GiB", "power, W", "temp, °C"):
+        assert f">{words}</th>" in text
+    assert "<h3>Step time, s</h3>" in text
+
+
 def test_only_its_own_scripts_and_styles_are_allowed() -> None:
     """By their digests; nothing may be asked for."""
     reading = Reading(page(list(run(30, 1))))
