@@ -316,6 +316,7 @@ CASES = (
     Case("AccelPcieNarrow", 115, {own("accel_pcie_link_width"): turned(100, 16, 8)}, {own("accel_pcie_link_width"): brief(15, 16, 8)}),
     Case("AccelMemoryFull", 110, {USED: turned(100, 60e9, 73e9)}, {USED: turned(100, 60e9, 72e9)}),
     Case("AccelMemoryLeak", 169, {USED: f"60e9+0x99 60e9+0.1e9x{MINUTES}"}, {USED: f"60e9+0x99 60e9+0.02e9x{MINUTES}"}),
+    Case("AccelMemoryLeak", 169, {USED: f"60e9+0x99 60e9+0.1e9x{MINUTES}"}, {USED: f"79.2e9+0.004e9x{MINUTES}"}),
     Case("AccelIdleButHeld", 130, {BUSY: turned(60, 0.95, 0.01)}, {BUSY: turned(60, 0.95, 0.02)}),
     Case("AccelIdleButHeld", 130, {BUSY: turned(60, 0.95, 0), JOB: None}, {BUSY: turned(60, 0.95, 0), JOB: None, USED: flat(0.9e9)}),
     Case("AccelIdleButHeld", 130, {BUSY: turned(60, 0.95, 0), USED: None}, {BUSY: flat(0), USED: None, JOB: ended(flat(1))}),
