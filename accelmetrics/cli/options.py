@@ -129,7 +129,9 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
     names = [details["dest"] for group in groups.values() for details in group.values() if details.get("default") is argparse.SUPPRESS]
     wanted = [settings.OPTIONS[name] for name in names]
     file = settings.read_file(options.config) if command in settings.COMMANDS else settings.ConfigFile("", {})
-    found = settings.resolve(wanted, given(options, wanted), command, file)
+    told = given(options, wanted)
+    options.flags_given = [settings.OPTIONS[name].long_flag for name in told]
+    found = settings.resolve(wanted, told, command, file)
     for name, setting in found.items():
         left = setting.source == settings.DEFAULT and settings.OPTIONS[name] in settings.READING
         setattr(options, name, None if left else setting.value)

@@ -160,7 +160,8 @@ def _allow_files(number: int) -> None:
 
 def _fleet(options: Namespace) -> FleetScraper:
     """Make the pages about other nodes, from a file that is read again when it has changed."""
-    from accelmetrics.exporters.http.fleet import FleetNode, FleetScraper
+    from accelmetrics.exporters.http.fleet import FleetScraper
+    from accelmetrics.exporters.http.node_poller import FleetNode
 
     hosts = HostsFile(options.fleet)
 

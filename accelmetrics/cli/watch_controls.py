@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.views.terminal.choices import DEVICE_ORDERS, PROCESS_ORDERS, Choices, InputLine, Overlay
-from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS, parse_filter
+from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, InputLine, Overlay, Pane
+from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS, parse_filter
 from accelmetrics.views.terminal.picture import Picture
 from accelmetrics.views.trails import SCALES
 
@@ -17,6 +17,29 @@ T = TypeVar("T")
 OVERLAYS: dict[str, Overlay] = {"?": "help", "h": "help", "f1": "help", "enter": "details", "f": "findings"}
 MOVES = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1, "home": 0, "end": 0}
 """Keys that go through a list, and which way."""
+
+
+class PaneRows(NamedTuple):
+    """What the rows of a list are.
+
+    Attributes:
+        name: One of them, as fields of ``Choices`` begin.
+        orders: What they can be put in order by.
+        fields: What they can be filtered by.
+    """
+
+    name: str
+    orders: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
+ROWS: Mapping[Pane, PaneRows] = {
+    "devices": PaneRows("device", DEVICE_ORDERS, DEVICE_FIELDS),
+    "processes": PaneRows("process", PROCESS_ORDERS, PROCESS_FIELDS),
+    "nodes": PaneRows("node", NODE_ORDERS, NODE_FIELDS),
+}
+FLEET_KEYS = frozenset({"o", "O", " ", "/"})
+"""Keys that switch something in a fleet too."""
 SAME = {"j": "down", "k": "up", "backtab": "tab"}
 """Keys that do what another one does."""
 LONGEST_INPUT = 500
@@ -47,11 +70,10 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
 
 def _switched(choices: Choices, metrics: Sequence[str], mapped: bool) -> dict[str, dict[str, Any]]:
     """Return what changes, by the key that changes it."""
-    devices = choices.pane == "devices"
-    pane, orders = ("device", DEVICE_ORDERS) if devices else ("process", PROCESS_ORDERS)
+    pane, orders, _ = ROWS[choices.pane]
     order, reverse, words = (getattr(choices, f"{pane}_{what}") for what in ("order", "reverse", "filter"))
-    return {
-        "tab": {"pane": "processes" if devices else "devices"},
+    switched: dict[str, dict[str, Any]] = {
+        "tab": {"pane": "processes" if pane == "device" else "devices"},
         "o": {f"{pane}_order": _next(orders, order), f"{pane}_reverse": False},
         "O": {f"{pane}_reverse": not reverse},
         "m": {"metric": _next(metrics or [choices.metric], choices.metric)},
@@ -63,6 +85,7 @@ def _switched(choices: Choices, metrics: Sequence[str], mapped: bool) -> dict[st
         " ": {"paused": not choices.paused},
         "/": {"input": InputLine(f"filter {choices.pane}", words, len(words))},
     }
+    return {key: changes for key, changes in switched.items() if key in FLEET_KEYS} if pane == "node" else switched
 
 
 def _next(items: Sequence[T], now: T, step: int = 1) -> T:
@@ -82,24 +105,24 @@ def left(choices: Choices) -> Choices:
     """Return the choices without what was opened last: an overlay, else what is said, else the filter."""
     if choices.overlay:
         return replace(choices, overlay="", overlay_top=0)
-    if choices.pane == "devices":
-        return replace(choices, device_filter="")
-    return replace(choices, process_filter="")
+    given: dict[str, Any] = {f"{ROWS[choices.pane].name}_filter": ""}
+    return replace(choices, **given)
 
 
 def moved(key: str, picture: Picture) -> Choices:
     """Return the choices with another row chosen."""
     choices = picture.choices
-    rows: Sequence[object] = picture.devices if choices.pane == "devices" else picture.processes
-    now: object = choices.device if choices.pane == "devices" else choices.process
+    rows: Sequence[object] = {"devices": picture.devices, "processes": picture.processes, "nodes": picture.nodes}[choices.pane]
+    name = ROWS[choices.pane].name
+    now = getattr(choices, name)
     across = picture.across if choices.pane == "devices" else 1
     if not rows or (key in ("left", "right") and across == 1):
         return choices
     place = rows.index(now) if now in rows else 0
     steps = {"left": -1, "right": 1, "up": -across, "down": across, "pageup": -across * picture.page, "pagedown": across * picture.page}
     place = {"home": 0, "end": len(rows) - 1}.get(key, place + steps.get(key, 0))
-    row: Any = rows[min(max(place, 0), len(rows) - 1)]
-    return replace(choices, device=row) if choices.pane == "devices" else replace(choices, process=row)
+    given: dict[str, Any] = {name: rows[min(max(place, 0), len(rows) - 1)]}
+    return replace(choices, **given)
 
 
 def typed(key: str, choices: Choices, line: InputLine) -> Choices:
@@ -108,12 +131,12 @@ def typed(key: str, choices: Choices, line: InputLine) -> Choices:
         return replace(choices, input=None)
     if key != "enter":
         return replace(choices, input=edited(key, line))
-    fields = DEVICE_FIELDS if choices.pane == "devices" else PROCESS_FIELDS
+    name, _, fields = ROWS[choices.pane]
     try:
         parse_filter(line.text, fields)
     except (UnknownNameError, InvalidOptionError) as error:
         return replace(choices, input=line._replace(problem=str(error)))
-    given: dict[str, Any] = {"device_filter" if choices.pane == "devices" else "process_filter": line.text.strip()}
+    given: dict[str, Any] = {f"{name}_filter": line.text.strip()}
     return replace(choices, input=None, **given)
 
 

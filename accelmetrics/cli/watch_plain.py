@@ -13,7 +13,7 @@ from datetime import datetime
 from accelmetrics.cli.monitoring import Stop
 from accelmetrics.cli.output import Stdout, descriptor_of
 from accelmetrics.cli.terminal import in_foreground
-from accelmetrics.cli.watch_source import LiveSource
+from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import printable
 from accelmetrics.views.device_view import DeviceView, duration
@@ -25,15 +25,19 @@ GIB = 2.0**30
 CHUNK = 256
 
 
-def show(source: LiveSource, out: Stdout, stopped: Stop) -> None:
+def show(source: WatchSource, out: Stdout, stopped: Stop) -> None:
     """Print a line for each change until stopped, and a summary when Enter is pressed; ``q`` and Enter end it."""
     typed = LineInput()
     before: NodeView | None = None
+    notice = ""
     while not stopped.signal:
         if source.look() and source.view is not None:
             for line in changes(before, source.view):
                 out.show(f"{_clock(source.view)} {line}\n")
             before = source.view
+        if bool(source.notice) != bool(notice):
+            out.show(f"{now()} {source.notice or 'it answers again'}\n")
+        notice = source.notice
         for line in typed.lines(LOOK):
             if line.strip().lower() == "q":
                 stopped.ask(signal.SIGINT)
@@ -143,6 +147,11 @@ def _source(source: SourceRow) -> str:
 
 def _finding(one: Finding) -> str:
     return f"{one.severity} {one.rule} {one.key}".rstrip() + f": {printable(one.message)}"
+
+
+def now() -> str:
+    """Return the time of day."""
+    return f"{datetime.now().astimezone():%H:%M:%S}"
 
 
 def _clock(view: NodeView) -> str:

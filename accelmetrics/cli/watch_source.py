@@ -1,10 +1,10 @@
-"""Where ``watch`` takes its readings from: this machine's monitor."""
+"""Where ``watch`` takes its readings from: what every source has, and the monitor of this machine."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.monitor.monitor import Monitor
@@ -28,27 +28,87 @@ MOST_MEASURED = 64
 """Processes whose processor time is measured; more are not seen at once."""
 
 
-class LiveSource:
-    """The readings of a monitor as they come, put together for people.
+class WatchSource(Protocol):
+    """Where readings come from, put together for people: this machine, another one, a recording.
 
     What shows them asks :meth:`look` again and again, and finds here what is to be shown.
+
+    Attributes:
+        view: The node now; None before the first reading.
+        record: The reading that this is of, with what rules find and who holds the devices.
+        trails: The history.
+    """
+
+    view: NodeView | None
+    record: Record | None
+    trails: Trails
+
+    @property
+    def label(self) -> str:
+        """Where the readings come from; empty: they are live."""
+        ...
+
+    @property
+    def notice(self) -> str:
+        """Why nothing new comes, in words, for as long as that is so; empty otherwise."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """What is not read and why; empty while everything answers."""
+        ...
+
+    @property
+    def local(self) -> bool:
+        """Whether its processes are this machine's and live, so that a signal can reach them."""
+        ...
+
+    @property
+    def replay(self) -> bool:
+        """Whether keys go through time."""
+        ...
+
+    def look(self) -> bool:
+        """Take what is new; return whether there is another view."""
+        ...
+
+    def press(self, key: str, scale: str) -> str | None:
+        """Do what a key asks of this kind of source.
+
+        Args:
+            key: Its name.
+            scale: The stretch of time that graphs show.
+
+        Returns:
+            What to say; None for a key that asks nothing of it.
+        """
+        ...
+
+    def follow(self, metric: str) -> None:
+        """Have a history of one more metric."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the history, and begin the summary anew."""
+        ...
+
+    def summary(self) -> str:
+        """Return what the devices did since the start, or the last reset: a line each."""
+        ...
+
+
+class LiveSource:
+    """The readings of a monitor as they come.
 
     Args:
         watching: The monitor.
         levels: From where on values are warnings.
         holders: Tells who holds the devices.
         own: Whether the process that the monitor watches is this one, which is of no interest.
-
-    Attributes:
-        view: The node now; None before the first reading.
-        record: The reading that this is of, with what rules find and who holds the devices.
-        trails: The history.
-        label: What is said of where the readings come from; empty: they are live.
-        local: Whether its processes are this machine's and live, so that a signal can reach them.
     """
 
-    label = ""
-    local = True
+    label = notice = ""
+    local, replay = True, False
 
     def __init__(self, watching: Monitor, levels: WarningLevels, holders: HoldersOf | None = None, *, own: bool = True) -> None:
         self.view: NodeView | None = None
@@ -86,6 +146,10 @@ class LiveSource:
         )
         self.trails.add(self.view)
         return True
+
+    def press(self, key: str, scale: str) -> str | None:
+        """Leave the key to what is shown."""
+        return None
 
     def follow(self, metric: str) -> None:
         """Have a history of one more metric: of what the monitor remembers too."""

@@ -297,10 +297,18 @@ PAGE = (
     Option("show_commands", switch, "show there the command lines of processes, which may hold secrets", False, takers=SERVE),
 )
 FLEET = (
-    Option("fleet", path, "serve the nodes of this file of hosts too, as one page: /fleet/metrics and /fleet/targets", None, "FILE", SERVE),
-    Option("fleet_token_file", path, "send this token to them", None, "FILE", SERVE),
-    Option("fleet_ca", path, "believe certificates of these authorities alone, of those with https://", None, "FILE", SERVE),
+    Option(
+        "fleet",
+        path,
+        "the nodes of this file of hosts: serve has their pages as one, /fleet/metrics and /fleet/targets; watch has a line for each",
+        None,
+        "FILE",
+        (*SERVE, *WATCH),
+    ),
+    Option("fleet_token_file", path, "send this token to other nodes", None, "FILE", (*SERVE, *WATCH)),
+    Option("fleet_ca", path, "of nodes with https://, believe certificates of these authorities alone", None, "FILE", (*SERVE, *WATCH)),
 )
+ELSEWHERE = (Option("url", text, "show what another machine's accelmetrics serve reads: http://node:9500", None, "URL", WATCH),)
 HOLDERS = (
     Option(
         "attribution",
@@ -346,6 +354,7 @@ TABLE: dict[str, tuple[Option, ...]] = {
     "who holds the devices": HOLDERS,
     "the lines of record": LINES,
     "the screen of watch": SCREEN,
+    "what watch shows in place of this machine": ELSEWHERE,
 }
 OPTIONS = {option.name: option for options in TABLE.values() for option in options}
 

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
-from accelmetrics.schemas.summary import Summary
+from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.text import GIB, MIB, aligned, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
+
+
+class Measured(Protocol):
+    """A stretch of time that was measured: a window of a monitor, or of records."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds that it lasted."""
+        ...
+
+    @property
+    def summary(self) -> Mapping[str, Summary]:
+        """By key, the statistics."""
+        ...
+
+    @property
+    def energy_joules(self) -> Mapping[str, Energy]:
+        """By device key, the energy that it used."""
+        ...
+
 
 NONE = "-"
 MEASURES = {
@@ -67,7 +87,7 @@ def readings(summary: Mapping[str, Summary]) -> int:
 # Of a window
 
 
-def of_window(window: Window, latest: Snapshot | None, title: str, seconds: float | None = None, number: int | None = None) -> str:
+def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: float | None = None, number: int | None = None) -> str:
     """Return a window's devices, a line each; where there is none, the host.
 
     Args:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.exporters.http.fleet import FleetNode, Page, merge
+from accelmetrics.exporters.http.fleet import merge
+from accelmetrics.exporters.http.node_poller import FleetNode, Page
 from tests.backends.test_openmetrics import Endpoint
 from tests.cli.shell import call, one_line
 from tests.cli.test_serve import get, ready, serving

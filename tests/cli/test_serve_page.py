@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from accelmetrics.exporters.http.fleet import FleetNode, Page
+from accelmetrics.exporters.http.node_poller import FleetNode, Page
 from accelmetrics.views.node_summary import NodeSummary
 from accelmetrics.views.page.fleet import fleet_document
 from tests.backends.test_openmetrics import Endpoint

@@ -11,13 +11,15 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import psutil
 import pytest
 
 from accelmetrics.cli.monitoring import Stop, holding_messages, log, set_up
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.watch import WatchScreen
+from accelmetrics.cli.watch_screen import WatchScreen
+from accelmetrics.cli.watch_source import LiveSource
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
@@ -418,11 +420,11 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told once when it is gone: the newest hundred."""
     options = Namespace(ascii=False, colour=True, allow_signals=False)
-    screen = WatchScreen(options, Stdout(), 1, Stop())
+    screen = WatchScreen(options, Stdout(), 1, Stop(), create_autospec(LiveSource, instance=True, replay=False))
     told = io.StringIO()
     with redirect_stderr(told):
         set_up("text", {})
-        with holding_messages(screen._say):
+        with holding_messages(screen.say):
             for number in range(120):
                 log.warning(f"message {number}")
                 assert (screen.said, told.getvalue()) == (f"message {number}", "")

@@ -1,7 +1,7 @@
-"""What several nodes answer, fetched side by side; and their pages of metrics as one, each with an ``instance`` of its own.
+"""What several nodes answer, for many clients at once; and their pages of metrics as one, each with an ``instance`` of its own.
 
 A node that is away, slow, or answers with what is no page of metrics costs itself alone: ``accelmetrics_fleet_up`` is 0 for it. Clients at
-the same time, and within a second, share one round of questions. Tornado asks, ``prometheus_client`` reads the pages and writes the one.
+the same time, and within a second, share one round of questions. ``prometheus_client`` reads the pages and writes the one.
 """
 
 from __future__ import annotations
@@ -9,72 +9,31 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
-from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPServerRequest
-from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
+from accelmetrics.exporters.http.node_poller import METRICS, FleetNode, NodePoller, Page
 from accelmetrics.exporters.http.server import SCRAPE_TIMEOUT, SPARE, HttpAnswer, Route
-from accelmetrics.exporters.network import USER_AGENT, words
 from accelmetrics.exporters.scrape_cache import TEXT
-from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.metrics_page import MetricFamily, PageSample, parse_page
 
-LARGEST_PAGE = 4 * 1024 * 1024
-MOST_AT_ONCE = 64
 PATIENCE = 5.0
 """Seconds for all nodes together, where the scrape leaves as much."""
 KEPT = 1.0
 """Seconds for which a round of answers is served again."""
-METRICS = "/metrics"
 INSTANCE, FORMER = "instance", "exported_instance"
 UP = "accelmetrics_fleet_up"
 
 log = logging.getLogger("accelmetrics")
 
 
-class FleetNode(NamedTuple):
-    """A node.
-
-    Attributes:
-        instance: What it is called in the one page: host and port.
-        url: Where its page of metrics is.
-        labels: Of service discovery; they are put on its series too.
-    """
-
-    instance: str
-    url: str
-    labels: Mapping[str, str]
-
-    def address(self, path: str) -> str:
-        """Return where another path of it is: in the place of ``/metrics``, which a proxy may have put below a path of its own."""
-        scheme, _, rest = self.url.partition("://")
-        return self.url.removesuffix(METRICS) + path if self.url.endswith(METRICS) else f"{scheme}://{rest.partition('/')[0]}{path}"
-
-
-class Page(NamedTuple):
-    """What a node answered.
-
-    Attributes:
-        node: The node.
-        text: What it said; empty where it said nothing.
-        failure: Why it said nothing, in words; empty where it did.
-    """
-
-    node: FleetNode
-    text: str = ""
-    failure: str = ""
-
-
-class FleetScraper:
+class FleetScraper(NodePoller):
     """The nodes, asked on the loop of the server that the routes belong to.
 
     Args:
@@ -94,16 +53,8 @@ class FleetScraper:
         token_file: str | None = None,
         ca_file: str | None = None,
     ) -> None:
-        self._nodes = nodes
+        super().__init__(nodes, token_file, ca_file)
         self._discovery = discovery
-        self._headers = {"User-Agent": USER_AGENT}
-        try:
-            if token_file:
-                self._headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"
-            self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
-        except (OSError, ValueError) as error:
-            raise InvalidOptionError(f"the fleet's token or authorities cannot be read: {error}") from error
-        self._client: SimpleAsyncHTTPClient | None = None
         self._polls: dict[str, tuple[float, asyncio.Task[list[Page]]]] = {}  # by path, when it was asked for last
         self._failed: dict[str, dict[str, str]] = {}
 
@@ -126,54 +77,18 @@ class FleetScraper:
         now = asyncio.get_running_loop().time()
         asked_at, poll = self._polls.get(path, (now, None))
         if poll is None or (poll.done() and now - asked_at > KEPT):
-            poll = asyncio.ensure_future(self._ask(self._nodes(), seconds, path))
+            poll = asyncio.ensure_future(self._asked(seconds, path))
             self._polls[path] = now, poll
         return await asyncio.shield(poll)
 
-    async def _ask(self, nodes: Sequence[FleetNode], seconds: float, path: str) -> list[Page]:
-        if self._client is None:
-            self._client = SimpleAsyncHTTPClient(force_instance=True, max_clients=MOST_AT_ONCE, max_body_size=LARGEST_PAGE)
-        asked = [asyncio.ensure_future(self._fetch(self._client, node, seconds, path)) for node in nodes]
-        if asked:
-            await asyncio.wait(asked, timeout=seconds)
-        for one in asked:
-            one.cancel()
-        pages = [_page(node, one, f"no answer within {seconds:g} s") for node, one in zip(nodes, asked, strict=True)]
-        self._tell(pages, path)
-        return pages
-
-    async def _fetch(self, client: SimpleAsyncHTTPClient, node: FleetNode, seconds: float, path: str) -> Page:
-        request = HTTPRequest(
-            node.url if path == METRICS else node.address(path),
-            headers={**self._headers, "Accept": "text/plain;version=0.0.4" if path == METRICS else "application/json"},
-            connect_timeout=seconds,
-            request_timeout=seconds,
-            follow_redirects=False,
-            decompress_response=False,
-            ssl_options=self._tls,
-        )
-        answer = await client.fetch(request)
-        return Page(node, answer.body.decode("utf-8", "replace"))
-
-    def _tell(self, pages: Iterable[Page], path: str) -> None:
-        """Log a node that does not answer once, until it does."""
+    async def _asked(self, seconds: float, path: str) -> list[Page]:
+        """Ask the nodes; log one that does not answer once, until it does."""
+        pages = await self.ask(seconds, path)
         known, failed = self._failed.get(path, {}), {page.node.instance: page.failure for page in pages if page.failure}
         for instance in failed.keys() - known.keys():
             log.warning("fleet: %s: %s", instance, failed[instance])
         self._failed[path] = failed
-
-
-def _page(node: FleetNode, asked: asyncio.Task[Page], late: str) -> Page:
-    """Return what a question came to; whatever it failed of costs this node alone."""
-    if not asked.done() or asked.cancelled():
-        return Page(node, failure=late)
-    error = asked.exception()
-    if error is None:
-        return asked.result()
-    if isinstance(error, HTTPClientError) and error.response is not None:  # says what is wrong, where it is one of ours
-        said = error.response.body.decode("utf-8", "replace") if "text/plain" in error.response.headers.get("Content-Type", "") else ""
-        return Page(node, failure=f"{error}: {words(said)}" if said else str(error))
-    return Page(node, failure=f"{type(error).__name__}: {error}")
+        return pages
 
 
 class FleetRoute(Route):

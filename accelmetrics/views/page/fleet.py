@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from accelmetrics.exporters.http.fleet import PATIENCE, FleetScraper, Page
+from accelmetrics.exporters.http.fleet import PATIENCE, FleetScraper
+from accelmetrics.exporters.http.node_poller import Page
 from accelmetrics.exporters.http.server import Route
 from accelmetrics.exporters.network import words
 from accelmetrics.schemas.errors import DocumentError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Pane = Literal["devices", "processes"]
+Pane = Literal["devices", "processes", "nodes"]
 Overlay = Literal["", "help", "details", "findings", "summary"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""
@@ -49,7 +49,7 @@ class Choices:
     """What is to be seen.
 
     Attributes:
-        pane: Which list the keys move in.
+        pane: Which list the keys move in; ``nodes`` in a fleet, which has no other.
         device: The key of the chosen device, or the name of a source that has a row; empty: the first, and in the map all.
         process: The number of the chosen process; 0: the first.
         node: The name of the chosen node in a fleet; empty: the first.
@@ -77,6 +77,7 @@ class Choices:
         node_top: How many of the nodes.
         label: Where the readings come from, if they are not live: ``replay of run.jsonl``.
         signals: Whether signals may be sent: the help names their key.
+        replay: Whether it is a recording, through whose time keys go.
         summary: The lines of the summary, for that overlay.
     """
 
@@ -108,6 +109,7 @@ class Choices:
     node_top: int = 0
     label: str = ""
     signals: bool = False
+    replay: bool = False
     summary: tuple[str, ...] = ()
 
 
@@ -123,6 +125,7 @@ class KeyHelp(NamedTuple):
         long: In a sentence.
         signals: Whether it is there only where signals may be sent.
         fleet: Whether it is there in the picture of a fleet too.
+        replay: Whether it is there for recordings alone.
     """
 
     keys: str
@@ -130,15 +133,21 @@ class KeyHelp(NamedTuple):
     long: str
     signals: bool = False
     fleet: bool = False
+    replay: bool = False
 
     def offered(self, choices: Choices, fleet: bool) -> bool:
         """Return whether it is there."""
-        return (choices.signals or not self.signals) and (self.fleet or not fleet)
+        allowed = (choices.signals or not self.signals) and (choices.replay or not self.replay)
+        return allowed and (self.fleet or not fleet)
 
 
 KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("q", "quit", "quit", fleet=True),
     KeyHelp("?", "help", "show or leave this help", fleet=True),
+    KeyHelp("left right", "seek", "go back or on in the recording, by half of what graphs show", replay=True),
+    KeyHelp("+ -", "speed", "play faster or slower: 1 to 3600 recorded seconds a second; > and < too", replay=True),
+    KeyHelp("home end", "", "go to the recording's beginning, or to its end and follow what is added", replay=True),
+    KeyHelp("n", "", "show the next host or rank of the recording", replay=True),
     KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok", fleet=True),
     KeyHelp("o", "order", "order the list by the next column; O turns it round", fleet=True),
     KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),

@@ -81,7 +81,7 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
     grave = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
     right += [Piece(f"! {found} finding{'' if found == 1 else 's'}", 2, grave)] if found else []  # type: ignore[arg-type]
     if choices.label:
-        right.append(Piece(choices.label, 4, "title"))
+        right.append(Piece(choices.label, 1, "title"))
     if choices.paused:
         right.append(Piece("PAUSED", 1, "chosen"))
     elif view.aged:

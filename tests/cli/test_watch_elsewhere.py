@@ -1,0 +1,287 @@
+"""``watch --url`` and ``watch --fleet``: real nodes, killed and started again; nodes that hang, are away, or answer with something else."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.backends.test_openmetrics import Endpoint
+from tests.cli.shell import call, one_line, rest_of, start
+from tests.cli.terminals import Terminal, on_terminal
+from tests.cli.test_fleet import silent
+from tests.cli.test_serve import ready, serving
+from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.network import free_port
+from tests.support.waiting import wait_for
+
+NODE = ("--backends", "nvidia", "--interval", "0.1")
+SEEN = ("watch", "--interval", "0.1")
+
+
+@contextmanager
+def node(simulator: NvmlSimulator, *arguments: str) -> Iterator[str]:
+    """A node that has read something: its host and port."""
+    with serving(*NODE, *arguments, **simulator.environment()) as (_, base):
+        ready(base)
+        yield base.removeprefix("http://")
+
+
+def away() -> str:
+    """The host and port of a node on which nothing listens."""
+    return f"127.0.0.1:{free_port()}"
+
+
+def test_another_machine_is_shown_as_this_one_is(simulator: NvmlSimulator) -> None:
+    """Devices, graphs, findings and processes by their numbers; and no signals: those processes are not here."""
+    simulator.gpu[1].set(temperature=97)
+    simulator.processes(0, [Process(4711, used=1 << 30, sm=90)])
+    with (
+        node(simulator, "--rules", "overheating,overheating.seconds=0", "--processes", "5") as name,
+        on_terminal(*SEEN, "--url", f"http://{name}", columns=140, rows=30) as terminal,
+    ):
+        terminal.until(rf"^\S+ +2 gpu .* {re.escape(name)} ")
+        terminal.until(r"gpu\.0 .*37%")
+        terminal.until("power gpu.0, 1 min .*now ")
+        terminal.until("^X gpu.1  overheating  core at 97 °C")
+        terminal.until("^ *4711 ")
+        simulator.gpu[0].set(gpu_util=81)
+        terminal.until(r"gpu\.0 .*81%")
+        terminal.type("s")
+        terminal.until(r"since the start or the last reset: .* readings")
+        terminal.until(r"^ *gpu\.0 +\d")
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.attributes == terminal.before
+
+
+def test_a_node_that_goes_away_is_told_with_the_reason_and_comes_back(simulator: NvmlSimulator) -> None:
+    """Its values age; the screen recovers by itself."""
+    address = away()
+    arguments = ("--listen", address, *NODE)
+    with on_terminal(*SEEN, "--url", address, columns=140) as terminal:
+        terminal.until(r"no answer since \d\d:\d\d:\d\d: .*refused")
+        with serving(*arguments, **simulator.environment()):
+            terminal.until(r"gpu\.0 .*37%")
+            terminal.until("^q quit")
+        terminal.until(r"no answer since \d\d:\d\d:\d\d: ")
+        terminal.until(r"no reading for \d")
+        terminal.until(r"37%\?")
+        with serving(*arguments, **simulator.environment()):
+            terminal.until("^q quit")
+            terminal.until(r"gpu\.0 .*37%")
+
+
+def test_a_node_that_hangs_holds_neither_the_keys_nor_the_end() -> None:
+    """Who wants to quit, quits."""
+    with silent() as address, on_terminal(*SEEN, "--url", f"http://{address}") as terminal:
+        terminal.until("reading")
+        terminal.type("?")
+        terminal.type("q")
+        assert terminal.end() == 0
+    with silent() as address, on_terminal(*SEEN, "--url", f"http://{address}") as terminal:
+        terminal.until("no answer within 3 s")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "said"),
+    [
+        ("<html>", 200, "it answers with something else: not JSON"),
+        ('{"a": 1}', 200, "it answers with something else: "),
+        ("", 404, "HTTP 404.*is answered by accelmetrics serve of this release"),
+        ("", 302, "HTTP 302"),
+        ("no \x1b[31m", 401, "HTTP 401.*no "),
+        ("x" * (5 << 20), 200, "no answer since"),
+    ],
+)
+def test_another_document_is_told(page: str, status: int, said: str) -> None:
+    """Without an end of the program; no redirect is followed."""
+    with Endpoint(page) as endpoint:
+        endpoint.status = status
+        with on_terminal(*SEEN, "--url", endpoint.url, columns=200) as terminal:
+            terminal.until(said)
+            assert "\x1b[31mno" not in terminal.text
+        assert {path for path, _ in endpoint.asked} == {"/api/record"}
+
+
+def test_what_a_later_release_says_more_is_no_hindrance(simulator: NvmlSimulator) -> None:
+    """Unknown fields and reasons."""
+    with Endpoint() as endpoint:
+        endpoint.kind = "application/json"
+        endpoint.page = (
+            '{"schema_version": "1.9", "timestamp": "2026-01-01T00:00:00.000000Z", "hostname": "later", "metrics": {"gpu.0.gpu": 37.0},'
+            '"devices": [{"key": "gpu.0", "kind": "gpu", "vendor": "nvidia", "index": 0, "vendor_index": 0, "name": "GPU", "novel": 1}],'
+            '"unavailable": {"gpu.0.powerWatts": {"reason": "on_strike", "detail": "the fan too"}}, "backends": [], "novelty": {}}'
+        )
+        with on_terminal(*SEEN, "--url", endpoint.url, columns=140) as terminal:
+            terminal.until("^later ")
+            terminal.until(r"gpu\.0 .*37")
+            terminal.type("\r")
+            terminal.until("on strike")
+
+
+def test_a_password_and_a_token_are_sent_and_never_shown(simulator: NvmlSimulator, tmp_path: Path) -> None:
+    """To nodes that want them; one without is told what is wrong."""
+    users, token = tmp_path / "users", tmp_path / "token"
+    users.write_text(call_with_password("prometheus", "sésame@home"))
+    users.chmod(0o600)
+    token.write_text("open-sesame-open-sesame\n")
+    with serving(*NODE, "--auth", str(users), "--bearer-token-file", str(token), **simulator.environment()) as (_, base):
+        name = base.removeprefix("http://")
+        with on_terminal(*SEEN, "--url", f"http://prometheus:s%C3%A9same%40home@{name}", columns=140) as terminal:
+            terminal.until(r"gpu\.0 .*37%")
+            assert "same" not in "\n".join(terminal.everything)
+        with on_terminal(*SEEN, "--url", name, "--fleet-token-file", str(token)) as terminal:
+            terminal.until(r"gpu\.0 .*37%")
+        with on_terminal(*SEEN, "--url", f"http://prometheus:open-says-me@{name}", columns=140) as terminal:
+            terminal.until("HTTP 401")
+            assert "open-says-me" not in "\n".join(terminal.everything)
+
+
+def call_with_password(user: str, password: str) -> str:
+    """The line of the file that ``--auth`` takes."""
+    from accelmetrics.exporters.http.access import password_line
+
+    return password_line(user, password) + "\n"
+
+
+def test_what_is_said_to_screen_readers(simulator: NvmlSimulator) -> None:
+    """Lines of what changes; a node that goes away and comes back too."""
+    address = away()
+    with ExitStack() as stack:
+        stack.enter_context(serving("--listen", address, *NODE, **simulator.environment()))
+        process = start(*SEEN, "--plain", "--url", address)
+        assert process.stdout is not None
+        stack.callback(process.kill)
+        lines = iter(process.stdout.readline, "")
+        until_line(lines, ": 2 gpu")
+        simulator.lose(1)
+        until_line(lines, "gpu.1: LOST")
+        stack.pop_all()  # kills nothing: the two are ended below
+    process.kill()
+    rest_of(process)
+
+
+def until_line(lines: Iterator[str], wanted: str) -> str:
+    """Read lines until one has these words."""
+    for line in lines:
+        if wanted in line:
+            return line
+    raise AssertionError(f"the output ended before {wanted!r}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--url", "ftp://a"], "'ftp://a' is no address of accelmetrics serve"),
+        (["--url", "http://"], "is no address"),
+        (["--url", "http://user:secret@a:99999"], "'http://***@a:99999' is no address"),
+        (["--url", "a", "--fleet", "b"], "--url and --fleet exclude each other"),
+        (["--url", "a", "--gpus", "0"], "--gpus is about what this machine reads"),
+        (["--fleet", "a", "--allow-signals"], "--allow-signals is about what this machine reads"),
+        (["--fleet-ca", "a"], "--fleet-ca is for --url and --fleet"),
+        (["--url", "a", "--fleet-ca", "/nowhere"], "the fleet's token or authorities cannot be read"),
+        (["--fleet", "/nowhere"], "the file of hosts /nowhere cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_together_is_refused(arguments: list[str], said: str) -> None:
+    """In a line, with status 2."""
+    done = call("watch", *arguments)
+    assert done.returncode == 2
+    assert said in one_line(done.stderr)
+
+
+def test_flags_alone_are_refused_not_settings_of_all_commands(simulator: NvmlSimulator) -> None:
+    """The environment says how this machine is read wherever something is read."""
+    with node(simulator) as name, on_terminal(*SEEN, "--url", name, env={"ACCELMETRICS_BACKENDS": "host"}) as terminal:
+        terminal.until(r"gpu\.0 .*37%")
+
+
+def rows(terminal: Terminal) -> list[str]:
+    """The names of the nodes, from the top."""
+    return re.findall(r"^[> ][!X -]?(127\.0\.0\.1:\d+)", terminal.text, re.MULTILINE)
+
+
+def test_a_fleet_of_three_of_which_one_hangs_and_one_is_away(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """A line each, the worst first; Enter opens one and Escape leaves it; the file is read again when it has changed."""
+    hosts = tmp_path / "hosts"
+    gone = away()
+    for gpu in simulator.gpu:
+        gpu.set(ecc_uncorrected_volatile=0)
+    with silent() as hanging, node(simulator) as good:
+        hosts.write_text(f"{good}\n{gone}\n{hanging}\n")
+        with on_terminal(*SEEN, "--fleet", str(hosts), columns=140) as terminal:
+            terminal.until(rf"{good} .* 37 +48 ")
+            terminal.until(rf"{gone} +no answer: for \d+ s: ConnectionRefused")
+            terminal.until(rf"{hanging} +no answer: for \d+ s: no answer within 3 s")
+            assert rows(terminal)[-1] == good
+            terminal.until("^3 nodes  2 gpu .*2 no answer +worst first")
+            terminal.type("o")
+            terminal.until("by name")
+            assert rows(terminal) == sorted([good, gone, hanging])
+            terminal.type("/devices>0\r")
+            terminal.until(lambda: rows(terminal) == [good])
+            terminal.type("\r")
+            terminal.until("power gpu.0, 1 min .*now ")
+            terminal.until(re.escape(good))
+            terminal.type("f")
+            terminal.until("no rule finds anything|findings")
+            terminal.type("\x1b")
+            terminal.until("power gpu.0, 1 min .*now ")
+            terminal.type("\x1b")
+            terminal.until("by name")
+            terminal.type("\x1b")
+            terminal.until(lambda: len(rows(terminal)) == 3)
+            hosts.write_text(f"{good}\n{gone}\n")
+            terminal.until(lambda: rows(terminal) == sorted([good, gone]))
+            terminal.type("q")
+            assert terminal.end() == 0
+            assert terminal.attributes == terminal.before
+
+
+def test_changes_of_a_fleet_in_lines(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """One for each node that is another thing than before."""
+    hosts = tmp_path / "hosts"
+    address = away()
+    hosts.write_text(f"{address}\n")
+    process = start(*SEEN, "--plain", "--fleet", str(hosts))
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        until_line(lines, f"X {address}: no answer: for ")
+        with serving("--listen", address, *NODE, **simulator.environment()):
+            until_line(lines, f"{address}: 2 gpu")
+            simulator.lose(0)
+            assert "gpu.0 LOST" in until_line(lines, f"X {address}: 2 gpu")
+        until_line(lines, f"X {address}: no answer")
+        hosts.write_text("")
+        until_line(lines, f"{address}: no longer listed")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        rest_of(process)
+
+
+def test_two_hundred_nodes(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """All in one round, and the keys are heard meanwhile."""
+    hosts = tmp_path / "hosts"
+    for gpu in simulator.gpu:
+        gpu.set(ecc_uncorrected_volatile=0)
+    with node(simulator) as good:
+        port = good.rpartition(":")[2]
+        hosts.write_text("".join(f"127.0.0.{number}:{port}\n" for number in range(1, 201)))
+        with on_terminal(*SEEN, "--fleet", str(hosts), columns=140, rows=40) as terminal:
+            terminal.until("^200 nodes  2 gpu .*199 no answer")
+            terminal.type("?")
+            terminal.until("show or leave this help")
+            terminal.type("?")
+            terminal.type("\x1b[F")
+            terminal.until(rf"^>[ !]127\.0\.0\.1:{port} .* 37 +48 ")
+            wait_for(lambda: "1-" not in terminal.lines[1] and "200 of 200" in terminal.lines[1], what=lambda: terminal.text)
