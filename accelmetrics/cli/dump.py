@@ -13,7 +13,7 @@ from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 
-FORMATS = ("table", "json", "jsonl", "csv")
+FORMATS = ("table", "json", "jsonl", "csv", "influx")
 OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
 
@@ -33,6 +33,7 @@ formats:
   jsonl   a document a line
   csv     a header and a row a reading: timestamp, hostname, a column for each key; empty where a value is missing.
           Columns are those of the first reading, or of the file that is added to; `accelmetrics metrics` has the units
+  influx  line protocol, a point for each device and one for the host: for Telegraf (docs/other-monitors.md)
 Without --format it is a table on a terminal, and JSON elsewhere.
 
 Exit status: 0 also when some source could not be read (the document says which, `accelmetrics doctor` why);
@@ -82,13 +83,15 @@ def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
     """
     if options.json and options.format not in (None, "json"):
         raise arguments.UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
-    if options.flat and options.format in ("table", "csv"):
+    if options.format == "influx" and options.keys != OWN_KEYS:
+        raise arguments.UsageError("--format influx has our own keys as fields and excludes --keys: give one of them")
+    if options.flat and options.format in ("table", "csv", "influx"):
         raise arguments.UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
     if repeated and options.settle is not None:
         raise arguments.UsageError(
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
-    if options.indent is not None and (repeated or options.format in ("table", "csv", "jsonl")):
+    if options.indent is not None and (repeated or options.format in ("table", "csv", "jsonl", "influx")):
         raise arguments.UsageError("--indent is for one JSON document, as --json prints it: streams have a line a reading")
     usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat) else "json"
     return "json" if options.json or options.indent else options.format or usual
@@ -124,6 +127,11 @@ def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Ca
         from accelmetrics.dialects import registry
 
         dialect = registry.dialect(options.keys)
+    if form == "influx":
+        from accelmetrics.exporters.influx import lines
+        from accelmetrics.schemas.record import Record
+
+        return lambda snapshot: "".join(f"{line}\n" for line in lines(Record(snapshot)))
     if form in ("table", "csv"):
         from accelmetrics.cli import formats
 

@@ -16,6 +16,9 @@ from tests.cli.shell import one_line
 REFUSED = [
     (["dump", "--flat", "--format", "table"], ["--flat excludes --format table", "json and jsonl"]),
     (["dump", "--flat", "--format", "csv"], ["--flat excludes --format csv", "json and jsonl"]),
+    (["dump", "--flat", "--format", "influx"], ["--flat excludes --format influx", "json and jsonl"]),
+    (["dump", "--keys", "dcgm", "--format", "influx"], ["--format influx", "excludes --keys"]),
+    (["dump", "--indent", "2", "--format", "influx"], ["--indent", "one JSON document"]),
     (["dump", "--json", "--format", "csv"], ["--json is short for --format json", "--format csv"]),
     (["dump", "--indent", "2", "--count", "2"], ["--indent is for one JSON document"]),
     (["dump", "--indent", "2", "--format", "jsonl"], ["--indent is for one JSON document"]),

@@ -18,6 +18,7 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.cli.machines import Rig
 from tests.cli.shell import call, document, environment
+from tests.exporters.test_influx import read
 
 RIG = ["dump", "--backends", "rig"]
 
@@ -206,6 +207,16 @@ def test_csv_is_a_row_a_reading_and_a_column_a_key(rig: Rig, capsys: pytest.Capt
     assert list(rows[0])[:2] == ["timestamp", "hostname"]
     assert "gpu.0.fanSpeed" not in rows[0]
     assert len({row["timestamp"] for row in rows}) == 3
+
+
+def test_influx_is_a_point_a_device_at_each_reading(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under the device's kind, with what it is as tags; what is missing is no field."""
+    points = [read(line) for line in printed(capsys, "--format", "influx", "--interval", "0.01", "--count", "2").splitlines()]
+    assert [(point.measurement, point.tags["accelerator"], point.fields["powerWatts"]) for point in points] == 2 * [
+        ("gpu", f"gpu.{number}", 100.5 + number) for number in range(3)
+    ]
+    assert not any("fanSpeed" in point.fields for point in points)
+    assert points[0].time < points[3].time
 
 
 def test_csv_says_what_it_leaves_out(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
