@@ -81,7 +81,7 @@ def joined(expr: str) -> str:
 
 
 def training() -> str:
-    """The dashboard of a training: its devices, and what the program logs."""
+    """Return the dashboard of a training: its devices, and what the program logs."""
     logged = "{{instance}} {{rank}} {{__name__}}"
     panels = [
         graph("GPU utilisation", about("accel_utilization_ratio"), Target(BUSY), size=(12, 8), **SHARE),
@@ -125,7 +125,7 @@ def training() -> str:
 
 
 def fleet() -> str:
-    """The dashboard of all nodes."""
+    """Return the dashboard of all nodes."""
     content = [
         Row("", fleet_numbers()),
         Row("Worst first", [nodes(), devices()]),
@@ -162,12 +162,7 @@ def fleet_numbers() -> list[Panel]:
             Target(f"sum(increase({ENERGY}[$__range]))", instant=True),
             unit="joule",
         ),
-        stat(
-            "Held and idle",
-            "Devices below 2 % for an hour that a job or pod holds, or that have more than 1 GB in use.",
-            Target(or_none(f"count({UNUSED} and on ({ID}) {HELD})", UP), instant=True),
-            steps=((1, WARN),),
-        ),
+        held_and_idle(3),
         stat(
             "Held back",
             "Devices whose clocks are held down now.",
@@ -181,6 +176,17 @@ def fleet_numbers() -> list[Panel]:
             steps=((1, WARN),),
         ),
     ]
+
+
+def held_and_idle(width: int) -> Panel:
+    """Return how many devices are held and not used."""
+    return stat(
+        "Held and idle",
+        "Devices below 2 % for an hour that a job or pod holds, or that have more than 1 GB in use.",
+        Target(or_none(f"count({UNUSED} and on ({ID}) {HELD})", UP), instant=True),
+        steps=((1, WARN),),
+        width=width,
+    )
 
 
 def nodes() -> Panel:
@@ -302,13 +308,7 @@ def node_numbers() -> list[Panel]:
             unit="joule",
             width=4,
         ),
-        stat(
-            "Held and idle",
-            "Devices below 2 % for an hour that a job or pod holds, or that have more than 1 GB in use.",
-            Target(or_none(f"count({UNUSED} and on ({ID}) {HELD})", UP), instant=True),
-            steps=((1, WARN),),
-            width=4,
-        ),
+        held_and_idle(4),
     ]
 
 
