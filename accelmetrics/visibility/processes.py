@@ -13,10 +13,13 @@ import math
 import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.processes import WHOLE_MACHINE, ancestors, is_visible, namespace_of
 from accelmetrics.backends.kit.system import read_once, read_text, sysroot
 from accelmetrics.sampling.engine import hostname
@@ -29,6 +32,10 @@ WHOLE_HIERARCHY = "cgroup:[4026531835]"
 """The cgroup namespace in which paths begin at the root; the kernel's own constant (``PROC_CGROUP_INIT_INO``)."""
 SLACK = 2.0
 """Seconds by which a start may seem later than it was: when the system was booted is known to the second."""
+LOOKED_UP = 5.0
+"""Seconds for which what the system says of the same processes is believed."""
+PATIENCE = 0.5
+"""Seconds that the system is waited for."""
 NOT_SAID = "the driver does not say"
 SEEN_FROM_INSIDE = "the system shows its cgroup as seen from this container"
 RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman"}
@@ -146,6 +153,33 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         tuple(key for key, found in told.items() if found == ()),
         {key: found for key, found in told.items() if isinstance(found, Unavailable)},
     )
+
+
+class ProcessLookup:
+    """What the system says of the processes on the latest readings' devices: asked again every few seconds while they are the same.
+
+    The kernel may not answer about a process for as long as a driver hangs in it. So it is asked on a thread of its own and waited for a
+    moment: after that, what it said before stands. At most one thread is kept by it.
+    """
+
+    def __init__(self) -> None:
+        self._latest: tuple[frozenset[int], ProcessListing] | None = None
+        self._until = 0.0
+        self._thread: threading.Thread | None = None
+
+    def listing(self, snapshot: Snapshot) -> ProcessListing | None:
+        """Return the processes; those of before where the system does not answer now, None where it never did."""
+        pids = frozenset(use.pid for found in snapshot.processes.values() for use in found)
+        known, asking = self._latest, self._thread is not None and self._thread.is_alive()
+        if not asking and (known is None or known[0] != pids or time.monotonic() >= self._until):
+            self._thread = threading.Thread(target=self._ask, args=(snapshot, pids), name="accelmetrics-processes", daemon=True)
+            if guarded(self._thread.start).failure is None:
+                self._thread.join(PATIENCE)
+        return None if self._latest is None else self._latest[1]
+
+    def _ask(self, snapshot: Snapshot, pids: frozenset[int]) -> None:
+        self._latest = pids, processes(snapshot)
+        self._until = time.monotonic() + LOOKED_UP
 
 
 def process_labels(names: Iterable[str]) -> ProcessLabels:

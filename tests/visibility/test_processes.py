@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import NO_LIST
 from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility import processes as module
-from accelmetrics.visibility.processes import membership, process_labels
+from accelmetrics.visibility.processes import ProcessListing, ProcessLookup, membership, process_labels
+from tests.support.waiting import HANG, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
@@ -125,6 +127,30 @@ def test_a_process_of_ours(child: int) -> None:
     assert found.parents[0].pid == os.getpid()
     assert found.parents[0].command
     assert found.unlisted == {}
+
+
+def test_a_system_that_does_not_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it said before stands until it does; the same processes are not asked about at each reading."""
+    asked: list[int] = []
+    answering = threading.Event()
+
+    def slow(snapshot: Snapshot) -> ProcessListing:
+        asked.append(len(asked))
+        answering.wait(HANG)
+        return processes(snapshot)
+
+    lookup, known, other = ProcessLookup(), reading(DeviceProcess(os.getpid())), reading(DeviceProcess(2**22 + 1))
+    first = lookup.listing(known)
+    assert first is not None and first.processes[0].user == getpass.getuser()
+    assert lookup.listing(reading(DeviceProcess(os.getpid()))) is first
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    monkeypatch.setattr(module, "processes", slow)
+    assert lookup.listing(other) is first
+    assert lookup.listing(other) is first
+    assert asked == [0]
+    answering.set()
+    wait_for(lambda: lookup.listing(other) is not first)
+    assert asked == [0]
 
 
 def test_labels_of_processes(tree: Tree) -> None:

@@ -27,14 +27,12 @@ from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
 from accelmetrics.views.page.plain import plain_page
 from accelmetrics.views.page.state import state_document
 from accelmetrics.views.trails import FOLLOWED
-from accelmetrics.visibility.processes import ProcessListing, processes
+from accelmetrics.visibility.processes import ProcessLookup
 
 PER_SECOND = 100
 """Readings in a second at most."""
 RECENT_VIEW = 10.0
 """Seconds, or three intervals, for which a view tells since when a device of the next one is silent: views are made on request alone."""
-SYSTEM_LOOK = 10.0
-"""Seconds after which the system is asked again for users and programs of the same processes."""
 MOST_KEPT = 128
 """Answers of one reading that are kept: clients may ask for different parts of the history."""
 LONGEST_NUMBER = 18
@@ -115,7 +113,7 @@ class NodeDocuments:
         self._sequence = time.time_ns() // (10**9 // PER_SECOND)
         self._latest: LatestReading | None = None
         self._before: NodeView | None = None
-        self._listing: tuple[float, frozenset[int], ProcessListing] | None = None
+        self._processes = ProcessLookup()
 
     @property
     def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
@@ -173,17 +171,9 @@ class NodeDocuments:
             record, before = reading.record, self._before
             if before is not None and record.snapshot.time_ns - before.time_ns > 1e9 * max(RECENT_VIEW, 3 * self._interval):
                 before = None
-            listing = self._listed(record) if self._page else None
+            listing = self._processes.listing(record.snapshot) if self._page else None
             reading.view = self._before = node_view(record, processes=listing, interval=self._interval, before=before)
         return reading.view
-
-    def _listed(self, record: Record) -> ProcessListing:
-        """Return who the processes are; the same ones are looked up again every few seconds."""
-        pids = frozenset(process.pid for found in record.snapshot.processes.values() for process in found)
-        known, now = self._listing, time.monotonic()
-        if known is None or known[1] != pids or now - known[0] > SYSTEM_LOOK:
-            known = self._listing = now, pids, processes(record.snapshot)
-        return known[2]
 
 
 def _record(reading: LatestReading) -> object:

@@ -23,6 +23,7 @@ from accelmetrics.testing import FakeBackend
 from accelmetrics.views.node_summary import NodeSummary
 from accelmetrics.views.page import documents as made
 from accelmetrics.views.page.documents import NodeDocuments
+from accelmetrics.visibility import processes as lookup
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.records import LABELS, STATUS, host, machine
 from tests.support.waiting import HANG
@@ -202,7 +203,7 @@ def test_command_lines_are_told_on_request_alone(node: Callable[..., Node]) -> N
         one = node(commands=commands)
         one.gpus.device(0).run(DeviceProcess(7, "compute", 1 << 30))
         one.read()
-        with patch.object(made, "processes", _listing(secret)):
+        with patch.object(lookup, "processes", _listing(secret)):
             answers = [one.get(path)[2].decode() for path in ("/api/state", "/api/record", "/api/summary", "/api/history", "/api/snapshot")]
         (process,) = json.loads(answers[0])["processes"]
         assert (process["pid"], process["user"], process["program"]) == (7, "ann", "python")
