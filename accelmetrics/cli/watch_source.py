@@ -15,13 +15,11 @@ from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.summaries import of_window
 from accelmetrics.views.trails import Trails, metric_row
-from accelmetrics.visibility.processes import ProcessListing, processes
+from accelmetrics.visibility.processes import ProcessListing, ProcessLookup
 
 if TYPE_CHECKING:
     import psutil
 
-LISTED_SECONDS = 5.0
-"""For how long what the system says of processes is believed while they are the same."""
 LATE = 2.5
 """Intervals after which a reading that has not come is missed on the screen too."""
 MOST_MEASURED = 64
@@ -129,7 +127,7 @@ class LiveSource:
         if latest is None or (known is not None and latest is known.snapshot and findings is known.findings and now < self._due):
             return False
         if known is None or latest is not known.snapshot:
-            self._processes.update(latest, now)
+            self._processes.update(latest)
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
         view = node_view(
@@ -181,7 +179,7 @@ class LiveSource:
 
 
 class ProcessDetails:
-    """What the system says of the processes on the devices, looked up as seldom as is enough.
+    """What the system says of the processes on the devices.
 
     Attributes:
         listing: The processes.
@@ -192,19 +190,14 @@ class ProcessDetails:
         self.listing: ProcessListing | None = None
         self.cpu: dict[int, float] = {}
         self._measured: dict[int, psutil.Process] = {}
-        self._until = 0.0
+        self._lookup = ProcessLookup()
 
-    def update(self, snapshot: Snapshot, now: float) -> None:
-        """Take a reading.
-
-        Args:
-            snapshot: The reading.
-            now: Seconds on the monotonic clock.
-        """
+    def update(self, snapshot: Snapshot) -> None:
+        """Take a reading."""
+        self.listing = self._lookup.listing(snapshot)
+        told = () if self.listing is None else self.listing.processes
         pids = {use.pid for found in own_processes(snapshot).values() if not isinstance(found, Unavailable) for use in found}
-        if self.listing is None or now >= self._until or pids != {process.pid for process in self.listing.processes}:
-            self.listing, self._until = processes(snapshot), now + LISTED_SECONDS
-        self._measure({process.pid for process in self.listing.processes if process.started is not None} & pids)
+        self._measure({process.pid for process in told if process.started is not None} & pids)
 
     def _measure(self, pids: set[int]) -> None:
         """Measure the processor time of those that are to be seen here under the driver's number."""
