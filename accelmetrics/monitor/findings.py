@@ -13,10 +13,10 @@ from math import isfinite, isnan
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.history import HistoryRow
-from accelmetrics.monitor.measures import Measure, RuleInput
+from accelmetrics.monitor.measures import Measure, RuleInput, Values
 from accelmetrics.monitor.rule import Rule
 from accelmetrics.monitor.step_measures import ANY, plain_name
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.errors import IN_ORDER, Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, SEVERITIES, CannotTell, Finding, Findings
 from accelmetrics.schemas.record import HoldersOf, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
@@ -28,7 +28,7 @@ COVERED = 0.8
 GAP = 3.0
 """In intervals of the monitor: a shorter gap is none."""
 FORGOTTEN = 600.0
-"""Seconds after which what has not been read any more has no state: its finding is over."""
+"""Seconds after which what has not been read any more has no state: its finding is over, unless its device gives nothing and should."""
 PATIENCE = 10.0
 """Seconds for which something must be missing before a rule is told to be unable to judge; one that fails is told at once."""
 MOST = 1024
@@ -113,8 +113,14 @@ class _Judge:
             elif state is not None and not isnan(number):
                 self._relax(key, state, number, given, changed)
         if states and not self.of_steps:
-            for key in [key for key, state in states.items() if at - state.seen > max(FORGOTTEN, self._gap) and key not in found]:
-                self._end(key, states[key].seen, given, changed)
+            self._forget(found, given, changed)
+
+    def _forget(self, found: Values, given: RuleInput, changed: list[Finding]) -> None:
+        """End what has not been read for long; of a device that fell silent, what was found last stands."""
+        longest = max(FORGOTTEN, self._gap)
+        for key in [key for key, state in self._states.items() if given.at - state.seen > longest and key not in found]:
+            if given.silent.get(key, IN_ORDER) <= IN_ORDER:
+                self._end(key, self._states[key].seen, given, changed)
 
     def _relax(self, key: str, state: _State, number: float, given: RuleInput, changed: list[Finding]) -> None:
         """Take a number that is not beyond the limit."""

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
-from accelmetrics.schemas.errors import IN_ORDER
+from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import in_words
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 from accelmetrics.schemas.xid import meaning
 
@@ -27,6 +28,9 @@ Measure = Callable[["RuleInput"], Values]
 TORCH = "torch."
 """Before the name of a metric of PyTorch's allocator on a device."""
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
+VITAL = (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)
+"""Metrics of which a device that answers gives one."""
+LOST = frozenset({str(Reason.DEVICE_LOST)})
 JOBS = ("slurm.job.id", "ray.job.id", "k8s.pod.name", "torchrun.run.id")
 """Labels of a run that holds the devices it sees."""
 
@@ -61,6 +65,8 @@ class RuleInput:
         self._attribution = attribution
         self.joined = False
         self.layout: Layout = ()
+        self._marks: tuple[object, ...] = ()
+        self._silent: dict[str, frozenset[str]] = {}
         self._row: array[float] = array("d")
         self._columns: Mapping[str, Mapping[str, int]] = {}
         self._bound: dict[Names, list[tuple[str, int]]] = {}
@@ -90,6 +96,20 @@ class RuleInput:
         return any(device in self._columns.get(name, ()) for name in whole) or any(
             device == one for before, _, behind in linked for one, _, _ in self.numbered(before, behind)
         )
+
+    @property
+    def silent(self) -> Mapping[str, frozenset[str]]:
+        """The whole devices that are listed and give nothing, with the reasons; those whose metrics are not read have none."""
+        snapshot = self.snapshot
+        marks = self.layout, snapshot.identities, snapshot.unavailable
+        if marks != self._marks:
+            self._marks = marks
+            self._silent = {
+                slot.key: frozenset(str(why.reason) for why in snapshot.reasons_of(slot.key).values())
+                for slot in snapshot.identities
+                if not (slot.identity.parent or self.has(slot.key, VITAL) or snapshot.values_of(slot.key))
+            }
+        return self._silent
 
     def values(self, names: Names) -> Values:
         """Return by device its value under the first of these names that it gives; not one that was served again."""
@@ -321,24 +341,48 @@ class LinksDown:
         return {device: of_product[products.get(device, "")] - count if self._most[device] else 0 for device, count in up.items()}
 
 
-class MissingDevices:
-    """Gives 1 for a device that gives nothing, or a source that is silent though its hardware is there; 0 for the others."""
+class LostDevices:
+    """Gives for how many readings a device has been lost; one that was lost is so until it gives something.
+
+    A driver that is loaded again, or a reset, says nothing of it meanwhile.
+    """
 
     def __init__(self) -> None:
+        self._readings: dict[str, float] = {}
+        self._words: dict[str, str] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        silent, readings = given.silent, self._readings
+        for slot in given.snapshot.identities:
+            device = slot.key
+            reasons = silent.get(device)
+            if reasons == LOST:
+                readings[device] = readings.get(device, 0.0) + 1
+                self._words[device] = in_words(next(iter(given.snapshot.reasons_of(device).values())).detail)
+            elif reasons is None and not slot.identity.parent:
+                readings[device] = 0.0
+        return readings.copy()
+
+    def words(self, device: str) -> str:
+        """Say what the driver says of it."""
+        return self._words.get(device, "")
+
+
+class MissingDevices:
+    """Gives 1 for a device that gives nothing though it is not lost, or a source that is silent though its hardware is there; else 0."""
+
+    def __init__(self) -> None:
+        self._lost = LostDevices()
         self._known: dict[str, str] = {}  # whole devices that were ever listed, and their sources
-        self._marks: tuple[object, ...] = ()
-        self._missing: dict[str, float] = {}
         self._silent: set[str] = set()  # sources that were silent before they listed any device
         self._words: dict[str, str] = {}
 
     def __call__(self, given: RuleInput) -> Values:
         snapshot = given.snapshot
-        marks = given.layout, snapshot.identities, snapshot.unavailable
-        if marks != self._marks:
-            self._marks = marks
-            self._known.update((slot.key, slot.backend) for slot in snapshot.identities if not slot.identity.parent)
-            self._missing = {device: self._is_missing(device, given) for device in self._known}
-        missing = dict(self._missing)
+        present = {slot.key: slot.backend for slot in snapshot.identities if not slot.identity.parent}
+        self._known.update(present)
+        lost = self._lost(given)
+        missing = {device: 0.0 if lost.get(device) else self._is_missing(device, device in present, given) for device in self._known}
         listed = set(self._known.values())
         for status in snapshot.backends:
             if status.name in self._silent or (status.silent and status.name not in listed):
@@ -347,14 +391,11 @@ class MissingDevices:
                 self._words[status.name] = status.detail
         return missing
 
-    def _is_missing(self, device: str, given: RuleInput) -> bool:
-        snapshot = given.snapshot
-        if given.has(device, (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)) or snapshot.values_of(device):
-            return False
-        reasons = {str(why.reason) for why in snapshot.reasons_of(device).values()}
-        listed = any(slot.key == device for slot in snapshot.identities)
-        self._words[device] = ", ".join(sorted(reasons)) if listed else "it is not listed any more"
-        return not listed or not reasons <= IN_ORDER  # without reasons none of its metrics is read
+    def _is_missing(self, device: str, listed: bool, given: RuleInput) -> bool:
+        reasons = given.silent.get(device, frozenset())
+        if reasons or not listed:
+            self._words[device] = ", ".join(sorted(reasons)) if listed else "it is not listed any more"
+        return not listed or not reasons <= IN_ORDER  # without reasons it gives something, or none of its metrics is read
 
     def words(self, key: str) -> str:
         """Say why it gives nothing."""

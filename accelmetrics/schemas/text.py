@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,11 +15,18 @@ PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 GIB, MIB = 2.0**30, 2.0**20
 GAP = 2
 """Spaces between two columns."""
+CALL = re.compile(r"^[a-z]\w*[A-Z]\w*: | \([A-Z]+(?:_[A-Z]+)+\)$")
+"""The driver's call and its code around what it says in words: they are details."""
 
 
 def printable(text: str) -> str:
     """Return a text that changes nothing about the terminal that it is shown on: what is not to be seen is a question mark."""
     return text if text.isprintable() else "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
+
+
+def in_words(detail: str) -> str:
+    """Return what a driver says without the call that said it and the code for it, fit for a terminal."""
+    return CALL.sub("", printable(detail))
 
 
 def cells(text: str) -> int:

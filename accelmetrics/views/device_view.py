@@ -5,7 +5,6 @@ All words and states are decided here, once, for the terminal, the page and ever
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Holder
-from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import (
     MEMORY_PERCENT,
     MEMORY_TOTAL,
@@ -137,8 +136,10 @@ THROTTLES: Mapping[str, str] = {
     "throttle.displayClockSetting": "display",
 }
 """What holds clocks down, in words; that nothing runs is no such thing."""
-CALL = re.compile(r"^[a-z]\w*[A-Z]\w*: | \([A-Z]+(?:_[A-Z]+)+\)$")
-"""The driver's call and its code around what it says in words: they are details."""
+LAST_SEEN = "last seen: "
+"""Before what was found of a device that gives nothing now."""
+GONE = frozenset({"device_lost", "device_missing"})
+"""Rules whose findings say what a device that gives nothing says itself."""
 RECOVERY = {
     1: "reset asked for",
     2: "reboot asked for",
@@ -311,9 +312,14 @@ def device_view(
         state: State = "missing" if silent.reason in IN_ORDER else "bad"
         seconds = "" if since is None or silent.reason in IN_ORDER else f" for {duration(lasting or 0.0)}"
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
-        said += [(state, words, "")] if (words := CALL.sub("", silent.detail)) else []
+        said += [(state, words, "")] if (words := in_words(silent.detail)) else []
     warned, hot_words = _levels(values, levels)
-    said += [(STATE_OF[one.severity], printable(one.message), printable(one.advice)) for one in found]
+    seen = "" if silent is None else LAST_SEEN
+    said += [
+        (STATE_OF[one.severity], f"{seen}{printable(one.message)}", printable(one.advice))
+        for one in found
+        if silent is None or one.rule not in GONE
+    ]
     said += hot_words
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     said += _throttle_words(metrics, values, throttled)

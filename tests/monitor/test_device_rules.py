@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.record import Holder, Holders
 from tests.monitor.judged_run import GIB, HEALTHY, JudgedRun
 
@@ -166,23 +167,91 @@ def test_nvlink_errors_are_rises_and_checksum_errors_a_rate() -> None:
         assert run.names() == []
 
 
-def test_a_lost_device_is_missing_and_what_was_found_of_it_is_over_after_a_while() -> None:
-    """Every other rule says that it cannot judge it."""
+def test_a_lost_device_is_found_at_the_third_reading_and_what_was_found_of_it_before_stands() -> None:
+    """It is told once, and every other rule says that it cannot judge it; nothing says that it has cooled down."""
     with JudgedRun() as run:
         run.gpu(3).set(temp=82)
         run.go(6 * MINUTE)
         assert run.names() == [("hot", "gpu.3")]
         run.gpu(3).lose()
-        run.go(3 * MINUTE)
-        assert set(run.names()) == {("device_missing", "gpu.3"), ("hot", "gpu.3")}
-        assert "device_lost" in run.findings.current[0].message
+        run.go(2 * run.interval)
+        assert run.names() == [("hot", "gpu.3")]
+        run.go(run.interval)
+        assert run.names() == [("device_lost", "gpu.3"), ("hot", "gpu.3")]
+        assert run.findings.current[0].message == "lost: the device has fallen off the bus"
+        run.go(HOUR)
+        assert run.names() == [("device_lost", "gpu.3"), ("hot", "gpu.3")]
         lost = [lack for lack in run.findings.cannot_tell if lack.reason == "device_lost"]
         assert {lack.rule for lack in lost} >= {"hot", "near_slowdown", "throttled", "xid_hardware"}
         assert {lack.keys for lack in lost} == {("gpu.3",)}
+        run.gpu(3).set(temp=60).fail(None)
+        run.go(MINUTE)
+        assert run.names() == [("device_lost", "gpu.3"), ("hot", "gpu.3")]
+        run.go(run.interval)
+        assert run.names() == [("hot", "gpu.3")]
+        run.go(2 * MINUTE)
+        assert run.names() == []
+
+
+def test_a_device_that_is_lost_for_a_moment_is_no_finding() -> None:
+    """Two readings, however often."""
+    with JudgedRun(["device_lost", "device_missing"]) as run:
+        for _ in range(10):
+            run.gpu(1).lose()
+            run.go(2 * run.interval)
+            run.gpu(1).fail(None)
+            run.go(run.interval)
+        assert run.begun == []
+
+
+def test_a_driver_that_is_loaded_again_loses_no_device() -> None:
+    """Nor does a device that must be reset, or that its mode of partitions is changed of; what was lost before stays so meanwhile."""
+    with JudgedRun(["device_lost"]) as run:
+        run.go(MINUTE)
+        run.backend.go_away()
         run.go(10 * MINUTE)
-        assert run.names() == [("device_missing", "gpu.3")]
-        run.gpu(3).fail(None)
+        run.backend.come_back()
+        run.go(MINUTE)
+        run.gpu(1).fail(SourceError(Reason.RESET_REQUIRED, "it must be reset"))
+        run.go(10 * MINUTE)
+        run.gpu(1).fail(None)
+        run.go(MINUTE)
+        assert run.begun == []
+        run.gpu(2).lose()
+        run.go(MINUTE)
+        run.backend.go_away()
+        run.go(20 * MINUTE)
+        assert run.names() == [("device_lost", "gpu.2")]
+        run.gpu(2).fail(None)
+        run.backend.come_back()
         run.go(3 * MINUTE)
+        assert run.names() == []
+
+
+def test_a_lost_device_that_is_listed_no_more_is_told_once() -> None:
+    """As lost, and not as missing too."""
+    with JudgedRun(["device_lost", "device_missing"]) as run:
+        run.go(MINUTE)
+        run.gpu(3).lose()
+        run.go(MINUTE)
+        run.backend.go_away()
+        run.go(MINUTE)
+        run.backend.reorder(0, 1, 2)
+        run.backend.come_back()
+        run.go(HOUR)
+        assert run.names() == [("device_lost", "gpu.3")]
+
+
+def test_an_xid_of_a_device_that_is_lost_then_ages_as_any_other() -> None:
+    """Within its hour it stands, though the counter has gone."""
+    with JudgedRun(["xid_hardware"]) as run:
+        run.go(MINUTE)
+        run.gpu(3).set(**{"xidErrors": 1, "lastXid": 79, "xid.79.errors": 1})
+        run.go(run.interval)
+        run.gpu(3).lose()
+        run.go(HOUR - MINUTE)
+        assert run.names() == [("xid_hardware", "gpu.3")]
+        run.go(2 * MINUTE)
         assert run.names() == []
 
 
@@ -199,16 +268,18 @@ def test_a_device_that_gives_nothing_is_missing_unless_that_is_in_order(reason: 
         assert run.names() == ([("device_missing", "gpu.1")] if missing else [])
 
 
-def test_a_device_that_is_listed_no_more_is_missing() -> None:
+def test_a_device_that_is_listed_no_more_is_lost() -> None:
     """After the driver was loaded again."""
-    with JudgedRun(["device_missing"]) as run:
+    with JudgedRun(["device_lost", "device_missing"]) as run:
         run.go(MINUTE)
         run.backend.go_away()
         run.go(MINUTE)
         run.backend.reorder(0, 1, 2)
         run.backend.come_back()
         run.go(5 * MINUTE)
-        assert run.names() == [("device_missing", "gpu.3")]
+        assert [(finding.rule, finding.key, finding.message) for finding in run.findings] == [
+            ("device_lost", "gpu.3", "lost: the driver no longer lists this device")
+        ]
 
 
 def test_a_source_that_never_answers_is_missing() -> None:

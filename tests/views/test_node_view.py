@@ -174,6 +174,17 @@ def test_of_what_a_driver_says_the_note_has_the_words() -> None:
     assert device.links == ()  # those of a lost device are not known
 
 
+def test_what_was_found_of_a_lost_device_is_told_as_last_seen_and_its_loss_once() -> None:
+    node = Node(1)
+    first = node_view(node.record())
+    node.silence("gpu.0", Reason.DEVICE_LOST, "the GPU has fallen off the bus")
+    node.find("device_lost", "critical", "gpu.0", "lost: the GPU has fallen off the bus")
+    node.find("xid_hardware", "critical", "gpu.0", "Xid 79: the GPU has fallen off the bus")
+    device = node_view(node.record(), before=first).devices[0]
+    assert device.notes == ("LOST for 0 s", "the GPU has fallen off the bus", "last seen: Xid 79: the GPU has fallen off the bus")
+    assert len(device.findings) == 2
+
+
 @pytest.mark.parametrize("reason", [Reason.DEVICE_LOST, Reason.DRIVER_UNAVAILABLE, Reason.TIMED_OUT, Reason.RESET_REQUIRED], ids=str)
 def test_a_device_that_fell_silent_says_what_to_do(reason: Reason) -> None:
     node = Node(1)
