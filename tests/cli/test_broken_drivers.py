@@ -148,7 +148,7 @@ def test_the_live_view_has_a_row(tree: Tree) -> None:
     """With what is wrong."""
     env = tree.gpu("0000:01:00.0", NVIDIA).environment()
     with on_terminal("watch", "--interval", "0.1", "--timeout", "60", env=env) as terminal:
-        terminal.until(r"^nvidia  failed: the driver's library is not installed")
+        terminal.until(r"^.Xnvidia  failed: the driver's library is not installed")
         assert "no device was found" not in terminal.text
         terminal.type("q")
         assert terminal.end() == 0
