@@ -24,7 +24,7 @@ EXAMPLES = """\
   accelmetrics report run.jsonl --format markdown > RUN.md  for a pull request or a report
   accelmetrics report run.jsonl --format markdown --plots plots > RUN.md    the same with pictures
   accelmetrics report node-*.jsonl --format json            several hosts together
-  accelmetrics report run.jsonl --by epoch --price 0.30EUR  a row for each epoch, with what it cost
+  accelmetrics report run.jsonl --by epoch --price 0.30EUR   a row for each epoch, with what it cost
   accelmetrics report old.jsonl --compare new.jsonl         two runs, and how sure their differences are
   accelmetrics report run.jsonl --shape gpu-stats           flat statistics of each GPU, as JSON
 
