@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import compress, groupby
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 REPEATED = float("inf")
 LAYOUTS = 16
 """Sets of keys that are remembered: keys that come and go do not make a new one each time."""
+WORTH = 0.75
+"""Share of the keys that are wanted up to which leaving out the others costs less than keeping them."""
 TIME, FIRST_VALUE = 1, 2
 """Where a remembered reading's time and its first value stand, behind its moment."""
 
@@ -67,16 +69,35 @@ class HistoryRow(NamedTuple):
     joined: bool
 
 
+class _Columns:
+    """The columns of rows.
+
+    Attributes:
+        layout: Their keys.
+        values_of: Gives their values from those of a snapshot.
+        owners: By column, the name of the source; empty until that matters.
+    """
+
+    def __init__(self, layout: Layout, values_of: Callable[[Mapping[str, float]], Iterable[float]]) -> None:
+        self.layout, self.values_of = layout, values_of
+        self.owners: list[str] = []
+
+
 class RowMaker:
     """Turns snapshots into rows, with the same layout object while the keys are the same.
 
     Windows take every reading and the history only ticks, so each has rows of its own: a reading between two ticks is new
     to the history at the next tick.
+
+    Args:
+        wanted: Whether rows are to have a key; all when left out.
     """
 
-    def __init__(self) -> None:
-        self._layout: Layout = ()
-        self._layouts: dict[Layout, tuple[Layout, list[str]]] = {}
+    def __init__(self, wanted: Callable[[str], bool] | None = None) -> None:
+        self._wanted = wanted
+        self._keys: Layout = ()  # of the last snapshot
+        self._columns = _Columns((), _all_values)
+        self._layouts: dict[Layout, _Columns] = {}  # by keys
         self._identities: object = None
         self._seen: Sequences = {}
         self._seen_at_tick: Sequences = {}
@@ -94,21 +115,28 @@ class RowMaker:
         return self._made(snapshot, row.at, row.joined, repeated) if repeated or self._marked else row
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
-        layout = tuple(snapshot.metrics)
-        if layout != self._layout or snapshot.identities is not self._identities:
+        keys = tuple(snapshot.metrics)
+        if keys != self._keys or snapshot.identities is not self._identities:
             if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
                 self._layouts.clear()
                 self._identities = snapshot.identities
-            self._layout = self._layouts.setdefault(layout, (layout, []))[0]
-        values = array("d", list(snapshot.metrics.values()))  # twice as quick as without the list
+            self._keys = keys
+            self._columns = self._layouts.get(keys) or self._layouts.setdefault(keys, self._chosen(keys))
+        columns = self._columns
+        values = array("d", columns.values_of(snapshot.metrics))
         self._marked = bool(repeated)
         if repeated:
-            owners = self._layouts[self._layout][1]
-            if not owners:  # found out once per layout, and only where it matters
-                owners.extend(_owners(snapshot))
-            for column in compress(range(len(values)), [owner in repeated for owner in owners]):
+            if not columns.owners:  # found out once per layout, and only where it matters
+                columns.owners.extend(_owners(snapshot, columns.layout))
+            for column in compress(range(len(values)), [owner in repeated for owner in columns.owners]):
                 values[column] = REPEATED
-        return HistoryRow(self._layout, values, at, snapshot.time_ns / 1e9, joined)
+        return HistoryRow(columns.layout, values, at, snapshot.time_ns / 1e9, joined)
+
+    def _chosen(self, keys: Layout) -> _Columns:
+        """Return the columns of snapshots with these keys."""
+        chosen = keys if self._wanted is None else tuple(filter(self._wanted, keys))
+        few = 1 < len(chosen) < WORTH * len(keys)
+        return _Columns(chosen, itemgetter(*chosen)) if few else _Columns(keys, _all_values)
 
 
 def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
@@ -116,11 +144,15 @@ def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
     return frozenset(name for name, sequence in sequences.items() if sequence and before.get(name) == sequence)
 
 
-def _owners(snapshot: Snapshot) -> Iterator[str]:
+def _all_values(metrics: Mapping[str, float]) -> Iterable[float]:
+    return list(metrics.values())  # twice as quick to make an array of as without the list
+
+
+def _owners(snapshot: Snapshot, layout: Layout) -> Iterator[str]:
     """Yield, by column, the name of the backend that the value came from; empty where that is not known."""
     devices = {slot.key: slot.backend for slot in snapshot.identities}
     names = [status.name for status in snapshot.backends]
-    for key in snapshot.metrics:
+    for key in layout:
         kind, _, rest = key.partition(".")
         owner = devices.get(f"{kind}.{rest.removeprefix('process.').partition('.')[0]}")
         if not owner:

@@ -18,7 +18,8 @@ import math
 import operator
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import isfinite
 
@@ -52,6 +53,7 @@ class Accumulator:
 
     Args:
         waits: Whether its first reading will stand from the window's beginning on.
+        timed: Whether it is kept how long each value stood, for :meth:`seconds_above`; without it readings cost half as much.
 
     Attributes:
         count: Readings taken.
@@ -67,6 +69,7 @@ class Accumulator:
         "_seconds",
         "_spans",
         "_stands",
+        "_timed",
         "_times",
         "_waits",
         "_weighted",
@@ -74,7 +77,7 @@ class Accumulator:
         "last",
     )
 
-    def __init__(self, waits: bool = False) -> None:
+    def __init__(self, waits: bool = False, timed: bool = True) -> None:
         self.count = 0
         self.last = 0.0
         # Side by side, in the order of the values: 24 bytes a cell, where a dict of pairs takes ten times that. There are none
@@ -83,7 +86,7 @@ class Accumulator:
         self._times: array[int] = _NO_COUNTS
         self._spans: array[float] = _NO_NUMBERS
         self._coarse = self._stands = False
-        self._waits = waits
+        self._waits, self._timed = waits, timed
         self._seconds = self._weighted = self._plain = 0.0
         self._min, self._max = math.inf, -math.inf
 
@@ -98,7 +101,7 @@ class Accumulator:
 
     def following(self) -> Accumulator:
         """Return the statistics from here on: none yet, and the last reading stands where it does now."""
-        found = Accumulator()
+        found = Accumulator(timed=self._timed)
         found.last, found._stands = self.last, self._stands
         return found
 
@@ -196,8 +199,10 @@ class Accumulator:
             return [(self._max, self.count)] if self.count else []
         return [(self._clipped(cell), times) for cell, times in zip(self._cells, self._times, strict=True)]
 
-    def seconds_above(self, threshold: float) -> float:
-        """Return for how long the value was above a threshold."""
+    def seconds_above(self, threshold: float) -> float | None:
+        """Return for how long the value was above a threshold; None where that is not kept."""
+        if not self._timed:
+            return None
         if not self._cells:
             return self._seconds if self._max > threshold else 0.0
         return sum((seconds for cell, seconds in zip(self._cells, self._spans, strict=True) if self._clipped(cell) > threshold), 0.0)
@@ -206,10 +211,21 @@ class Accumulator:
         """Take readings of which some differ, each of which stands for so many seconds: a tenth of the time of taking each alone."""
         if self.count and not self._cells:
             self._cells, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
-        order = sorted(range(len(values)), key=values.__getitem__)
-        rising = [values[position] for position in order]
-        until = list(accumulate([seconds[position] for position in order], initial=0.0))
         times, spans = dict(zip(self._cells, self._times, strict=True)), dict(zip(self._cells, self._spans, strict=True))
+        if self._timed:
+            order = sorted(range(len(values)), key=values.__getitem__)
+            rising = [values[position] for position in order]
+            until = list(accumulate([seconds[position] for position in order], initial=0.0))
+        elif self._coarse:
+            rising, until = sorted(values), [0.0] * (len(values) + 1)
+        else:
+            rising, until = [], []
+            counts = Counter(values)
+            lowest, highest = min(counts), max(counts)
+            for value, number in counts.items():
+                times[value] = times.get(value, 0) + number
+        if rising:
+            lowest, highest = rising[0], rising[-1]
         begin = 0
         while begin < len(rising):
             value = cell = rising[begin]
@@ -225,14 +241,14 @@ class Accumulator:
             begin = end
         cells = sorted(times)
         self._cells, self._times = array("d", cells), array("q", [times[cell] for cell in cells])
-        self._spans = array("d", [spans[cell] for cell in cells])
+        self._spans = array("d", [spans.get(cell, 0.0) for cell in cells])
         self._bound()
         self.count += len(values)
-        self._seconds += until[-1]
+        self._seconds += sum(seconds)
         self._weighted += sum(map(operator.mul, values, seconds))
         self._plain += sum(values)
         self.last = values[-1]
-        self._min, self._max = min(self._min, rising[0]), max(self._max, rising[-1])
+        self._min, self._max = min(self._min, lowest), max(self._max, highest)
 
     def _clipped(self, value: float) -> float:
         return min(max(value, self._min), self._max)
@@ -272,6 +288,12 @@ def _middle(step: float) -> float:
     return math.exp(min(step * _GROWTH, _LARGEST))
 
 
+def _always(key: str) -> bool:
+    """Return that it is kept how long each value of a metric stood."""
+    del key
+    return True
+
+
 class WindowAggregator:
     """The statistics and the energy of a window so far, or of a recording.
 
@@ -281,14 +303,22 @@ class WindowAggregator:
         trailing: Whether a reading stands for the time since the one before, and not until the next one. Windows that follow each
             other from reading to reading then count each reading once, and all of the time.
         across: Whether there are statistics over all devices too, and of the counters that energy is taken from.
+        timed: Of which metrics it is kept how long each value stood; of all when left out.
 
     Attributes:
         energy: By device key.
         readings: Rows taken.
     """
 
-    def __init__(self, begin: float, before: HistoryRow | None = None, trailing: bool = False, across: bool = True) -> None:
-        self._has_across = across
+    def __init__(
+        self,
+        begin: float,
+        before: HistoryRow | None = None,
+        trailing: bool = False,
+        across: bool = True,
+        timed: Callable[[str], bool] = _always,
+    ) -> None:
+        self._has_across, self._timed = across, timed
         self._members = _members if across else _no_members
         self.energy: dict[str, DeviceEnergy] = {}
         self.readings = 0
@@ -324,8 +354,7 @@ class WindowAggregator:
 
     def following(self) -> WindowAggregator:
         """Return the statistics of the next window, which begins where the last reading was taken."""
-        found = WindowAggregator(self._at, trailing=self._trailing)
-        found._members, found._has_across = self._members, self._has_across
+        found = WindowAggregator(self._at, None, self._trailing, self._has_across, self._timed)
         found._layout, found._known, found._last = self._layout, self._known, self._last
         found.energy = {key: held.following() for key, held in self.energy.items()}
         found._metrics = {key: held.following() for key, held in self._metrics.items()}
@@ -350,7 +379,7 @@ class WindowAggregator:
         return found
 
     def seconds_above(self, key: str, threshold: float) -> float | None:
-        """Return for how long a metric was above a threshold; None where it was not read.
+        """Return for how long a metric was above a threshold; None where it was not read, or that is not kept.
 
         Raises:
             UnknownNameError: It was not read, and there is no such metric.
@@ -369,7 +398,7 @@ class WindowAggregator:
         """Have the first readings of these keys stand from the window's beginning on."""
         self._layout = layout
         waits = not self._trailing
-        self._metrics = {key: Accumulator(waits) for key in layout}
+        self._metrics = {key: Accumulator(waits, self._timed(key)) for key in layout}
         self._across = {f"{kind}.{name}": Accumulator(waits) for name in self._members(layout) for kind in ACROSS}
         self._known = {name: set(positions) for name, positions in self._members(layout).items()}
 
@@ -401,7 +430,7 @@ class WindowAggregator:
             for key, column in found:
                 if not self._has_across and key.endswith(COUNTED):
                     continue
-                held = series.get(key) or series.setdefault(key, Accumulator())
+                held = series.get(key) or series.setdefault(key, Accumulator(timed=self._timed(key)))
                 if closing:
                     held.close(column[0], lead, end - self._begin)
                 else:

@@ -92,8 +92,11 @@ class Work:
     def add(self, step: Step) -> None:
         """Take a step, if it says both how much was done and how fast."""
         for name in WORK:
-            amount, rate, per_joule = (step.values.get(name + more) for more in ("", "_per_second", "_per_joule"))
-            if amount and rate and isfinite(amount):
+            amount = step.values.get(name)
+            if not amount:
+                continue
+            rate, per_joule = step.values.get(f"{name}_per_second"), step.values.get(f"{name}_per_joule")
+            if rate and isfinite(amount):
                 done = self.totals.get((name, step.source), Done())
                 paid, joules = (amount, amount / per_joule) if per_joule else (0.0, 0.0)
                 self.totals[name, step.source] = Done(

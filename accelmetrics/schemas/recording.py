@@ -25,6 +25,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from io import BufferedReader
 from itertools import repeat
 from math import nan
 from pathlib import Path
@@ -59,6 +60,8 @@ LONGEST_LINE = 1 << 26
 """Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
 
 _BEGINNING = b'{"schema_version"'
+_BUFFER = 1 << 18
+"""Bytes that are read together: a call of the system for every few lines costs more than to parse them."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -258,11 +261,11 @@ def _lines(path: Path) -> Iterator[bytes]:
         EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged; what stands before has been given.
     """
     try:
-        file = path.open("rb")
+        file = BufferedReader(path.open("rb", 0), _BUFFER)
     except FileNotFoundError:
         if not packed(path).exists():  # it was compressed since it was listed
             raise
-        file = packed(path).open("rb")
+        file = BufferedReader(packed(path).open("rb", 0), _BUFFER)
     with file:
         kind = os.fstat(file.fileno()).st_mode
         if stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and not file.isatty()):

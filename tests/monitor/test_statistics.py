@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 import sys
+from array import array
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -136,6 +137,22 @@ def test_time_above_a_threshold() -> None:
     assert held.seconds_above(80.0) == 2.5
     assert held.seconds_above(95.0) == 0.0
     assert held.seconds_above(-math.inf) == 10.5
+
+
+@pytest.mark.parametrize("digits", [0, 3], ids=["few", "many"])
+def test_without_the_time_of_each_value_all_else_is_the_same(digits: int) -> None:
+    """Up to 512 different values and beyond; how long they stood above a threshold is then not known."""
+    chance = random.Random(digits)
+    timed, plain = Accumulator(), Accumulator(timed=False)
+    for _ in range(4):
+        values = array("d", [round(chance.uniform(0, 100), digits) for _ in range(600)])
+        seconds = [1.0] * len(values)
+        for held in (timed, plain):
+            held.fold(values, 0.0, seconds, seconds)
+    assert plain.summary() == timed.summary()
+    assert plain.cells() == timed.cells()
+    assert timed.seconds_above(50) == pytest.approx(1200, rel=0.1)
+    assert plain.seconds_above(50) is None
 
 
 def test_the_largest_numbers_do_not_overflow() -> None:

@@ -41,7 +41,7 @@ class LoggedSteps:
         self.first = self.last = nan
         self.not_finite: dict[str, float] = {}
         self._reducer = SeriesReducer()
-        self._seconds = Accumulator()
+        self._seconds = Accumulator(timed=False)
         self._counts: dict[str, int] = {}
         self._odd: dict[str, int] = {}
         self._pending: list[Step] = []

@@ -104,12 +104,13 @@ class _Making:
             return
         ours = {step.source for step in record.own_steps}
         for step in steps:  # of other ranks too, which may have recordings of their own
-            own = step.source in ours
+            source = step.source
+            own = source in ours
             (self._own if own else self._heard.setdefault(process, Work())).add(step)
             by_source = (self._own_steps if own else self._heard_steps).setdefault(process, {})
-            logged = by_source.get(step.source)
+            logged = by_source.get(source)
             if logged is None:
-                logged = by_source[step.source] = LoggedSteps()
+                logged = by_source[source] = LoggedSteps()
             logged.add(step)
 
     def report(self) -> RunReport:

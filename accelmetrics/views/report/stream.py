@@ -6,10 +6,9 @@ import statistics
 from array import array
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf, isfinite
-from operator import itemgetter
 from typing import NamedTuple
 
 from accelmetrics.monitor.energy import COUNTER, DRAW
@@ -47,8 +46,6 @@ WINDOWS = 1000
 """Windows of a stream that are marked."""
 EVENTS = 200
 """Events of one kind and device that are told."""
-WORTH = 0.75
-"""Share of the columns that are told up to which leaving out the others costs less than reckoning with them."""
 THROTTLE = "throttle."
 COUNTED_EVENTS: Mapping[str, tuple[EventKind, str]] = {
     "xidErrors": ("xid", "Xid error"),
@@ -115,14 +112,14 @@ class RecordStream:
         self.gaps: list[Plain] = []
         self.places: dict[str, DeviceSlot] = {}
         self.silences: dict[str, list[Plain]] = {}
-        self.aggregator = WindowAggregator(self.begin, across=False)
+        self.aggregator = WindowAggregator(self.begin, across=False, timed=_is_throttle)
         self.findings: dict[tuple[str, str, int], Finding] = {}  # as each stood last
         self.cannot_tell: tuple[CannotTell, ...] = ()
         self.sources: dict[str, str] = {}
         self.reducer = SeriesReducer()
         self.events: list[Event] = []
         self.table = PeriodTable(by) if by else None
-        self._trained = WindowAggregator(self.begin, across=False) if trained else None
+        self._trained = WindowAggregator(self.begin, across=False, timed=_is_throttle) if trained else None
         self._first_step = inf
         self._wanted = series
         self._windows: dict[tuple[str, int], WindowSpan] = {}  # that ended, by name and end
@@ -131,7 +128,7 @@ class RecordStream:
         self._series: dict[Layout, list[int]] = {}  # by layout, the columns that are reduced
         self._counters: dict[str, float] = {}
         self._findings = NO_FINDINGS
-        self._rows = RowMaker()
+        self._rows = RowMaker(self._is_told)
         self._pending: list[Snapshot] = []
         self._block: list[HistoryRow] = []
         self._recent_row: HistoryRow | None = None
@@ -147,7 +144,6 @@ class RecordStream:
         self._heard: dict[str, float] = {}
         self._layout: Layout | None = None
         self._speaking: list[str] = []
-        self._narrow: tuple[Layout, Callable[[Sequence[float]], Sequence[float]] | None] = ((), None)  # the columns that are told
 
     @property
     def interval(self) -> float:
@@ -330,7 +326,7 @@ class RecordStream:
         if self._trained is not None:
             rows = [row for row in self._block if row.time >= self._first_step]
             if rows and not self._trained.readings:
-                self._trained = WindowAggregator(rows[0].at, across=False)
+                self._trained = WindowAggregator(rows[0].at, across=False, timed=_is_throttle)
             self._trained.fold(rows)
         if self._wanted is not None:
             begin = 0
@@ -376,9 +372,7 @@ class RecordStream:
             before = self._counters[key] = value
 
     def _is_series(self, key: str) -> bool:
-        parts = device_key(key)
-        throttle = parts is not None and not parts.process and parts.name.startswith(THROTTLE)
-        return throttle or (self._wanted is not None and self._wanted.wants(key))
+        return _is_throttle(key) or (self._wanted is not None and self._wanted.wants(key))
 
     def _keep_details(self, rows: Sequence[HistoryRow]) -> None:
         """Keep the readings around findings as they were taken."""
@@ -419,11 +413,7 @@ class RecordStream:
             self.places.update((place.key, place) for place in snapshot.identities)
             self.sources.update((status.name, status.source or status.detail) for status in snapshot.backends)
             self._note_silences(self._speaking, moment)
-            chosen = [column for column, key in enumerate(row.layout) if self._is_told(key)]
-            few = 1 < len(chosen) < WORTH * len(row.layout)
-            self._narrow = tuple(row.layout[column] for column in chosen), itemgetter(*chosen) if few else None
-        layout, of_columns = self._narrow
-        return row if of_columns is None else row._replace(layout=layout, values=array("d", of_columns(row.values)))
+        return row
 
     def _is_told(self, key: str) -> bool:
         """Return whether a metric has statistics in reports, a place in their series, or events."""
@@ -494,6 +484,12 @@ def told_gap(gap: Plain) -> Plain:
 def _gap(after: float, seconds: float) -> Plain:
     """Return a silence after the last reading before it; below 0 s where the next one bears an earlier time."""
     return {"at": after, "seconds": seconds}
+
+
+def _is_throttle(key: str) -> bool:
+    """Return whether a metric says that a device was throttled."""
+    parts = device_key(key)
+    return parts is not None and not parts.process and parts.name.startswith(THROTTLE)
 
 
 def _is_about(key: str, device: str) -> bool:
