@@ -143,7 +143,7 @@ class Trails:
         self._metrics = list(metrics)
         self._lasting = len(self._metrics)  # that many of them are kept for good
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
-        self._newest = 0
+        self._newest = self._shown = 0  # of all readings, and of those that were views
         self.until_ns: int | None = None
 
     @property
@@ -172,16 +172,17 @@ class Trails:
 
     def add(self, view: NodeView) -> None:
         """Remember a reading; the same one twice counts once. Where the clock was set back, history begins anew."""
-        if view.time_ns == self._newest:
+        if view.time_ns == self._shown:
             return
-        if view.time_ns < self._newest:
+        if view.time_ns < self._shown:
             self.clear()
         for device in view.devices:
             values, metrics = device.values, device.metrics
             for metric in self._metrics:
                 value = values.get(metric)
                 self._add(device.key, metric, view.time_ns, metrics.get(metric) if value is None else value)
-        self._newest = view.time_ns
+        self._shown = view.time_ns
+        self._newest = max(self._newest, view.time_ns)
 
     def add_values(self, time_ns: int, device: str, values: Mapping[str, float | None]) -> None:
         """Remember values of one device by metric; None: it was read and had none."""
@@ -192,7 +193,7 @@ class Trails:
     def clear(self) -> None:
         """Forget all readings."""
         self._rings.clear()
-        self._newest = 0
+        self._newest = self._shown = 0
 
     def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
         """Return the newest history of a device, in columns of equal time, the oldest first.

@@ -146,6 +146,16 @@ def test_history_begins_anew_where_the_clock_was_set_back() -> None:
     assert trails.points("gpu.0", "power_watts", "1 min", 1)[0].mean == 1.0
 
 
+def test_values_from_elsewhere_may_be_newer_than_the_next_reading() -> None:
+    """A history of what was remembered may have that reading already, and its time is a rounded one."""
+    node, trails = Node(1), Trails()
+    trails.add(node_view(node.record()))
+    node.wait(1)
+    trails.add_values(node.time_ns + 100, "gpu.0", {"fan_percent": 30.0})
+    trails.add(node_view(node.record()))
+    assert kinds(trails) == "." * 58 + "vv"
+
+
 def test_few_metrics_are_followed_at_a_time() -> None:
     """Those that are looked at first for good, and of the others the latest."""
     trails = Trails()
