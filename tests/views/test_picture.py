@@ -407,6 +407,19 @@ def test_each_graph_tells_its_unit(size: tuple[int, int]) -> None:
     assert re.search(r"temp gpu.0, 1 min .* now \d+ °C", text)
 
 
+def test_what_is_found_of_several_devices_is_one_line() -> None:
+    node = Node(64)
+    for number in range(0, 64, 2):
+        node.find("ecc_uncorrected", "critical", f"gpu.{number}", "memory errors")
+    for number in (1, 3, 5):
+        node.find("hot", "warning", f"gpu.{number}", "core above 80 °C")
+    node.find("hot", "warning", "gpu.7", "core above 81 °C")
+    lines = Watched(node).draw(size=(120, 60)).plain()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("── findings 36")]
+    assert [line.split("  ")[0] for line in lines[at + 1 : at + 4]] == ["X gpu.0 and 31 more", "! gpu.1,3,5", "! gpu.7"]
+    assert not lines[at].rstrip().endswith("f shows all ─")
+
+
 def test_what_has_gone_is_not_chosen() -> None:
     drawn = NODES["eight"]().draw(Choices(device="gpu.99", process=1, process_top=50, overlay_top=0))
     assert (drawn.choices.device, drawn.choices.process, drawn.choices.process_top) == ("gpu.0", 48120, 0)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from accelmetrics.schemas.finding import Finding
-from accelmetrics.schemas.text import printable, quantity
+from accelmetrics.schemas.text import cells, printable, quantity
 from accelmetrics.views.device_view import STATE_OF, VALUES, DeviceView, MissingValue, duration
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import KEYS, Choices, Dialog
 from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS
 from accelmetrics.views.terminal.graphs import role_of, rule
+from accelmetrics.views.terminal.process_rows import device_words
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
 
+MOST_KEYS = 24
+"""Columns of the names of devices of which a finding says the same."""
 LABEL = 22
 """Columns of the names of values."""
 IDENTITY = (
@@ -196,6 +199,22 @@ def dialog_lines(dialog: Dialog, width: int, style: ScreenStyle) -> list[Drawn]:
     pages.text(dialog.keys, "title")
     pages.title("")
     return pages.lines
+
+
+def alike(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings, those that say the same of several devices as one of all of these."""
+    same: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        same.setdefault((finding.severity, finding.rule, finding.message), []).append(finding)
+    return [found[0] if len(found) == 1 else found[0]._replace(key=_together([one.key for one in found])) for found in same.values()]
+
+
+def _together(keys: Sequence[str]) -> str:
+    """Name what a finding is about: ``gpu.0-3,7``; of many the first, and how many more."""
+    words = device_words(keys)
+    if cells(words) > MOST_KEYS:
+        return f"{keys[0]} and {len(keys) - 1} more"
+    return f"gpu.{words}" if words[:1].isdecimal() else words
 
 
 def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:

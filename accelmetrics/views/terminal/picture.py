@@ -24,7 +24,7 @@ from accelmetrics.views.terminal.device_rows import (
 )
 from accelmetrics.views.terminal.frame import foot, head, host_line
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, GraphData, graph, points_across, rule, top_of
-from accelmetrics.views.terminal.overlays import detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
+from accelmetrics.views.terminal.overlays import alike, detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
 from accelmetrics.views.terminal.process_rows import ProcessTable, process_title, shown_processes
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, ansi, beside
 from accelmetrics.views.trails import Trails, metric_row
@@ -161,6 +161,7 @@ class _Body:
         self._view, self._trails, self._width, self._height, self._style = view, trails, width, height, style
         self._rows = shown_devices(view, choices)
         self._shown = shown_processes(view, choices)
+        self._findings = alike(view.findings.current)
         self.names = tuple(map(row_name, self._rows))
         self.pids = tuple(process.pid for process in self._shown)
         device = choices.device if choices.device in self.names else ""
@@ -223,9 +224,9 @@ class _Body:
             self._list(heights.devices, 2 if form == "two" else 1)
         if heights.findings:
             self.lines.append(
-                rule(f"findings {len(view.findings)}", "f shows all" if len(view.findings) >= heights.findings else "", width, style)
+                rule(f"findings {len(view.findings)}", "f shows all" if len(self._findings) >= heights.findings else "", width, style)
             )
-            self.lines += [finding_line(finding, width, style) for finding in view.findings.current[: heights.findings - 1]]
+            self.lines += [finding_line(finding, width, style) for finding in self._findings[: heights.findings - 1]]
         if heights.graphs:
             self._graphs(devices, heights.graphs, form)
         if heights.processes:
@@ -246,7 +247,7 @@ class _Body:
         host = int(height >= ROOMY)
         devices = min(wanted, height - host - (5 if height >= 12 else 0))
         rest = height - host - devices
-        findings = min(FINDINGS, len(view.findings)) + 1 if len(view.findings) and rest >= 18 else 0
+        findings = min(FINDINGS, len(self._findings)) + 1 if self._findings and rest >= 18 else 0
         rest -= findings
         processes = min(rest, 2 + max(1, len(self._shown)), max(3, round(rest * SHARE if height < ROOMY else rest / 2)))
         if rest - processes <= LEAST_HEIGHT or not view.devices:
