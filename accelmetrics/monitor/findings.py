@@ -17,7 +17,7 @@ from accelmetrics.monitor.measures import Measure, RuleInput, Values
 from accelmetrics.monitor.rule import Rule
 from accelmetrics.monitor.step_measures import ANY, plain_name
 from accelmetrics.schemas.errors import IN_ORDER, Unavailable
-from accelmetrics.schemas.finding import NO_FINDINGS, SEVERITIES, CannotTell, Finding, Findings
+from accelmetrics.schemas.finding import NO_FINDINGS, NOT_LOGGED, SEVERITIES, CannotTell, Finding, Findings
 from accelmetrics.schemas.record import HoldersOf, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -274,9 +274,11 @@ class _Lacks:
             if judge.failure is not None:
                 yield CannotTell(rule.name, (), "", "rule_failed", judge.failure.detail)
             elif rule.logged and not self._logged:
-                yield CannotTell(rule.name, (), rule.logged[0], "not_logged", "the program logged nothing")
+                yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, "a rule about a training run: no program logs here")
+                continue  # what it lacks of devices as well is of no interest
             elif rule.logged and rule.logged != ANY and self._logged.isdisjoint(rule.logged):
-                yield CannotTell(rule.name, (), rule.logged[0], "not_logged", f"the program logged no {rule.logged[0]}")
+                yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, f"the program logs no {rule.logged[0]}")
+                continue
             yield from self._of_devices(rule, given)
 
     def _of_devices(self, rule: Rule, given: RuleInput) -> Iterator[CannotTell]:

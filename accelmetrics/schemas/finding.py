@@ -13,6 +13,9 @@ Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
 """The gravest first."""
 
+NOT_LOGGED = "not_logged"
+"""The reason of a rule about a training run that lacks what a program would log."""
+
 
 class Finding(NamedTuple):
     """One thing that a rule found.

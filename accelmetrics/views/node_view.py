@@ -6,18 +6,18 @@ The terminal, the page and the fleet's line draw this and nothing else. It is ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 from typing import NamedTuple
 
 from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
-from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Finding, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders, Record
 from accelmetrics.schemas.snapshot import DeviceSlot, own_processes
-from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 from accelmetrics.views.device_view import (
     MARKS,
@@ -122,6 +122,22 @@ class SourceRow(NamedTuple):
         return MARKS[self.state]
 
 
+WHOLE = frozenset({Reason.DEVICE_LOST, Reason.DRIVER_UNAVAILABLE, Reason.RESET_REQUIRED, Reason.NOT_IN_USE, Reason.SUSPENDED})
+"""Reasons that a device has for all of its metrics."""
+
+
+class NotJudged(NamedTuple):
+    """Rules that cannot judge devices for one reason.
+
+    Attributes:
+        rules: Their names.
+        words: What they lack, of which devices, and why.
+    """
+
+    rules: tuple[str, ...]
+    words: str
+
+
 class NodeTotals(NamedTuple):
     """A node in numbers. Partitions are part of their device and count nowhere.
 
@@ -190,9 +206,37 @@ class NodeView:
         return next((one for one in self.devices if one.key == key), None)
 
     @property
+    def not_judged(self) -> tuple[NotJudged, ...]:
+        """The rules about devices whose silence says nothing, those with one reason together."""
+        alike: dict[tuple[tuple[str, ...], str], list[CannotTell]] = {}
+        for one in self.findings.cannot_tell:
+            if one.reason != NOT_LOGGED:
+                alike.setdefault((one.keys, one.reason), []).append(one)
+        return tuple(NotJudged(tuple(one.rule for one in lacks), _lack_words(lacks)) for lacks in alike.values())
+
+    @property
+    def not_logged(self) -> str:
+        """Why rules about a training run judge nothing, in a sentence; empty while all of them do."""
+        lacks = [one for one in self.findings.cannot_tell if one.reason == NOT_LOGGED]
+        if not lacks:
+            return ""
+        return f"rules about a training run: {printable(', '.join(dict.fromkeys(one.detail.rpartition(': ')[2] for one in lacks)))}"
+
+    @property
     def silent(self) -> tuple[SourceRow, ...]:
         """The sources that do not answer and that no device stands for."""
         return tuple(source for source in self.sources if source.silent)
+
+
+def _lack_words(lacks: Sequence[CannotTell]) -> str:
+    """Say what rules with one reason lack; of devices that give nothing at all, the reason alone."""
+    first = lacks[0]
+    metrics = "" if first.reason in WHOLE else ", ".join(dict.fromkeys(one.metric for one in lacks if one.metric))
+    about = " of ".join(filter(None, (metrics, ", ".join(first.keys))))
+    details = {in_words(one.detail) for one in lacks}
+    detail = details.pop() if len(details) == 1 else ""
+    why = str(first.reason).replace("_", " ") if not detail or detail.isupper() else detail  # a code alone says less than the reason
+    return printable(f"{about}: {why}" if about else why)
 
 
 def node_view(

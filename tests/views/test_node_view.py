@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
@@ -324,3 +325,38 @@ def test_core_values_that_are_missing_for_no_good_reason_are_a_warning() -> None
     node = Node(1)
     node.miss("gpu.0", CORE[:1], Reason.INVALID_VALUE, "4000 %")
     assert (view_of(node).state, view_of(node).note) == ("warn", "util bad value")
+
+
+def test_what_cannot_be_judged_of_devices_is_told_by_reason_and_rules_about_a_run_in_a_sentence() -> None:
+    """A GPU that is lost is one reason, however many rules lack it, and whichever call said so."""
+    lost = [
+        CannotTell(
+            rule,
+            ("gpu.1",),
+            metric,
+            "device_lost",
+            f"nvmlDeviceGet{metric.title()}: the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)",
+        )
+        for rule, metric in (("hot", "temp"), ("idle_held", "gpu"))
+    ]
+    limits = CannotTell("near_slowdown", ("gpu.0", "gpu.2"), "tempLimit.slowdown", "not_supported", "NVML_ERROR_NOT_SUPPORTED")
+    failed = CannotTell("mine", (), "", "rule_failed", "ZeroDivisionError")
+    unlogged = [
+        CannotTell(rule, (), "*", "not_logged", "a rule about a training run: no program logs here") for rule in ("hang", "goodput")
+    ]
+    node = Node(3)
+    record = node.record()
+    view = node_view(record._replace(findings=Findings((), (), (*lost, limits, failed, *unlogged))))
+    assert view.not_judged == (
+        (("hot", "idle_held"), "gpu.1: the GPU has fallen off the bus"),
+        (("near_slowdown",), "tempLimit.slowdown of gpu.0, gpu.2: not supported"),
+        (("mine",), "ZeroDivisionError"),
+    )
+    assert view.not_logged == "rules about a training run: no program logs here"
+    logs = tuple(
+        CannotTell(rule, (), name, "not_logged", f"the program logs no {name}")
+        for rule, name in (("loss_spike", "loss"), ("gradient", "grad_norm"))
+    )
+    view = node_view(record._replace(findings=Findings((), (), logs)))
+    assert (view.not_judged, view.not_logged) == ((), "rules about a training run: the program logs no loss, the program logs no grad_norm")
+    assert (node_view(record).not_judged, node_view(record).not_logged) == ((), "")

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from rich.cells import cell_len
 
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
@@ -464,3 +465,17 @@ def test_the_help_names_the_key_of_signals_only_where_they_may_be_sent() -> None
     watched = NODES["one"]()
     assert "send a signal" not in watched.text(Choices(overlay="help"), (100, 60))
     assert "send a signal" in watched.text(Choices(overlay="help", signals=True), (100, 60))
+
+
+def test_the_list_of_findings_says_what_is_not_judged_and_what_is_at_rest() -> None:
+    """By reason; what a training run would be judged by in one line."""
+    one = Watched(Node(2), 3)
+    lacks = (
+        *(CannotTell(rule, ("gpu.1",), "temp", "device_lost", "the GPU has fallen off the bus") for rule in ("hot", "overheating")),
+        *(CannotTell(rule, (), "*", "not_logged", "a rule about a training run: no program logs here") for rule in ("hang", "goodput")),
+    )
+    one.view = replace(one.view, findings=Findings(cannot_tell=lacks))
+    lines = [line.strip() for line in one.text(Choices(overlay="findings"), (100, 30)).splitlines()]
+    assert "gpu.1: the GPU has fallen off the bus (hot, overheating)" in lines
+    assert "rules about a training run: no program logs here" in lines
+    assert "hang" not in " ".join(lines)

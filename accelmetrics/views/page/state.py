@@ -54,6 +54,8 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False, fle
         "findings": [finding.to_dict() for finding in view.findings.current],
         "ended": [finding.to_dict() for finding in view.findings.ended],
         "cannot_tell": [one.to_dict() for one in view.findings.cannot_tell],
+        "not_judged": [{"rules": [*one.rules], "words": one.words} for one in view.not_judged],
+        "not_logged": view.not_logged,
         "sources": [
             {
                 "name": source.name,

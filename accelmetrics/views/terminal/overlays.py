@@ -175,11 +175,13 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
         pages.title("over")
         for finding in reversed(found.ended):
             _finding(pages, finding, view.time_ns)
-    if found.cannot_tell:
+    lacks, unlogged = view.not_judged, view.not_logged
+    if lacks or unlogged:
         pages.title("not judged")
-        for lack in found.cannot_tell:
-            about = f" of {', '.join(lack.keys)}" if lack.keys else ""
-            pages.pair(lack.rule.replace("_", " "), printable(f"{lack.metric}{about}: {lack.detail or lack.reason}"))
+    for lack in lacks:
+        pages.text(f"{lack.words} ({', '.join(name.replace('_', ' ') for name in lack.rules)})")
+    if unlogged:
+        pages.text(unlogged, "dim")
     return pages.lines
 
 

@@ -15,7 +15,7 @@ import pytest
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.finding import CannotTell, Finding, Findings
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders, Record, Step
 from accelmetrics.schemas.recording import RecordFile, parse_record
@@ -120,6 +120,20 @@ def test_the_state_says_what_the_snapshot_says(node: Callable[..., Node]) -> Non
     assert state["head"]["states"] == {"ok": 1, "warn": 1}
     assert {source["name"] for source in state["sources"]} == {"nvidia", "host"}
     assert NodeSummary.from_dict(one.document("/api/summary")).findings == {"warning": 1}
+
+
+def test_what_is_not_judged_is_in_the_state_in_words(node: Callable[..., Node]) -> None:
+    """And as the record has it."""
+    lacks = (
+        CannotTell("hot", ("gpu.1",), "temp", "not_supported", "NVML_ERROR_NOT_SUPPORTED"),
+        CannotTell("hang", (), "*", "not_logged", "a rule about a training run: no program logs here"),
+    )
+    one = node()
+    one.read(findings=Findings(cannot_tell=lacks))
+    state = one.document("/api/state")
+    assert state["cannot_tell"] == [lack.to_dict() for lack in lacks]
+    assert state["not_judged"] == [{"rules": ["hot"], "words": "temp of gpu.1: not supported"}]
+    assert state["not_logged"] == "rules about a training run: no program logs here"
 
 
 def test_a_device_that_is_lost_says_since_when(node: Callable[..., Node]) -> None:

@@ -245,6 +245,13 @@ def test_a_server_that_ends_and_comes_back(page: Browser, node: Node) -> None:
     page.until_text("#announcer", "live again")
 
 
+def test_rules_about_a_training_run_are_no_alarm_where_no_program_logs(page: Browser) -> None:
+    """One sentence, and nothing of devices that all rules can judge but by what these do not have."""
+    page.until_text("#not-logged", "At rest: rules about a training run: no program logs here")
+    assert "hang" not in page.text("#not-judged")
+    assert page.one("#not-judged").is_displayed() == (page.texts("#not-judged li") != [])
+
+
 def test_nothing_is_asked_while_it_is_not_seen(page: Browser, node: Node) -> None:
     """A tab in the background costs nothing; seen again, it asks at once."""
     page.driver.minimize_window()

@@ -130,7 +130,7 @@ class Page {
     setText(find("version"), state.version);
     this.#showHead(state);
     this.#showFindings(state.findings);
-    showNotJudged(state.cannot_tell);
+    showNotJudged(state);
     this.#lines.update(state.devices);
     this.#showDevices(() => this.#devices.show(state.rows));
     this.#processes.show(state.processes, state.unlisted);
@@ -290,12 +290,15 @@ function alike(findings) {
   return [...groups.values()];
 }
 
-/** Say what rules cannot judge: their silence means nothing. */
-function showNotJudged(untold) {
-  setHidden(find("not-judged"), untold.length === 0);
-  setText(find("not-judged").firstElementChild, `Not judged: ${[...new Set(untold.map(({ rule }) => rule))].length} rules`);
-  const words = ({ rule, keys, metric, reason, detail }) => `${rule}${keys.length ? ` of ${keys.join(", ")}` : ""}: ${metric}: ${detail || reason.replaceAll("_", " ")}`;
-  setChildren(find("not-judged").lastElementChild, untold.map(words), String, () => element("li"), setText);
+/** Say which rules cannot judge devices: their silence means nothing. Those about a training run are at rest where no program logs. */
+function showNotJudged({ not_judged: lacks, not_logged: unlogged }) {
+  const count = new Set(lacks.flatMap(({ rules }) => rules)).size;
+  setHidden(find("not-judged"), count === 0);
+  setText(find("not-judged").firstElementChild, `Not judged: ${count} ${count === 1 ? "rule" : "rules"} about devices`);
+  const words = (lack) => `${lack.words} (${lack.rules.join(", ")})`;
+  setChildren(find("not-judged").lastElementChild, lacks.map(words), String, () => element("li"), setText);
+  setHidden(find("not-logged"), unlogged === "");
+  setText(find("not-logged"), `At rest: ${unlogged}`);
 }
 
 /** A source that does not answer, and that no device stands for, as a row among the devices. */
