@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from argparse import Namespace
@@ -45,7 +44,7 @@ class FleetSource:
         poller = NodePoller(self._nodes, options.fleet_token_file, options.fleet_ca)
         self._states: Mapping[str, NodeState[NodeSummary]] = {}
         self.answers = [NodeAnswer(node.instance) for node in self._nodes()]
-        self._polls = NodePolls(poller, SUMMARY, max(SHORTEST, options.interval), lambda text: NodeSummary.from_dict(json.loads(text)))
+        self._polls = NodePolls(poller, SUMMARY, max(SHORTEST, options.interval), NodeSummary.from_json)
 
     def look(self) -> bool:
         """Take what is new; return whether there is something."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -117,6 +118,19 @@ class NodeSummary:
         if len(summary.devices) > MOST_DEVICES:
             raise DocumentError(f"this is no summary of a node: it has {len(summary.devices)} devices, at most {MOST_DEVICES} are possible")
         return summary
+
+    @classmethod
+    def from_json(cls, text: str) -> NodeSummary:
+        """Read one as a node answers it.
+
+        Raises:
+            DocumentError: It is not such a document.
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:  # the second: brackets in brackets without an end
+            raise DocumentError("this is no summary of a node: it is no JSON") from error
+        return cls.from_dict(document)
 
 
 class NodeAnswer(NamedTuple):

@@ -34,7 +34,7 @@ def test_it_names_the_worst_device_and_counts_the_rest() -> None:
 
 
 def test_it_reads_back_what_it_wrote() -> None:
-    assert NodeSummary.from_dict(json.loads(json.dumps(summary().to_dict()))) == summary()
+    assert NodeSummary.from_json(json.dumps(summary().to_dict())) == summary()
 
 
 def test_a_newer_release_may_say_more() -> None:
@@ -57,6 +57,12 @@ def test_a_newer_release_may_say_more() -> None:
 def test_what_is_no_summary_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(DocumentError, match="no summary of a node"):
         NodeSummary.from_dict({**summary().to_dict(), **wrong})
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", "[" * 100_000, '{"hostname": 1}', "\x00"], ids=lambda text: ascii(text[:9]))
+def test_whatever_another_machine_says_is_refused_in_words(text: str) -> None:
+    with pytest.raises(DocumentError, match="no summary of a node"):
+        NodeSummary.from_json(text)
 
 
 def test_a_sound_node_has_no_worst_device() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -86,10 +85,10 @@ def _node(page: Page) -> dict[str, Any]:
     failure = page.failure
     if not failure:
         try:
-            summary = NodeSummary.from_dict(json.loads(page.text))
+            summary = NodeSummary.from_json(page.text)
             return {**told, "state": summary.state, "words": summary_words(summary), "error": "", "summary": summary.to_dict()}
-        except (ValueError, RecursionError) as error:
-            failure = str(error) if isinstance(error, DocumentError) else "it answers with what is no JSON"
+        except DocumentError as error:
+            failure = str(error)
     failure = words(printable(failure))
     return {**told, "state": "bad", "words": [failure], "error": failure, "summary": None}
 
