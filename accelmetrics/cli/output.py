@@ -50,6 +50,29 @@ def folder_for(path: str) -> None:
             raise WriteError(path, error) from error
 
 
+def check_target(path: str, out: Stdout) -> None:
+    """Find out whether a document can be written there later, before work is done for it. Devices and pipes are not opened.
+
+    Raises:
+        WriteError: It cannot.
+    """
+    from accelmetrics.exporters.paths import absolute, followed
+
+    if (number := stream_number(path)) is not None:
+        os.close(duplicate_stream(path, number, out))
+        return
+    if special(path) and not Path(path).is_dir():
+        return
+    try:
+        target = followed(absolute(path))
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise WriteError(path, error) from error
+
+
 @contextmanager
 def telling(what: str) -> Iterator[None]:
     """Raise what goes wrong in the block as an error that names what could not be written.

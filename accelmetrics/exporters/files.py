@@ -364,7 +364,11 @@ def _unfinished(closed: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
-    """Put a new file, which the block fills, in the place of another at once, on the disk too; where that fails it is removed."""
+    """Put a new file, which the block fills, in the place of another at once, on the disk too; where that fails it is removed.
+
+    So it is where Ctrl-C interrupts it.
+    """
+    placed = False
     try:
         with file:
             os.fchmod(file.fileno(), mode)
@@ -372,9 +376,10 @@ def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).replace(path)
-    except OSError:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+            placed = True
+    finally:
+        if not placed:
+            Path(file.name).unlink(missing_ok=True)
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_result:

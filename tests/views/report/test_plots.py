@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """With the system's reason."""
     (tmp_path / "taken").write_text("")
     done = call("report", write(tmp_path / "run.jsonl", list(run(5, 1))), "--plots", str(tmp_path / "taken"))
-    assert done.returncode == 1 and f"cannot write pictures to {tmp_path / 'taken'}" in done.stderr
+    assert done.returncode == 1 and f"cannot write {tmp_path / 'taken'}" in done.stderr
 
 
 @pytest.mark.parametrize(

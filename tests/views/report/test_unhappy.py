@@ -120,3 +120,32 @@ def test_no_recording_changes_the_terminal_on_which_it_is_told(tmp_path: Path) -
     for done in (report(path), report(path, "--format", "markdown"), report(path, "--compare", write(tmp_path / "b.jsonl", runs[0]))):
         assert done.replace("\n", "").isprintable()
         assert "node?]0;title??[2J1" in done
+
+
+@pytest.mark.parametrize(
+    "target", [("--html", "none/run.html"), ("--html", "folder"), ("--html", "file/run.html"), ("--plots", "file/plots")]
+)
+def test_what_cannot_be_written_is_told_before_anything_is_read(tmp_path: Path, target: tuple[str, str]) -> None:
+    """A million lines take a minute. The recording is missing too, which is found out later."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    option, place = target
+    done = call("report", str(tmp_path / "run.jsonl"), option, str(tmp_path / place))
+    assert done.returncode == 1
+    assert done.stdout == "" and done.stderr.startswith(f"accelmetrics report: cannot write {tmp_path / place}")
+
+
+def test_an_interruption_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither half a page nor a temporary one; the page of an earlier report stays."""
+    path = write(tmp_path / "run.jsonl", readings())
+    page = tmp_path / "run.html"
+    page.write_text("earlier")
+
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("accelmetrics.exporters.files.os.fsync", interrupted)
+    done = call("report", path, "--html", str(page))
+    assert done.returncode != 0
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.html", "run.jsonl"]
+    assert page.read_text() == "earlier"
