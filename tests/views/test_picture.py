@@ -479,3 +479,16 @@ def test_the_list_of_findings_says_what_is_not_judged_and_what_is_at_rest() -> N
     assert "gpu.1: the GPU has fallen off the bus (hot, overheating)" in lines
     assert "rules about a training run: no program logs here" in lines
     assert "hang" not in " ".join(lines)
+
+
+def test_what_was_found_of_a_device_that_fell_silent_is_told_as_last_seen() -> None:
+    """Its loss is not."""
+
+    def lose(node: Node) -> None:
+        node.silence("gpu.0", Reason.DEVICE_LOST, "the GPU has fallen off the bus")
+        node.find("hot", "warning", "gpu.0", "core at 83 °C")
+        node.find("device_lost", "critical", "gpu.0", "lost: the GPU has fallen off the bus")
+        node.find("hot", "warning", "gpu.1", "core at 84 °C")
+
+    lines = Watched(Node(2), change=lose).text(Choices(overlay="findings"), (120, 30)).splitlines()
+    assert [", as last seen)" in line for line in lines if "core at 8" in line or "lost:" in line] == [True, False, False]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import cells, printable, quantity
-from accelmetrics.views.device_view import STATE_OF, VALUES, DeviceView, MissingValue, duration
+from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue, duration
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import KEYS, Choices, Dialog
 from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS
@@ -119,7 +119,7 @@ def _device(pages: Pages, view: NodeView, row: DeviceView) -> None:
     for number, finding in enumerate(row.findings):
         if number == 0:
             pages.title(f"findings {len(row.findings)}")
-        _finding(pages, finding, view.time_ns)
+        _finding(pages, finding, view)
     _values(pages, row)
     _missing(pages, row)
     pages.title("identity")
@@ -168,13 +168,13 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
     found = view.findings
     pages.title(f"findings {len(found)}", "escape leaves")
     for finding in found:
-        _finding(pages, finding, view.time_ns)
+        _finding(pages, finding, view)
     if not found:
         pages.text("no rule finds anything", "ok")
     if found.ended:
         pages.title("over")
         for finding in reversed(found.ended):
-            _finding(pages, finding, view.time_ns)
+            _finding(pages, finding, view)
     lacks, unlogged = view.not_judged, view.not_logged
     if lacks or unlogged:
         pages.title("not judged")
@@ -227,11 +227,14 @@ def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:
     return line.add(finding.message, role_of(state)).parts()
 
 
-def _finding(pages: Pages, finding: Finding, now_ns: int) -> None:
-    role = role_of(STATE_OF[finding.severity])
+def _finding(pages: Pages, finding: Finding, view: NodeView) -> None:
+    role, now_ns = role_of(STATE_OF[finding.severity]), view.time_ns
     until = finding.until_ns
     lasted = duration(((now_ns if until is None else until) - finding.since_ns) / 1e9)
     when = f"for {lasted}" if until is None else f"{duration((now_ns - until) / 1e9)} ago, lasted {lasted}"
+    device = view.device(finding.key)
+    if until is None and device is not None and device.silent is not None and finding.rule not in GONE:
+        when = f"{when}, as last seen"
     about = f"{finding.key}: " if finding.key else ""
     pages.text(f"{finding.severity}  {finding.rule.replace('_', ' ')}  {about}{finding.message} ({when})", role if until is None else "dim")
     if until is None:
