@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from accelmetrics._version import __version__
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.text import printable
-from accelmetrics.views.device_view import STATES, State
+from accelmetrics.views.device_view import STATES, State, duration
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
@@ -94,6 +94,17 @@ class NodeSummary:
         if self.failed:
             return "bad"
         return "ok" if self.worst is None else self.worst.state
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong, in words that are fit for a terminal: silent sources, the worst device, how many findings."""
+        said, worst = [printable(words) for words in self.silent], self.worst
+        if worst is not None:
+            lasting = "" if worst.since_ns is None else f" for {duration(max(0.0, (self.time_ns - worst.since_ns) / 1e9))}"
+            words = printable(worst.note)
+            said.append(f"{printable(worst.key)} {words}".rstrip() + (lasting if " for " not in words else ""))
+        number = sum(self.findings.values())
+        return [*said, f"{number} finding{'' if number == 1 else 's'}"] if number else said
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in new plain containers, ready for ``json``."""

@@ -101,8 +101,4 @@ def summary_words(summary: NodeSummary) -> list[str]:
     if summary.power_watts is not None:
         limit = "" if summary.power_limit_watts is None else f" of {summary.power_limit_watts / 1000:.1f}"
         said.append(f"{summary.power_watts / 1000:.1f}{limit} kW")
-    if summary.worst is not None:
-        said.append(f"{summary.worst.key}: {summary.worst.note}" if summary.worst.note else summary.worst.key)
-    said += summary.silent
-    counted = sum(summary.findings.values())
-    return [*said, f"{counted} finding{'s' * (counted > 1)}"] if counted else said
+    return [*said, *summary.troubles]

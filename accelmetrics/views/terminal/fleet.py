@@ -125,14 +125,7 @@ def node_note(answer: NodeAnswer) -> str:
         return f"no answer: {printable(answer.failure)}" if answer.failure else "no answer yet"
     old = answer.age_seconds is not None and answer.age_seconds > max(LEAST_AGE, AGED * summary.interval)
     said = [f"said {duration(answer.age_seconds or 0.0)} ago"] if old else []
-    said += [printable(words) for words in summary.silent]
-    worst = summary.worst
-    if worst is not None:
-        lasting = "" if worst.since_ns is None else f" for {duration(max(0.0, (summary.time_ns - worst.since_ns) / 1e9))}"
-        words = printable(worst.note)
-        said.append(f"{printable(worst.key)} {words}" + (lasting if " for " not in words else ""))
-    number = sum(summary.findings.values())
-    return ", ".join([*said, f"{number} finding{'' if number == 1 else 's'}"] if number else said)
+    return ", ".join([*said, *summary.troubles])
 
 
 def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, style: ScreenStyle) -> Drawn:
