@@ -462,10 +462,33 @@ def _points(curve: Curve, origin: float, axis: str) -> Iterator[tuple[float, flo
 def _histograms(runs: Sequence[_Run]) -> Iterator[Histogram]:
     """Yield how long steps took: of each process, or of all together where these are many."""
     held = [(run, one) for run in runs for stream in run.report.streams for one in stream.step_times if one.count]
-    for position, (run, one) in enumerate(held[:LINES]):
+    if len(held) > LINES:
+        for run in runs:
+            if times := [one for of, one in held if of is run]:
+                source = run.label("all processes")
+                name = f"step_time_{run.letter}".lower().rstrip("_")
+                yield Histogram(name, f"Step time, {source}, {len(times)} of them", "s", *_summed(times, source))
+        return
+    for position, (run, one) in enumerate(held):
         source = run.label(one.source)
         name = "step_time" if len(held) == 1 else f"step_time_{_slug(source) if source else position}"
         yield Histogram(name, "Step time" if not source else f"Step time, {source}", "s", one.edges, ((source, one.counts),))
+
+
+def _summed(times: Sequence[StepTimes], source: str) -> tuple[list[float], tuple[tuple[str, list[int]]]]:
+    """Return the edges and the counts of several processes together, each bar of theirs where its middle lies."""
+    bars = max(len(one.counts) for one in times)
+    begin, end = min(one.min for one in times), max(one.p99 for one in times)
+    width = (end - begin) / bars
+    if not width:
+        return [begin, max(one.max for one in times)], ((source, [sum(one.count for one in times)]),)
+    counts = [0] * bars
+    for one in times:
+        for edge, following, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
+            middle = edge + min(following - edge, width) / 2  # the last bar has all longer steps
+            counts[min(bars - 1, int((middle - begin) / width))] += count
+    edges = [*(begin + width * bar for bar in range(bars)), max(one.max for one in times)]
+    return edges, ((source, counts),)
 
 
 def step_times(report: RunReport) -> Iterator[StepTimes]:

@@ -20,6 +20,7 @@ from accelmetrics.views.report.scales import moment, shown_unit, ticks, time_tic
 from tests.cli.shell import call
 from tests.cli.test_report import GIB, START, record, write
 from tests.views.report.runs import run
+from tests.views.report.test_making import logged, made
 
 SPACE = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -204,6 +205,20 @@ def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     done = call("report", write(tmp_path / "run.jsonl", list(run(5, 1))), "--plots", str(tmp_path / "plots"), "--png")
     assert done.returncode == 1 and "pip install 'accelmetrics[png]'" in done.stderr
     assert call("report", str(tmp_path / "run.jsonl"), "--png").returncode == 2
+
+
+@pytest.mark.parametrize("processes", [LINES, LINES + 1])
+def test_step_times_of_many_processes_are_one_histogram(processes: int) -> None:
+    """A histogram each up to eight; beyond that the sum, which has every step."""
+    report = made([one for rank in range(processes) for one in logged(100, rank)])
+    found = pictures(report).step_times
+    assert len(found) == (1 if processes > LINES else processes)
+    assert sum(sum(counts) for one in found for _, counts in one.counts) == 100 * processes
+    assert (found[0].edges[0], found[0].edges[-1]) == (1.0, 1.3)
+    if processes > LINES:
+        assert (found[0].name, found[0].title) == ("step_time", "Step time, all processes, 9 of them")
+        # Four durations, each a quarter of the steps.
+        assert [count for count in found[0].counts[0][1] if count] == [25 * processes] * 4
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
