@@ -34,9 +34,10 @@ EXAMPLES = """\
   accelmetrics watch | tee run.log                    a line a reading, as everywhere that is no terminal
   accelmetrics watch --url http://node-1:22235        another machine, on which accelmetrics serve runs
   accelmetrics watch --fleet hosts                    a line for each machine of a file, the worst first; enter opens one
+  accelmetrics watch --replay run.jsonl --speed 60    a recording, a minute a second
 
 keys: q quit, ? help with all of them, / filter, o order, m metric, t time, tab other list, enter details, f findings, space pause,
-  s summary, S save the latest reading, r reset
+  s summary, S save the latest reading, r reset; of a recording: left right seek, + - speed, home end, n next host
 
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
 used; 141 when the reader of its lines has gone. docs/watch.md"""
@@ -52,7 +53,7 @@ LOCAL = frozenset(
     for option in (*settings.READING, *settings.HOLDERS, *(settings.OPTIONS[name] for name in ("labels", "rules", "allow_signals")))
 )
 """Flags about what this machine reads."""
-NEEDED = {"--fleet-token-file": ("url", "fleet"), "--fleet-ca": ("url", "fleet")}
+NEEDED = {"--speed": ("replay",), "--host": ("replay",), "--fleet-token-file": ("url", "fleet"), "--fleet-ca": ("url", "fleet")}
 """Flags that are for some of the places alone."""
 
 
@@ -74,6 +75,12 @@ def run(options: Namespace, out: Stdout) -> int:
             remote = remote_source(options.url, options.fleet_token_file, options.fleet_ca, options.interval, levels)
             with closing(remote):
                 _show(options, out, descriptor, stopped, remote)
+        elif place == "replay":
+            from accelmetrics.cli.watch_replay import ReplaySource
+
+            replay = ReplaySource(options.replay, levels, options.host or "", options.speed, stepwise=descriptor is None)
+            with closing(replay):
+                _show(options, out, descriptor, stopped, replay)
         else:
             return _show_live(options, out, descriptor, stopped, levels, stack)
     return 0
@@ -85,7 +92,7 @@ def _place(options: Namespace) -> str:
     Raises:
         UsageError: There are two, or options that have no meaning with it.
     """
-    given = [name for name in ("url", "fleet") if getattr(options, name)]
+    given = [name for name in ("replay", "url", "fleet") if getattr(options, name)]
     if len(given) > 1:
         raise arguments.UsageError(f"{' and '.join(f'--{name}' for name in given)} exclude each other: one place is shown at a time")
     place = given[0] if given else ""

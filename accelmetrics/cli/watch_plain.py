@@ -30,8 +30,8 @@ def show(source: WatchSource, out: Stdout, stopped: Stop) -> None:
     typed = LineInput()
     before: NodeView | None = None
     notice = ""
-    while not stopped.signal:
-        if source.look() and source.view is not None:
+    while not (stopped.signal or source.ended):
+        while not stopped.wait(0) and source.look() and source.view is not None:
             for line in changes(before, source.view):
                 out.show(f"{_clock(source.view)} {line}\n")
             before = source.view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelmetrics.monitor.history import RowMaker
+from accelmetrics.monitor.history import HistoryRow, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -16,6 +16,8 @@ from accelmetrics.views.trails import Trails
 
 GAP = 3.0
 """In intervals: over a longer silence nothing is reckoned."""
+BLOCK = 64
+"""Readings that are folded into statistics together, which costs less."""
 
 
 class RecordWindow:
@@ -23,6 +25,7 @@ class RecordWindow:
 
     def __init__(self) -> None:
         self._rows = RowMaker()
+        self._pending: list[HistoryRow] = []
         self._statistics: WindowAggregator | None = None
         self._begin_ns = self._newest_ns = 0
 
@@ -35,7 +38,9 @@ class RecordWindow:
             return
         elapsed = (snapshot.time_ns - self._newest_ns) / 1e9
         self._newest_ns = snapshot.time_ns
-        self._statistics.fold([self._rows.row(snapshot, self.duration, elapsed <= GAP * max(1.0, interval))])
+        self._pending.append(self._rows.row(snapshot, self.duration, elapsed <= GAP * max(1.0, interval)))
+        if len(self._pending) >= BLOCK:
+            self._fold()
 
     @property
     def duration(self) -> float:
@@ -45,12 +50,19 @@ class RecordWindow:
     @property
     def summary(self) -> Mapping[str, Summary]:
         """By key, the statistics."""
-        return {} if self._statistics is None else self._statistics.summary()
+        return {} if (statistics := self._fold()) is None else statistics.summary()
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
         """By device key, the energy that it used."""
-        return {} if self._statistics is None else self._statistics.energy_joules()
+        return {} if (statistics := self._fold()) is None else statistics.energy_joules()
+
+    def _fold(self) -> WindowAggregator | None:
+        """Return the statistics of all readings."""
+        if self._statistics is not None:
+            self._statistics.fold(self._pending)
+            self._pending.clear()
+        return self._statistics
 
 
 class RecordSource:
@@ -67,7 +79,7 @@ class RecordSource:
     """
 
     error = ""
-    local, replay = False, False
+    local = replay = ended = False
 
     def __init__(self, levels: WarningLevels, interval: float) -> None:
         self.view: NodeView | None = None

@@ -66,6 +66,11 @@ class WatchSource(Protocol):
         """Whether keys go through time."""
         ...
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to come."""
+        ...
+
     def look(self) -> bool:
         """Take what is new; return whether there is another view."""
         ...
@@ -106,7 +111,7 @@ class LiveSource:
     """
 
     label = notice = ""
-    local, replay = True, False
+    local, replay, ended = True, False, False
 
     def __init__(self, watching: Monitor, levels: WarningLevels, holders: HoldersOf | None = None, *, own: bool = True) -> None:
         self.view: NodeView | None = None

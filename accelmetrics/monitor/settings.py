@@ -176,6 +176,7 @@ interval = _number(
     f"a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,}",
     lambda seconds: SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL,
 )
+speed = _number("a number from 0.1 to 3600", lambda times: 0.1 <= times <= 3600)
 count = _number("a whole number above 0", lambda number: number > 0, int)
 amount = _number("a whole number from 0", lambda number: number >= 0, int)
 process_id = _number(f"a process id, a whole number from 1 to {MAX_PID}", lambda pid: 0 < pid <= MAX_PID, int)
@@ -308,7 +309,12 @@ FLEET = (
     Option("fleet_token_file", path, "send this token to other nodes", None, "FILE", (*SERVE, *WATCH)),
     Option("fleet_ca", path, "of nodes with https://, believe certificates of these authorities alone", None, "FILE", (*SERVE, *WATCH)),
 )
-ELSEWHERE = (Option("url", text, "show what another machine's accelmetrics serve reads: http://node:9500", None, "URL", WATCH),)
+ELSEWHERE = (
+    Option("url", text, "show what another machine's accelmetrics serve reads: http://node:9500", None, "URL", WATCH),
+    Option("replay", path, "show a recording, with the rotated and compressed files of its name", None, "FILE", WATCH),
+    Option("host", text, "of a recording of several hosts or ranks, the one to show first", None, "NAME[:RANK]", WATCH),
+    Option("speed", speed, "recorded seconds in a second", 1.0, "N", WATCH, usual="1"),
+)
 HOLDERS = (
     Option(
         "attribution",

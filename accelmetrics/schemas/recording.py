@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 LONGEST_LINE = 1 << 26
 """Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
 
+NO_HEADERS: Mapping[str, Header] = {}
+NO_LASTING: Mapping[str, Findings] = {}
+
 _BEGINNING = b'{"schema_version"'
 _BUFFER = 1 << 18
 """Bytes that are read together: a call of the system for every few lines costs more than to parse them."""
@@ -81,7 +84,7 @@ def parse_record(text: bytes) -> Record:
     Raises:
         DocumentError: It is none.
     """
-    record = RecordFile("")._record(text, {})
+    record = LineDecoder().record(text)
     if record is None or not record.snapshot.hostname:
         raise DocumentError("not a whole record: a line of a recording, which needs the others")
     return record
@@ -96,6 +99,90 @@ def recordings(path: str | Path) -> tuple[RecordFile, ...]:
     return tuple(map(RecordFile, files_of(Path(os.path.realpath(path))))) or (RecordFile(path),)
 
 
+class LineDecoder:
+    """Makes records of lines that come one after the other.
+
+    Args:
+        headers: By stream, the header that holds.
+        lasting: By stream, the findings that do.
+
+    Attributes:
+        headers: By stream, the header that holds.
+        lasting: By stream, the findings that do.
+        headless: Readings whose header was not among the lines.
+    """
+
+    def __init__(self, headers: Mapping[str, Header] = NO_HEADERS, lasting: Mapping[str, Findings] = NO_LASTING) -> None:
+        self.headers = dict(headers)
+        self.lasting = dict(lasting)
+        self.headless = 0
+        self._latest: tuple[tuple[object, ...], Snapshot] | None = None
+
+    def record(self, line: bytes) -> Record | None:
+        """Make the record of a line; None for a header, which holds from then on.
+
+        Raises:
+            DocumentError: It is none.
+        """
+        try:
+            document = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise DocumentError(f"not JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise DocumentError("not an accelmetrics document")
+        try:
+            if "stream" not in document:
+                return self._document(document)
+            if "schema_version" not in document:
+                return self._reading(document)
+            header = HeaderLine.model_validate(document)
+            self.headers[header.stream] = header.header()
+        except ValidationError as error:
+            raise DocumentError(f"not a record: {describe(error)}") from error
+        except OverflowError as error:  # a whole number beyond what a float holds
+            raise DocumentError(f"not a record: {error}") from error
+        return None
+
+    def _document(self, document: dict[str, Any]) -> Record:
+        """Make the record of a line that is a whole document."""
+        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
+        devices = marshal.dumps(document.get("devices"), 2)
+        constant = (
+            document.get("schema_version"),
+            document.get("hostname"),
+            devices,
+            document.get("unavailable"),
+            document.get("unlisted"),
+        )
+        metrics, latest = document.get("metrics"), self._latest
+        known = latest is not None and latest[0] == constant and are_metrics(metrics) and metrics.keys().isdisjoint(latest[1].unavailable)
+        if latest is None or not known:
+            latest = self._latest = constant, Snapshot.from_dict(document)
+        line = DocumentLine.model_validate(document)
+        last = latest[1]
+        backends = [BackendStatus(**dict(entry)) for entry in line.backends]
+        header = Header(last.hostname, line.labels, last.identities, last.unavailable, (), last.unlisted)
+        record = line.record(header, document["metrics"], backends)
+        return record if line.holders is None else record._replace(holders=line.holders.holders())
+
+    def _reading(self, document: dict[str, Any]) -> Record:
+        """Make the record of a reading, with what its header says."""
+        metrics = document.get("metrics")
+        line = QuickReading.of(document) or PlainReading.model_validate(document)
+        if not are_metrics(metrics):
+            metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
+        header = self.headers.get(line.stream)
+        if header is None or not metrics.keys().isdisjoint(header.unavailable):
+            self.headless += 1
+            header = Header("", NO_LABELS, _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources))
+        record = line.record(
+            header, metrics, [line.status(status) for status in header.backends], self.lasting.get(line.stream, NO_FINDINGS)
+        )
+        if line.findings is not None:
+            self.lasting[line.stream] = replace(record.findings, ended=())  # until the stream says otherwise
+        return record
+
+
 class RecordFile:
     """One file of records: iterate over it, as often as you like.
 
@@ -105,17 +192,13 @@ class RecordFile:
         path: The file.
         skipped: Lines that could not be read, in the latest iteration as far as it has come.
         complaint: The first of them, in words: file, line and what is wrong; empty where there was none.
-        headless: Readings whose header is not in the file, since it was cut off or cannot be read: what they have of devices is
-            their keys, and there is no hostname, no label and no reason.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.skipped = 0
         self.complaint = ""
-        self.headless = 0
-        self._latest: tuple[tuple[object, ...], Snapshot] | None = None
-        self._lasting: dict[str, Findings] = {}  # by stream
+        self._decoder = LineDecoder()
 
     def __iter__(self) -> Iterator[Record]:
         """Read the records.
@@ -124,20 +207,19 @@ class RecordFile:
             DocumentError: No line of the file is a record, and it is more than the beginning of one.
             OSError: The file cannot be read.
         """
-        self.skipped, self.complaint, self.headless = 0, "", 0
-        self._lasting = {}
-        headers: dict[str, Header] = {}  # by stream, the last one
+        self.skipped, self.complaint = 0, ""
+        decoder = self._decoder = LineDecoder()
         number, hopeless = 0, True
         try:
             for number, line in enumerate(_lines(self.path), 1):
                 if line.isspace():
                     continue
                 try:
-                    record = self._record(line, headers)
+                    record = decoder.record(line)
                 except DocumentError as error:
                     self._skip(f", line {number}: {error}")
                     if line.startswith(_BEGINNING):  # whose header it was, is not known
-                        headers.clear()
+                        decoder.headers.clear()
                     # A first record may have been written in part.
                     hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
@@ -181,76 +263,20 @@ class RecordFile:
             column.extend(repeat(nan, len(times) - len(column)))
         return frame(times, columns)
 
+    @property
+    def headless(self) -> int:
+        """Readings whose header is not in the file, since it was cut off or cannot be read.
+
+        What they have of devices is their keys, and there is no hostname, no label and no reason.
+        """
+        return self._decoder.headless
+
     def __repr__(self) -> str:
         return f"<RecordFile {str(self.path)!r}>"
 
     def _skip(self, what: str) -> None:
         self.skipped += 1
         self.complaint = self.complaint or f"{self.path}{what}"
-
-    def _record(self, line: bytes, headers: dict[str, Header]) -> Record | None:
-        """Make the record of a line; None for a header, which is added to those that hold.
-
-        Raises:
-            DocumentError: It is none.
-        """
-        try:
-            document = from_json(line, allow_inf_nan=False, cache_strings="keys")
-        except ValueError as error:
-            raise DocumentError(f"not JSON: {error}") from error
-        if not isinstance(document, dict):
-            raise DocumentError("not an accelmetrics document")
-        try:
-            if "stream" not in document:
-                return self._document(document)
-            if "schema_version" not in document:
-                return self._reading(document, headers)
-            header = HeaderLine.model_validate(document)
-            headers[header.stream] = header.header()
-        except ValidationError as error:
-            raise DocumentError(f"not a record: {describe(error)}") from error
-        except OverflowError as error:  # a whole number beyond what a float holds
-            raise DocumentError(f"not a record: {error}") from error
-        return None
-
-    def _document(self, document: dict[str, Any]) -> Record:
-        """Make the record of a line that is a whole document."""
-        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
-        devices = marshal.dumps(document.get("devices"), 2)
-        constant = (
-            document.get("schema_version"),
-            document.get("hostname"),
-            devices,
-            document.get("unavailable"),
-            document.get("unlisted"),
-        )
-        metrics, latest = document.get("metrics"), self._latest
-        known = latest is not None and latest[0] == constant and are_metrics(metrics) and metrics.keys().isdisjoint(latest[1].unavailable)
-        if latest is None or not known:
-            latest = self._latest = constant, Snapshot.from_dict(document)
-        line = DocumentLine.model_validate(document)
-        last = latest[1]
-        backends = [BackendStatus(**dict(entry)) for entry in line.backends]
-        header = Header(last.hostname, line.labels, last.identities, last.unavailable, (), last.unlisted)
-        record = line.record(header, document["metrics"], backends)
-        return record if line.holders is None else record._replace(holders=line.holders.holders())
-
-    def _reading(self, document: dict[str, Any], headers: Mapping[str, Header]) -> Record:
-        """Make the record of a reading, with what its header says."""
-        metrics = document.get("metrics")
-        line = QuickReading.of(document) or PlainReading.model_validate(document)
-        if not are_metrics(metrics):
-            metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
-        header = headers.get(line.stream)
-        if header is None or not metrics.keys().isdisjoint(header.unavailable):
-            self.headless += 1
-            header = Header("", NO_LABELS, _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources))
-        record = line.record(
-            header, metrics, [line.status(status) for status in header.backends], self._lasting.get(line.stream, NO_FINDINGS)
-        )
-        if line.findings is not None:
-            self._lasting[line.stream] = replace(record.findings, ended=())  # until the stream says otherwise
-        return record
 
 
 def _lines(path: Path) -> Iterator[bytes]:

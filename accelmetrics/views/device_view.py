@@ -113,7 +113,7 @@ VALUES: tuple[ValueRow, ...] = (
 )
 """What is looked at, the first choices of a graph first."""
 BY_NAME: Mapping[str, ValueRow] = {row.name: row for row in VALUES}
-_OF_VITALS = {
+OF_VITALS = {
     "power_watts": "power",
     "power_limit_watts": "power_limit",
     "temperature_celsius": "temperature",
@@ -122,7 +122,8 @@ _OF_VITALS = {
     "memory_percent": "memory_percent",
     "utilization": "utilization",
 }
-_OTHERS = tuple(row for row in VALUES if row.name not in _OF_VITALS)
+"""What of ``VALUES`` is a field of ``Vitals``, and which."""
+_OTHERS = tuple(row for row in VALUES if row.name not in OF_VITALS)
 
 THROTTLES: Mapping[str, str] = {
     "throttle.hwThermalSlowdown": "heat",
@@ -380,7 +381,7 @@ def holder_words(holder: Holder) -> str:
 def _values(given: DeviceSource) -> dict[str, float]:
     """Return the numbers that there are, in the order of ``VALUES``."""
     metrics, vitals = given.metrics, given.vitals
-    found = {name: value for name, field in _OF_VITALS.items() if (value := getattr(vitals, field)) is not None}
+    found = {name: value for name, field in OF_VITALS.items() if (value := getattr(vitals, field)) is not None}
     for row in _OTHERS:
         for name in row.names:
             value = metrics.get(name)

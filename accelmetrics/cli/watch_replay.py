@@ -1,0 +1,261 @@
+"""``watch --replay``: a recording at its own pace, faster, or from another place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.watch_records import RecordSource
+from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.recording_index import IndexEntry, Names, RecordingIndex, RecordReader, names_of
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.vitals import vitals
+from accelmetrics.views.device_view import BY_NAME, OF_VITALS, WarningLevels
+from accelmetrics.views.node_view import SHORTEST
+from accelmetrics.views.trails import BUCKETS, SCALES
+
+SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+BUDGET = 0.04
+"""Seconds that each of going through, playing and filling may take at a look."""
+SECOND = 1_000_000_000
+
+
+class ReplaySource(RecordSource):
+    """A recording that is played.
+
+    Its files are gone through a little at each look, so that keys are heard meanwhile. After a jump the history is made of the lines
+    before that place, and of one record for each point of the longer scales.
+
+    Args:
+        path: The recording's name.
+        levels: From where on values are warnings.
+        host: The host to show, with ``:`` and a rank where it has several; empty for the first.
+        speed: Recorded seconds in a second.
+        stepwise: Whether each look takes one record, so that none is passed over.
+
+    Attributes:
+        ended: Whether the last record that is written is shown.
+
+    Raises:
+        UsageError: There is no such recording, or it is none.
+    """
+
+    def __init__(self, path: str, levels: WarningLevels, host: str = "", speed: float = 1.0, stepwise: bool = False) -> None:
+        super().__init__(levels, SHORTEST)
+        self.ended, self.replay = False, True
+        self._name = Path(path).name
+        self._speed = speed
+        self._host = host
+        self._stepwise = stepwise
+        self._names: Names | None = None
+        self._playing, self._live = True, False
+        self._target: int | None = None
+        self._arrival = 0  # where the last jump went
+        self._next: Record | None = None
+        self._looked = time.monotonic()
+        self._filling: Generator[None, None, None] | None = None
+        try:
+            if not Path(path).is_file() and Path(path).exists():
+                raise UsageError(f"--replay {path}: it is no file, in which places can be gone to")
+            self._index = RecordingIndex(path)
+            self._reader = RecordReader(self._index.parts, IndexEntry(0, 0, 0))
+            first = self._reader.record()
+        except OSError as error:
+            raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
+        if first is None and self._reader.skipped:
+            raise UsageError(f"{path} is no recording: {self._reader.complaint}")
+        self._index.extend(BUDGET)
+        self._clock = self._index.first_ns if first is None else first.snapshot.time_ns
+        self._reader.jump(IndexEntry(0, 0, 0))
+
+    @property
+    def label(self) -> str:
+        """Where in the recording this is."""
+        first, last = self._index.first_ns, self._index.last_ns
+        share = "" if not self._index.complete else f" {100 * (self._clock - first) / max(1, last - first):.0f}%"
+        how = " searching" if self._target else " live" if self._live else " end" if self.ended else "" if self._playing else " paused"
+        return f"replay {time.strftime('%Y-%m-%d', time.localtime(self._clock / SECOND))} {self._speed:g}x{share}{how}"
+
+    @property
+    def notice(self) -> str:
+        """Why there is nothing to see."""
+        if self.record is not None or not self._index.complete or not self._host:
+            return ""
+        known = ", ".join(":".join(filter(None, names)) for names in self._index.names)
+        return f"{self._name} has no record of {self._host}: there are {known}"
+
+    def look(self) -> bool:
+        """Take what is due; return whether there is another view, or another place."""
+        now = time.monotonic()
+        elapsed, self._looked = now - self._looked, now
+        changed = self._index.extend(BUDGET) and not self._index.complete
+        if self._target is not None:
+            if not (self._index.complete or self._index.last_ns > self._target):
+                return not self._stepwise
+            self._seek(min(self._target, self._index.last_ns))
+            changed = True
+        elif self._live:
+            self._clock = self._index.last_ns
+        elif self._playing:
+            self._clock += int(elapsed * self._speed * SECOND)
+        changed = self._play() or changed
+        while self._filling is not None and time.monotonic() < now + 3 * BUDGET:
+            changed = True
+            if next(self._filling, self) is self:
+                self._filling = None
+        return changed and (not self._stepwise or self.view is not None)
+
+    def press(self, key: str, scale: str) -> str | None:
+        """Go through time: speed, pause, places; choose another host."""
+        faster = {"+": 1, "=": 1, ">": 1, ".": 1, "-": -1, "<": -1, ",": -1}
+        if key in faster:
+            place = min(range(len(SPEEDS)), key=lambda number: abs(SPEEDS[number] - self._speed))
+            self._speed = SPEEDS[min(max(place + faster[key], 0), len(SPEEDS) - 1)]
+            return f"{self._speed:g} recorded seconds in a second"
+        if key == " ":
+            self._playing, self._live = not self._playing, False
+        elif key in ("left", "right"):
+            self._go(self._clock + int((1 if key == "right" else -1) * SCALES[scale] / 2 * SECOND))
+        elif key == "home":
+            self._go(0)
+        elif key == "end":
+            self._go(1 << 62)
+            self._playing = self._live = True
+            return "the end: what is added is shown as it comes"
+        elif key == "n":
+            return self._next_host()
+        else:
+            return None
+        return ""
+
+    def follow(self, metric: str) -> None:
+        """Have a history of one more metric, of what was before too."""
+        if self.trails.follow(metric):
+            self._refill(self._clock)
+
+    def reset(self) -> None:
+        """Forget the history, and begin the summary anew."""
+        super().reset()
+        self._refill(None)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._filling is not None:
+            self._filling.close()
+        self._index.close()
+        self._reader.close()
+
+    def _go(self, time_ns: int) -> None:
+        self._target = max(time_ns, self._index.first_ns)
+        self._live = False
+
+    def _next_host(self) -> str:
+        names = list(self._index.names)
+        if len(names) < 2:
+            return "the recording is of this host and rank alone" if self._index.complete else "no other host is known yet"
+        self._names = names[(names.index(self._names) + 1) % len(names)] if self._names in names else names[0]
+        self._go(self._clock)
+        return f"{':'.join(filter(None, self._names))}, {names.index(self._names) + 1} of {len(names)}"
+
+    def _seek(self, time_ns: int) -> None:
+        """Show what stands at a time."""
+        self._target, self._next, self.view, self.record = None, None, None, None
+        self.reset()
+        self._clock = self._arrival = time_ns
+        self._reader.jump(self._index.mark(time_ns + 1))
+        self._refill(time_ns)
+
+    def _play(self) -> bool:
+        """Take the records that are due; return whether there was one."""
+        until, last = time.monotonic() + BUDGET, None
+        while (record := self._peek()) is not None and record.snapshot.time_ns <= self._clock:
+            self._next = None
+            last = record
+            self._remember(record)
+            if self._stepwise:
+                break
+            if time.monotonic() > until:  # it cannot be read so fast
+                self._clock = max(self._arrival, record.snapshot.time_ns)
+                break
+        self.ended = record is None and self._index.complete and last is None
+        self._clock = min(self._clock, max(self._index.last_ns, 1)) if self._index.complete else self._clock
+        if last is not None:
+            self.record = last
+            self._show(0.0)
+        elif self.record is not None and self.view is not None:
+            age = max(0, self._clock - self.record.snapshot.time_ns) / SECOND
+            if self._live and self._index.grown:
+                age = max(age, time.time() - self.record.snapshot.time_ns / SECOND)
+            if age >= self.view.age_seconds + SHORTEST and age > self.trails.interval:
+                self._show(age)
+                return not self._stepwise
+        return last is not None
+
+    def _peek(self) -> Record | None:
+        """Return the next record of the host that is shown."""
+        while self._next is None and (record := self._reader.record()) is not None:
+            if self._is_shown(record):
+                self._next = record
+        return self._next
+
+    def _is_shown(self, record: Record) -> bool:
+        names = names_of(record)
+        if self._names is None and self._host in ("", names[0], ":".join(names)):
+            self._names = names
+        return names == self._names
+
+    def _remember(self, record: Record) -> None:
+        """Put a record into the history and the summary."""
+        if record.monitor is not None:
+            self.trails.interval = record.monitor.interval
+        self._add(record.snapshot)
+        self._window.add(record.snapshot, self.trails.interval)
+
+    def _add(self, snapshot: Snapshot) -> None:
+        """Put a reading into the history, without what a view says in words."""
+        for slot, vital in zip(snapshot.identities, vitals(snapshot), strict=True):
+            metrics = snapshot.values_of(slot.key)
+            found: dict[str, float | None] = {}
+            for name in self.trails.metrics:
+                if name in OF_VITALS:
+                    found[name] = getattr(vital, OF_VITALS[name])
+                else:
+                    names = BY_NAME[name].names if name in BY_NAME else (name,)
+                    found[name] = next((metrics[one] for one in names if one in metrics), None)
+            self.trails.add_values(snapshot.time_ns, slot.key, found)
+
+    def _refill(self, until_ns: int | None) -> None:
+        """Begin to fill the history before a time; None: fill it no further."""
+        if self._filling is not None:
+            self._filling.close()
+        self._filling = None if until_ns is None else self._fill(until_ns)
+
+    def _fill(self, until_ns: int) -> Generator[None, None, None]:
+        """Fill the history before a time, a record at each step: as many as each scale has points."""
+        reader = RecordReader(self._index.parts, IndexEntry(0, 0, 0))
+        try:
+            for span in SCALES.values():
+                width = int(span / BUCKETS * SECOND)
+                moment = max(until_ns - int(span * SECOND), self._index.first_ns)
+                reader.jump(self._index.mark(moment))
+                while moment <= until_ns:
+                    mark = self._index.mark(moment)
+                    if (mark.part, mark.offset) > (reader.part, reader.offset):
+                        reader.jump(mark)
+                    reader.skip(moment)
+                    record = reader.record()
+                    while record is not None and not self._is_shown(record) and record.snapshot.time_ns <= moment + width:
+                        record = reader.record()
+                    yield
+                    if record is None:
+                        break
+                    if self._is_shown(record) and record.snapshot.time_ns <= until_ns:
+                        self._add(record.snapshot)
+                    moment = max(moment + width, record.snapshot.time_ns // width * width)
+        except (OSError, DocumentError):  # a file was removed meanwhile: there is that much less history
+            return
+        finally:
+            reader.close()
