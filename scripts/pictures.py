@@ -73,7 +73,8 @@ HW_THERMAL = 0x40
 PROGRAM = """
 import math, sys, time
 from accelmetrics import Monitor
-with Monitor(backends=["nvidia", "host"], interval=0.25, exporters=[f"jsonl:{sys.argv[1]}"]) as monitor:
+rules = {"hot": {"above": 80, "seconds": 5}}
+with Monitor(backends=["nvidia", "host"], interval=0.25, rules=rules, exporters=[f"jsonl:{sys.argv[1]}"]) as monitor:
     began, step = time.monotonic(), 0
     while (passed := time.monotonic() - began) < float(sys.argv[2]):
         time.sleep(0.2 + 0.04 * math.sin(step))
@@ -84,7 +85,7 @@ with Monitor(backends=["nvidia", "host"], interval=0.25, exporters=[f"jsonl:{sys
 
 
 def report() -> bytes:
-    """The report of a training run on four GPUs, of which one is throttled in a warm place."""
+    """The report of a training run on four GPUs, of which one gets hot and is throttled."""
     with NvmlSimulator(4) as machine, tempfile.TemporaryDirectory() as folder:
         recording, html = Path(folder, "run.jsonl"), Path(folder, "run.html")
         for index, gpu in enumerate(machine.gpu):
@@ -98,14 +99,14 @@ def report() -> bytes:
             for gpu in machine.gpu:
                 gpu.set(energy_mj=5_000_000_000 + int(500_000 * passed))
             if passed > RUN / 2:
-                machine.gpu[2].set(clocks_event_reasons=HW_THERMAL, clock_sm=1410)
+                machine.gpu[2].set(clocks_event_reasons=HW_THERMAL, clock_sm=1410, temperature=86)
             time.sleep(0.1)
         done = subprocess.run([*arguments[:1], "-m", "accelmetrics", "report", str(recording), "--html", str(html)], check=False)
         if program.returncode or done.returncode:
             raise SystemExit("no recording was made")
         with chromium(Path(folder, "profile")) as driver:
             browser = Browser(driver)
-            browser.open(html.as_uri(), (1200, 1400))
+            browser.open(html.as_uri(), (1200, 2360))
             browser.until(lambda: browser.run("return document.body.dataset.drawn"))
             return driver.get_screenshot_as_png()
 
