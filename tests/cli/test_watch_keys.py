@@ -146,6 +146,7 @@ def test_help_details_and_findings_are_shown_and_left(machine: NvmlSimulator) ->
         terminal.until("gpu.3")
         terminal.type("?")
         terminal.until("show what rules have found")
+        terminal.until(lambda: not any("processes 0" in line for line in terminal.lines))  # all of it is drawn
         terminal.type("\x1b")
         terminal.until("processes 0")
         terminal.type("f")

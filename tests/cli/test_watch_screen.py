@@ -191,6 +191,7 @@ def test_in_tmux(simulator: NvmlSimulator, tmux: Callable[..., str]) -> None:
     tmux("resize-window", "-x", "60", "-y", "20")
     wait_for(lambda: max(map(len, screen().splitlines())) <= 60 and screen().splitlines()[-1].startswith("q quit"), what=screen)
     tmux("send-keys", "/")
+    wait_for(lambda: "filter devices" in screen(), what=screen)
     tmux("send-keys", "Escape")
     wait_for(lambda: "filter devices" not in screen(), what=screen)
     tmux("send-keys", "q")
