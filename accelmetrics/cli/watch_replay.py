@@ -66,6 +66,7 @@ class ReplaySource(RecordSource):
         except OSError as error:
             raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
         if first is None and self._reader.skipped:
+            self.close()
             raise UsageError(f"{path} is no recording: {self._reader.complaint}")
         self._index.extend(BUDGET)
         self._clock = self._index.first_ns if first is None else first.snapshot.time_ns
