@@ -13,7 +13,7 @@ from hashlib import sha256
 from importlib.resources import files
 from xml.etree.ElementTree import Element
 
-from accelmetrics.schemas.finding import SEVERITIES
+from accelmetrics.schemas.finding import NOT_LOGGED, SEVERITIES
 from accelmetrics.schemas.text import printable
 from accelmetrics.views.report import svg, texts
 from accelmetrics.views.report.comparison import Comparison
@@ -232,7 +232,9 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
     found = report.document["findings"]
     counts = {name: sum(1 for one in found if one["severity"] == name) for name in SEVERITIES}
     told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    unjudged = sorted({one["rule"] for one in report.document["cannot_tell"]})
+    lacking = report.document["cannot_tell"]
+    of_devices = sorted({one["rule"] for one in lacking if one["reason"] != NOT_LOGGED})
+    of_runs = sorted({one["rule"] for one in lacking} - {*of_devices})
     verdict = f"{len(found)} finding{'' if len(found) == 1 else 's'}: {told}." if found else "No findings in this recording."
     section = _section("findings", "Findings", element("p", verdict, class_="verdict"), letter=letter)
     rank = {name: position for position, name in enumerate(SEVERITIES)}
@@ -253,10 +255,11 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
         )
     if found:
         add(section, entries, *_around(report))
-    if unjudged:
-        lacks = {(one["rule"], " ".join(one["keys"]), one["detail"] or one["reason"]) for one in report.document["cannot_tell"]}
+    if lacking:
+        lacks = {(one["rule"], " ".join(one["keys"]), one["detail"] or one["reason"]) for one in lacking}
         rows = [[rule, about, why] for rule, about, why in sorted(lacks)]
-        summary = element("summary", f"Not judged: {', '.join(unjudged)}")
+        kinds = [", ".join(of_devices), f"for want of logged numbers {', '.join(of_runs)}" if of_runs else ""]
+        summary = element("summary", f"Not judged: {'; '.join(filter(None, kinds))}")
         add(section, element("details", summary, table("What rules could not judge, and why", ("rule", "of", "why"), rows)))
     return section
 

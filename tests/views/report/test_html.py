@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
 from accelmetrics.schemas.record import Record
 from accelmetrics.views.report import html
 from accelmetrics.views.report.making import CHARTED, Wanted, run_report
@@ -223,3 +224,10 @@ def test_what_would_end_a_script_is_refused() -> None:
     with pytest.raises(ValueError, match="would end early"):
         html._raw("script", "let a = '</SCRIPT>'")
     assert not re.search("</script|<!--", html._raw("script", "1 < 2").text or "")
+
+
+def test_rules_of_devices_are_told_apart_from_those_of_a_training() -> None:
+    """What is not judged since no program logs is no lack of a device."""
+    lacking = (CannotTell("hot", ("gpu.0",), "temp", "not_supported"), CannotTell("gradient", (), "grad_norm", NOT_LOGGED))
+    text = page([one._replace(findings=Findings((), (), lacking)) for one in run(20)])
+    assert "<summary>Not judged: hot; for want of logged numbers gradient</summary>" in text

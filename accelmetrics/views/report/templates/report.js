@@ -8,6 +8,8 @@
   const END = last > BEGIN ? last : BEGIN + 1;
   const HEIGHT = 200;
   const ROW = 20;
+  const LABEL = 22; // letters of a row's label in the strip
+  const LETTER = 7.5; // pixels, at most
   const TIME = "time";
   const STEP = "step";
   const SEVERITY = { critical: "--hot", warning: "--warm", info: "--c1" };
@@ -281,7 +283,7 @@
   }
 
   function describeStrip() {
-    const rows = data.strip.map(([label]) => (label.length > 22 ? `${label.slice(0, 21)}…` : label));
+    const rows = data.strip.map(([label]) => (label.length > LABEL ? `${label.slice(0, LABEL - 1)}…` : label));
     const x = data.x.length ? data.x.map((value) => value + BEGIN) : [BEGIN, END];
     return {
       axis: data.axis,
@@ -291,7 +293,7 @@
       scales: { x: { time: data.axis === TIME, range: (_, min, max) => (min !== x[0] || max !== x[x.length - 1] ? [min, max] : [BEGIN, END]) }, y: { range: [0, 1] } },
       axes: [
         xAxis(data.axis),
-        { ...axisLook(), size: 150, grid: { show: false }, ticks: { show: false }, splits: () => rows.map((_, row) => 1 - (row + 0.5) / rows.length), values: () => rows },
+        { ...axisLook(), size: 20 + LETTER * Math.max(...rows.map((label) => label.length)), grid: { show: false }, ticks: { show: false }, splits: () => rows.map((_, row) => 1 - (row + 0.5) / rows.length), values: () => rows },
       ],
       series: [{}, {}],
       hooks: { draw: [drawStrip] },
