@@ -156,6 +156,11 @@ _LIMITS = {rule.name: rule.limit for rule in RULES}
 _LOAD = float(next(rule.options["load"] for rule in RULES if rule.name == "throttled"))
 
 
+def throttle_words(reason: str) -> str:
+    """Return a reason of throttling in words: ``swPowerCap`` is ``power cap``; as it is, where there are no words for it."""
+    return THROTTLES.get(f"throttle.{reason}", printable(reason))
+
+
 class WarningLevels(NamedTuple):
     """From where on values are drawn as warnings.
 

@@ -174,7 +174,7 @@ def test_throttling_is_told_by_reason(tmp_path: Path) -> None:
     values = {"gpu.0.throttle.swPowerCap": 1, "gpu.0.throttle.gpuIdle": 1, "gpu.0.throttle.hwSlowdown": 0}
     path = write(tmp_path / "hot.jsonl", [record(second, values, gpus=1) for second in range(5)])
     assert summary(path)["devices"]["gpu.0"]["throttled_seconds"] == {"swPowerCap": pytest.approx(4.0)}
-    assert "gpu.0 was throttled for 4.0 s: swPowerCap" in report(path)
+    assert "gpu.0 was throttled for 4.0 s: power cap" in report(path)
 
 
 def test_work_of_ranks_adds_up(tmp_path: Path) -> None:

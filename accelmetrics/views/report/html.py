@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element
 
 from accelmetrics.schemas.finding import NOT_LOGGED, SEVERITIES
 from accelmetrics.schemas.text import printable
+from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import svg, texts
 from accelmetrics.views.report.comparison import Comparison
 from accelmetrics.views.report.markup import Child, add, element, to_html
@@ -296,7 +297,8 @@ def _summary(report: RunReport, letter: str = "") -> Element:
             row.append(element("td", spark))
             row += [_value(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
         joules = device["energy"] and device["energy"]["joules"]
-        throttled = ", ".join(f"{reason} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items()) or NONE
+        spans = (f"{throttle_words(reason)} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items())
+        throttled = ", ".join(spans) or NONE
         row += [_value(energy_text(joules), joules), throttled, element("td", str(device["samples"]), class_="number")]
         rows.append(row)
     if not rows:

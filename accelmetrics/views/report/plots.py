@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.summary import Summary
+from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.run_report import Column, Curve, ReducedSeries, RunReport, StepTimes, StreamReport
 from accelmetrics.views.report.scales import ShownUnit, shown_unit
 
@@ -369,7 +370,7 @@ def _strip(runs: Sequence[_Run]) -> list[StripRow]:
         throttled = _by_reason(throttled)
     rows = []
     for (letter, device, name), spans in throttled.items():
-        rows.append(StripRow(" ".join(filter(None, (letter, device, name))), "throttle", tuple(_joined(spans))))
+        rows.append(StripRow(" ".join(filter(None, (letter, device, throttle_words(name)))), "throttle", tuple(_joined(spans))))
     for kind, title in (("finding", "findings"), ("silence", "device silent"), ("gap", "nothing read"), ("event", "events")):
         spans_of = tuple((mark.begin, mark.end, 1.0) for mark in _marks(runs) if mark.kind == kind)
         if spans_of:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from accelmetrics.monitor.steps import WORK
 from accelmetrics.schemas.text import GIB, aligned, printable
+from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
 from accelmetrics.views.report.run_report import Plain, RunReport
 from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, host_table
@@ -42,7 +43,9 @@ def text(report: Plain) -> str:
             rows.append((key, *cells, energy_text(device["energy"] and device["energy"]["joules"]), str(device["samples"])))
         lines += aligned(rows, "  ", numeric=True)
     for key, device in devices.items():
-        lines += [f"{key} was throttled for {seconds:.1f} s: {reason}" for reason, seconds in device["throttled_seconds"].items()]
+        lines += [
+            f"{key} was throttled for {seconds:.1f} s: {throttle_words(reason)}" for reason, seconds in device["throttled_seconds"].items()
+        ]
     for gap in report["gaps"]:
         what = f"{gap['seconds']:.1f} s" if gap["seconds"] >= 0 else f"the clock was set back by {-gap['seconds']:.1f} s"
         lines.append(f"gap: {what} after {_moment(gap['after'])}")

@@ -36,7 +36,7 @@ def run(
                 f"gpu.{number}.memoryAllocatedBytes": 40 * GIB + number * GIB + second * 1024,
                 f"gpu.{number}.smClock": 1980 - 600 * throttled,
                 f"gpu.{number}.enforcedPowerLimitWatts": 700.0,
-                f"gpu.{number}.throttle.hwThermal": throttled,
+                f"gpu.{number}.throttle.hwThermalSlowdown": throttled,
             }
         moment = (START + second) * 10**9
         steps: tuple[Step, ...] = ()

@@ -103,13 +103,13 @@ def test_epochs_findings_and_throttling_are_marked() -> None:
     (finding,) = [mark for mark in found.marks if mark.kind == "finding"]
     assert (finding.label, finding.begin - START, finding.end - START, finding.severity) == ("hot gpu.1", 200.0, 300.0, "warning")
     rows = {row.label: row.spans for row in found.strip}
-    ((begin, end, share),) = rows["gpu.1 hwThermal"]
+    ((begin, end, share),) = rows["gpu.1 heat"]
     assert (begin - START, round(end - START), share) == (200.0, 399, 1.0)
     picture = parsed(to_svg(svg.plot_svg(named(found, "power_watts"), found.marks, (found.begin, found.end))))
     texts = {text.text for text in picture.iter(f"{{{SPACE['svg']}}}text")}
     assert {"epoch 0", "epoch 3", "Power, W", "UTC"} <= texts
     strip = parsed(to_svg(svg.strip_svg(found.strip, found.axis, (found.begin, found.end))))
-    assert {"gpu.1 hwThermal", "findings"} <= {text.text for text in strip.iter(f"{{{SPACE['svg']}}}text")}
+    assert {"gpu.1 heat", "findings"} <= {text.text for text in strip.iter(f"{{{SPACE['svg']}}}text")}
 
 
 def test_what_never_changed_is_told_in_words() -> None:
