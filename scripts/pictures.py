@@ -1,7 +1,8 @@
 """Makes the pictures of the documentation with the product itself: ``python -m scripts.pictures [NAME …]``.
 
 Each picture is a function in ``PICTURES``, by its file's name in ``docs/pictures``; it shows the program on simulated devices. Needs
-what the tests need: a C compiler, and Debian's chromium and chromium-driver for the page.
+what the tests need: a C compiler, and Debian's chromium and chromium-driver for the page; terminals are drawn in Debian's
+fonts-dejavu-core.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from PIL import Image
+import pyte
+from PIL import Image, ImageDraw, ImageFont
+from pyte.screens import Char
 
 from tests.cli.shell import environment
+from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp
 from tests.views.page.browser import Browser, chromium
 from tests.views.page.node import serving
@@ -34,9 +40,8 @@ RUN = 70.0
 def page() -> bytes:
     """The page, in light colours: a training run on eight GPUs, of which one is lost and one has memory errors."""
     with NvmlSimulator(8) as machine, tempfile.TemporaryDirectory() as profile:
-        for index, gpu in enumerate(machine.gpu):
-            gpu.set(ecc_uncorrected_volatile=0, ecc_corrected_volatile=0, clocks_event_reasons=0, memory_used=int((61 + index / 4) * 2**30))
-            gpu.set(energy_mj=Ramp(5e9, rate=540_000))
+        start_well(machine)
+        for index in range(len(machine.gpu)):
             machine.processes(index, [Process(os.getpid(), used=60 << 30, sm=90)])
         with serving(machine, "--interval", "0.25") as node, chromium(Path(profile)) as driver:
             browser = Browser(driver)
@@ -53,6 +58,13 @@ def page() -> bytes:
             browser.until_text("#findings", "gpu.6")
             browser.resize((1200, 1250))
             return driver.get_screenshot_as_png()
+
+
+def start_well(machine: NvmlSimulator) -> None:
+    """Have GPUs that nothing is wrong with, full of a model."""
+    for index, gpu in enumerate(machine.gpu):
+        gpu.set(ecc_uncorrected_volatile=0, ecc_corrected_volatile=0, clocks_event_reasons=0, clock_sm=1980)
+        gpu.set(memory_used=int((61 + index / 4) * 2**30), energy_mj=Ramp(5e9, rate=540_000))
 
 
 def train(machine: NvmlSimulator, seconds: float) -> None:
@@ -88,16 +100,13 @@ def report() -> bytes:
     """The report of a training run on four GPUs, of which one gets hot and is throttled."""
     with NvmlSimulator(4) as machine, tempfile.TemporaryDirectory() as folder:
         recording, html = Path(folder, "run.jsonl"), Path(folder, "run.html")
-        for index, gpu in enumerate(machine.gpu):
-            gpu.set(ecc_uncorrected_volatile=0, memory_used=int((61 + index / 4) * 2**30), clocks_event_reasons=0, clock_sm=1980)
+        start_well(machine)
         arguments = [sys.executable, "-c", PROGRAM, str(recording), str(RUN)]
         program = subprocess.Popen(arguments, env=environment(**machine.environment()))
         began = time.monotonic()
         while program.poll() is None:
             passed = time.monotonic() - began
             train(machine, passed)
-            for gpu in machine.gpu:
-                gpu.set(energy_mj=5_000_000_000 + int(500_000 * passed))
             if passed > RUN / 2:
                 machine.gpu[2].set(clocks_event_reasons=HW_THERMAL, clock_sm=1410, temperature=86)
             time.sleep(0.1)
@@ -111,7 +120,90 @@ def report() -> bytes:
             return driver.get_screenshot_as_png()
 
 
-PICTURES: dict[str, Callable[[], bytes]] = {"page.png": page, "report.png": report}
+@contextmanager
+def working(machine: NvmlSimulator) -> Iterator[None]:
+    """A process on each GPU. They are shells that wait for the end of their input, and are named as what they stand for."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        Path(folder, "train.py").write_text("read end")
+        for index in range(len(machine.gpu)):
+            named = ["python", "train.py", "--config", "llama-8b.yaml", "--rank", str(index)]
+            process = stack.enter_context(subprocess.Popen(named, executable="/bin/sh", cwd=folder, stdin=subprocess.PIPE))
+            machine.processes(index, [Process(process.pid, used=int((60 + index / 4) * 2**30), sm=88 + index % 8)])
+        yield
+
+
+def watch(gpus: int, rows: int, columns: int) -> bytes:
+    """A terminal with ``watch``: GPUs in a training run; of several, one gets hot and is throttled, and one is lost."""
+    with NvmlSimulator(gpus) as machine, working(machine):
+        start_well(machine)
+        arguments = ("watch", "--backends", "nvidia,host", "--interval", "0.25")
+        variables = {**machine.environment(), "COLORTERM": "truecolor"}
+        with on_terminal(*arguments, rows=rows, columns=columns, env=variables) as terminal:
+            began = time.monotonic()
+            lost = False
+            while (passed := time.monotonic() - began) < RUN:
+                train(machine, passed)
+                if gpus > 1 and passed > RUN / 2:
+                    machine.gpu[2].set(clocks_event_reasons=HW_THERMAL, clock_sm=1410, temperature=88)
+                if gpus > 1 and passed > 0.75 * RUN and not lost:
+                    machine.lose(gpus // 2 + 1)
+                    lost = True
+                time.sleep(0.1)
+            return drawn(terminal.raw, rows, columns)
+
+
+FONT = 20
+CELL = (12, 24)
+"""Width and height in pixels of a character in that size of the font."""
+MARGIN = 16
+BACKGROUND, FOREGROUND, DIM = "#16181d", "#d8dbe0", "#8b919b"
+DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of each bit's dot in a letter of Braille."""
+
+
+def drawn(written: bytes, rows: int, columns: int) -> bytes:
+    """Draw what a program has written to a terminal."""
+    screen = pyte.Screen(columns, rows)
+    # Pyte knows nothing of dim text, and no program of ours blinks.
+    pyte.ByteStream(screen).feed(written.replace(b"\x1b[2m", b"\x1b[5m"))
+    size = (columns * CELL[0] + 2 * MARGIN, rows * CELL[1] + 2 * MARGIN)
+    image = Image.new("RGB", size, BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    fonts = [ImageFont.truetype(f"DejaVuSansMono{bold}.ttf", FONT) for bold in ("", "-Bold")]
+    for row in range(rows):
+        for column in range(columns):
+            draw_cell(draw, (MARGIN + column * CELL[0], MARGIN + row * CELL[1]), screen.buffer[row][column], fonts)
+    packed = io.BytesIO()
+    image.save(packed, "PNG")
+    return packed.getvalue()
+
+
+def draw_cell(draw: ImageDraw.ImageDraw, at: tuple[int, int], cell: Char, fonts: list[ImageFont.FreeTypeFont]) -> None:
+    """Draw one character. Blocks and Braille fill their cell, as terminals draw them, which no font does."""
+    (left, top), (width, height) = at, CELL
+    ink = (DIM if cell.blink else FOREGROUND) if cell.fg == "default" else f"#{cell.fg}"
+    if cell.reverse:
+        draw.rectangle((left, top, left + width - 1, top + height - 1), fill=ink)
+        ink = BACKGROUND
+    code = ord(cell.data[:1] or " ")  # nothing stands in the second half of a wide character
+    if 0x2581 <= code <= 0x2588:  # from an eighth to the whole of a cell
+        draw.rectangle((left, top + height - (code - 0x2580) * height // 8, left + width - 1, top + height - 1), fill=ink)
+    elif 0x2800 <= code <= 0x28FF:
+        for bit, (across, down) in enumerate(DOTS):
+            if code >> bit & 1:
+                x, y = left + width * (2 * across + 1) // 4, top + height * (2 * down + 1) // 8
+                draw.ellipse((x - 2, y - 2, x + 1, y + 1), fill=ink)
+    else:
+        draw.text((left, top), cell.data, fill=ink, font=fonts[cell.bold])
+
+
+PICTURES: dict[str, Callable[[], bytes]] = {
+    "page.png": page,
+    "report.png": report,
+    "watch-1.png": partial(watch, 1, 30, 100),
+    "watch-8.png": partial(watch, 8, 40, 120),
+    "watch-64.png": partial(watch, 64, 40, 120),
+}
 
 
 def write(name: str) -> None:
