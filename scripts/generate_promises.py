@@ -113,7 +113,8 @@ def _commands() -> Iterator[str]:
                     yield f"command {command} --no-{option.removeprefix('--')}"
     for option in OPTIONS.values():
         yield f"configuration {option.name}: {option.kind.words}"
-        yield f"variable {option.variable}"
+        if option.variable:
+            yield f"variable {option.variable}"
 
 
 def _plug_ins() -> Iterator[str]:

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         for option, setting, takers in found
     ]
     out.write("\n".join(aligned([HEAD, *rows])) + "\n")
-    variables = [option.variable for option in settings.OPTIONS.values()]
+    variables = [option.variable for option in settings.OPTIONS.values() if option.variable]
     for name in unread:
         say(f"accelmetrics config: {UnknownNameError('variable', name, variables)}".partition(" Known:")[0])
     return 0
@@ -131,6 +131,8 @@ def example() -> str:
     ]
     for title, options in settings.TABLE.items():
         lines += ["", f"# {title}"]
+        if not all(option.is_shared for option in options):
+            lines += ["", f"[{options[0].takers[0]}]"]
         for option in options:
             default = f" (default: {option.default_words})" if option.default_words else ""
             lines += ["", f"# {option.meaning}{default}", f"# {option.name} = {toml(option.example)}"]

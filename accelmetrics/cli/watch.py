@@ -87,12 +87,13 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _place(options: Namespace) -> str:
-    """Return which option says that something else than this machine is shown; empty for this machine.
+    """Return which option says that something else than this machine is shown, a flag before the file; empty for this machine.
 
     Raises:
         UsageError: There are two, or options that have no meaning with it.
     """
-    given = [name for name in ("replay", "url", "fleet") if getattr(options, name)]
+    views = [name for name in settings.VIEWS if getattr(options, name)]
+    given = [name for name in views if f"--{name}" in options.flags_given] or views
     if len(given) > 1:
         raise arguments.UsageError(f"{' and '.join(f'--{name}' for name in given)} exclude each other: one place is shown at a time")
     place = given[0] if given else ""

@@ -20,6 +20,9 @@ COMMANDS = ("serve", "record", "watch", "run")
 MONITOR = "monitor"
 TAKERS = (*COMMANDS, MONITOR)
 """What takes options from a file and the environment; each may have a table of its own in the file."""
+WATCH = ("watch",)
+VIEWS = ("replay", "url", "fleet")
+"""What ``watch`` shows in place of this machine: it is told by a flag, or in the table of ``watch``, and by nothing meant for all."""
 PREFIX = "ACCELMETRICS_"
 CONFIG = f"{PREFIX}CONFIG"
 OTHER_VARIABLES = {
@@ -217,8 +220,13 @@ class Option(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
-        return PREFIX + self.name.upper()
+        """Its environment variable; empty where it has none."""
+        return PREFIX + self.name.upper() if self.is_shared else ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the environment and the top of a file give it to any command."""
+        return not (self.name in VIEWS and self.takers == WATCH)
 
     @property
     def long_flag(self) -> str:
@@ -242,7 +250,7 @@ class Option(NamedTuple):
 
 NOT_RUN = tuple(taker for taker in TAKERS if taker != "run")
 """``run`` knows which process it watches."""
-SERVE, RECORD, WATCH = ("serve",), ("record",), ("watch",)
+SERVE, RECORD = ("serve",), ("record",)
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
 METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
 VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
@@ -386,10 +394,14 @@ class ConfigFile(NamedTuple):
 
     def find(self, option: Option, taker: str) -> Setting | None:
         """Return what the file says of an option."""
-        for table in (taker, ""):
+        for table in (taker,) if _is_view(option, taker) else (taker, ""):
             if option.name in self.tables.get(table, {}):
                 return Setting(self.tables[table][option.name], FILE, f"{self.path}: {table and f'{table}.'}{option.name}")
         return None
+
+
+def _is_view(option: Option, taker: str) -> bool:
+    return (taker,) == WATCH and option.name in VIEWS
 
 
 def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
@@ -422,10 +434,12 @@ def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
 def _values(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the values of one table, as options have them."""
     place = f"[{table}] of {path}" if table else path
-    known = [name for name, option in OPTIONS.items() if not table or table in option.takers]
+    known = [name for name, option in OPTIONS.items() if (table in option.takers if table else option.is_shared)]
     for key, value in content.items():
         if key in TAKERS and not table:
             raise InvalidOptionError(f"{path}: {key} is {value!r}, and must be a table: [{key}]")
+        if key in OPTIONS and not (table or key in known):
+            raise InvalidOptionError(f"{place}: {key} is for one command alone: write it below [{OPTIONS[key].takers[0]}]")
         if key in OPTIONS and key not in known:
             raise InvalidOptionError(f"{place}: {table} takes no {key}, it is an option of {', '.join(OPTIONS[key].takers)}")
         if key not in OPTIONS:
@@ -454,16 +468,16 @@ def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, fil
         if option.name in given:
             found[option.name] = Setting(given[option.name], source, option.long_flag if source == FLAG else option.name)
         else:
-            found[option.name] = (taker in TAKERS and (_variable(option) or file.find(option, taker))) or Setting(option.default)
+            found[option.name] = (taker in TAKERS and (_variable(option, taker) or file.find(option, taker))) or Setting(option.default)
     timeout = found.get("timeout", Setting(None))
     if timeout.source != DEFAULT and found.get("open_timeout", Setting(None)).source == DEFAULT:
         found["open_timeout"] = timeout
     return found
 
 
-def _variable(option: Option) -> Setting | None:
+def _variable(option: Option, taker: str) -> Setting | None:
     """Return what the environment says of an option; an empty variable says nothing."""
-    words = os.environ.get(option.variable, "")
+    words = "" if _is_view(option, taker) else os.environ.get(option.variable, "")
     if not words:
         return None
     try:

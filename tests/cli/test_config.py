@@ -81,7 +81,9 @@ def test_a_file_can_give_every_option_and_the_example_has_each(file: Path) -> No
     file.write_text("\n".join(line.removeprefix("# ") if " = " in line else line for line in example.splitlines()))
     found = shown("--config", str(file))
     assert set(found) == set(settings.OPTIONS)
-    assert {entry["source"] for entry in found.values()} == {"file"}
+    sources = {name: entry["source"] for name, entry in found.items()}
+    assert sources.pop("fleet") == "default"  # of watch: at the top it is serve's
+    assert set(sources.values()) == {"file"}
     assert (found["gpus"]["value"], found["backends"]["value"]) == ([0, 2, 3], ["nvidia", "host"])
     assert (found["labels"]["value"], found["exporters"]["value"]) == ({"team": "vision"}, ["jsonl:run.jsonl"])
     file.write_text(
@@ -123,6 +125,7 @@ def test_variables_say_what_flags_say() -> None:
         ("[serve]\nlissten = 'x'", ["unknown key in [serve] of {file}: 'lissten'", "Did you mean 'listen'?"]),
         ("[record]\nlisten = 'x'", ["[record] of {file}: record takes no listen, it is an option of serve"]),
         ("serve = 1", ["{file}: serve is 1, and must be a table: [serve]"]),
+        ("url = 'node-1'", ["{file}: url is for one command alone: write it below [watch]"]),
         ("interval = '5'", ["{file}, key interval: '5' must be a number of seconds from 0.01 to 86,400"]),
         ("interval = true", ["{file}, key interval: True must be a number of seconds"]),
         ("interval = 0.001", ["{file}, key interval: '0.001' must be a number of seconds from 0.01"]),
