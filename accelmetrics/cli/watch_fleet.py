@@ -43,8 +43,9 @@ class FleetSource:
         self._options = options
         poller = NodePoller(self._nodes, options.fleet_token_file, options.fleet_ca)
         self._states: Mapping[str, NodeState[NodeSummary]] = {}
-        self.answers = [NodeAnswer(node.instance) for node in self._nodes()]
-        self._polls = NodePolls(poller, SUMMARY, max(SHORTEST, options.interval), NodeSummary.from_json)
+        nodes = self._nodes()
+        self.answers = [NodeAnswer(node.instance) for node in nodes]
+        self._polls = NodePolls(nodes, poller, SUMMARY, max(SHORTEST, options.interval), NodeSummary.from_json)
 
     def look(self) -> bool:
         """Take what is new; return whether there is something."""

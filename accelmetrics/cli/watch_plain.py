@@ -15,13 +15,12 @@ from accelmetrics.cli.output import Stdout, descriptor_of
 from accelmetrics.cli.terminal import in_foreground
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.finding import Finding
-from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.text import GIB, printable
 from accelmetrics.views.device_view import DeviceView, duration
 from accelmetrics.views.node_view import NodeView, SourceRow
 
 LOOK = 0.1
 """Seconds between two looks."""
-GIB = 2.0**30
 CHUNK = 256
 
 

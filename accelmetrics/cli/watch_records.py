@@ -30,11 +30,12 @@ class RecordWindow:
         self._begin_ns = self._newest_ns = 0
 
     def add(self, snapshot: Snapshot, interval: float) -> None:
-        """Take a reading; one that is not newer than the last is passed over."""
-        if self._statistics is None:
-            self._statistics = WindowAggregator(0.0, across=False)
+        """Take a reading; the same one twice counts once. Where the clock was set back, the stretch begins anew."""
+        if self._statistics is None or snapshot.time_ns < self._newest_ns:
+            self._rows, self._statistics = RowMaker(), WindowAggregator(0.0, across=False)
+            self._pending.clear()
             self._begin_ns = self._newest_ns = snapshot.time_ns
-        elif snapshot.time_ns <= self._newest_ns:
+        elif snapshot.time_ns == self._newest_ns:
             return
         elapsed = (snapshot.time_ns - self._newest_ns) / 1e9
         self._newest_ns = snapshot.time_ns

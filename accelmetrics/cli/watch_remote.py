@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.watch_records import RecordSource
 from accelmetrics.cli.watch_source import LATE
 from accelmetrics.exporters.http.node_poller import METRICS, FleetNode, NodePoller, Page
 from accelmetrics.exporters.network import words
-from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, without_passwords
+from accelmetrics.schemas.errors import InvalidOptionError, without_passwords
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import parse_record
 from accelmetrics.schemas.text import printable
@@ -51,22 +52,23 @@ class NodePolls(Generic[T]):
     """Nodes that are asked again and again, on a thread of its own: one that hangs holds up nothing here.
 
     Args:
+        nodes: Those that there are at the beginning.
         poller: Asks them.
         path: What they are asked for.
         interval: Seconds between two questions.
-        read: Makes of an answer what is wanted; raises a ``ValueError`` or one of our errors for what is none.
+        read: Makes of an answer what is wanted; raises something for what is none.
 
     Attributes:
         states: What is known of each, by name; another object after each round.
     """
 
-    def __init__(self, poller: NodePoller, path: str, interval: float, read: Callable[[str], T]) -> None:
+    def __init__(self, nodes: Iterable[FleetNode], poller: NodePoller, path: str, interval: float, read: Callable[[str], T]) -> None:
         self.states: Mapping[str, NodeState[T]] = {}
         self._poller = poller
         self._path = path
         self._interval = interval
         self._read = read
-        self._pages: dict[str, Page] = {}
+        self._pages = {node.instance: Page(node) for node in nodes}
         self._loop = asyncio.new_event_loop()
         self._polling = self._loop.create_task(self._poll())
         threading.Thread(target=self._run, name="accelmetrics-watch", daemon=True).start()
@@ -86,10 +88,22 @@ class NodePolls(Generic[T]):
     async def _poll(self) -> None:
         while True:
             due = self._loop.time() + self._interval
-            pages = await self._poller.ask(PATIENCE, self._path)
+            pages = await self._ask()
             self.states = {page.node.instance: self._state(page) for page in pages}
             self._pages = {page.node.instance: page for page in pages}
             await asyncio.sleep(due - self._loop.time())
+
+    async def _ask(self) -> list[Page]:
+        """Ask once; whatever goes wrong here is why no node says anything, until the next time."""
+        asking = self._loop.create_task(self._poller.ask(PATIENCE, self._path))
+        try:
+            await asyncio.wait([asking])
+        finally:
+            asking.cancel()
+        outcome = guarded(asking.result)
+        if outcome.failure is None:
+            return outcome.value or []
+        return [Page(page.node, failure=f"it cannot be asked: {outcome.failure.detail}") for page in self._pages.values()]
 
     def _state(self, page: Page) -> NodeState[T]:
         name = page.node.instance
@@ -98,10 +112,10 @@ class NodePolls(Generic[T]):
             return before
         failure = page.failure
         if not failure:
-            try:
-                return NodeState(page.node, self._read(page.text), time.monotonic())
-            except (ValueError, AccelMetricsError) as error:
-                failure = f"it answers with something else: {error}"
+            outcome = guarded(self._read, page.text)
+            if outcome.failure is None:
+                return NodeState(page.node, outcome.value, time.monotonic())
+            failure = f"it answers with something else: {outcome.failure.detail}"
         if "HTTP 404" in failure:
             failure += f"; {self._path} is answered by accelmetrics serve of this release"
         failure = words(printable(without_passwords(failure)))
@@ -121,7 +135,7 @@ class RemoteSource(RecordSource):
     def __init__(self, node: FleetNode, poller: NodePoller, interval: float, levels: WarningLevels) -> None:
         super().__init__(levels, interval)
         self._node = node
-        self._polls = NodePolls(poller, RECORD, interval, lambda text: parse_record(text.encode()))
+        self._polls = NodePolls([node], poller, RECORD, interval, lambda text: parse_record(text.encode()))
         self._state: NodeState[Record] = NodeState(node)
         self._due = 0.0
 

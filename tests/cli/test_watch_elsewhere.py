@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.cli.watch_records import RecordWindow
+from accelmetrics.cli.watch_remote import NodePolls
+from accelmetrics.exporters.http.node_poller import FleetNode, NodePoller, Page
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.testing import FakeBackend
 from tests.backends.test_openmetrics import Endpoint
 from tests.cli.shell import call, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal
@@ -207,6 +213,78 @@ def test_flags_alone_are_refused_not_settings_of_all_commands(simulator: NvmlSim
     """The environment says how this machine is read wherever something is read."""
     with node(simulator) as name, on_terminal(*SEEN, "--url", name, env={"ACCELMETRICS_BACKENDS": "host"}) as terminal:
         terminal.until(r"gpu\.0 .*37%")
+
+
+@pytest.mark.parametrize("place", ["fleet", "url", "replay"])
+def test_what_is_meant_for_serve_or_for_all_chooses_no_view(place: str, simulator: NvmlSimulator, tmp_path: Path) -> None:
+    """A bare ``watch`` shows this machine, whatever the environment says; what is shown stands in its own table, and a flag before that."""
+    env = {**simulator.environment(), "ACCELMETRICS_BACKENDS": "nvidia", f"ACCELMETRICS_{place.upper()}": "/nowhere"}
+    file = tmp_path / "config.toml"
+    file.write_text('fleet = "/nowhere"\n')
+    with on_terminal(*SEEN, "--config", str(file), env=env) as terminal:
+        terminal.until(r"gpu\.0 .*37%")
+    file.write_text(f'[watch]\n{place} = "ftp://nowhere"\n')
+    done = call("watch", "--config", str(file))
+    assert (done.returncode, "ftp://nowhere" in done.stderr) == (2, True)
+    done = call("watch", "--config", str(file), "--replay", "/no/recording")
+    assert "the recording /no/recording cannot be read" in one_line(done.stderr)
+
+
+class UnforeseenError(Exception):
+    """What no one thought of."""
+
+
+def test_what_nobody_foresaw_is_told_and_asking_goes_on() -> None:
+    """Of asking and of reading an answer: the thread lasts, and what follows is seen."""
+    troubles: list[Exception] = [UnforeseenError("the moon")]
+    asked = FleetNode("node", "http://node/metrics", {})
+
+    class Poller(NodePoller):
+        async def ask(self, seconds: float, path: str = "") -> list[Page]:
+            if troubles:
+                raise troubles[0]
+            return [Page(asked, "answer")]
+
+    def read(text: str) -> str:
+        if unread:
+            raise unread[0]
+        return text
+
+    unread: list[Exception] = [UnforeseenError("the sun")]
+    polls = NodePolls([asked], Poller(lambda: [asked]), "/", 0.01, read)
+
+    def told() -> str:
+        return polls.states["node"].failure if "node" in polls.states else ""
+
+    try:
+        wait_for(lambda: re.search("it cannot be asked: .*UnforeseenError: the moon", told()))
+        troubles.clear()
+        wait_for(lambda: re.search("something else: .*UnforeseenError: the sun", told()))
+        unread.clear()
+        wait_for(lambda: polls.states["node"].content == "answer" and not told())
+    finally:
+        polls.close()
+
+
+def test_a_clock_that_was_set_back_begins_the_summary_anew() -> None:
+    """The same reading twice counts once."""
+    backend = FakeBackend("nvidia", devices=1)
+    backend.device(0).set(gpu=10)
+    window, key = RecordWindow(), "gpu.0.gpu"
+    with Sampler([backend]) as sampler:
+
+        def add(seconds: int, value: float) -> None:
+            backend.device(0).set(gpu=value)
+            reading = sampler.sample()
+            parts = reading.metrics, reading.identities, reading.unavailable, reading.backends
+            window.add(Snapshot(seconds * 10**9, "a", *parts), 1.0)
+
+        for second in (5000, 5001, 5001):
+            add(second, 10.0)
+        assert (window.duration, window.summary[key].count) == (1.0, 2)
+        for second in (1400, 1401, 1402):
+            add(second, 90.0)
+    assert (window.duration, window.summary[key].count, window.summary[key].mean) == (2.0, 3, 90.0)
 
 
 def rows(terminal: Terminal) -> list[str]:
