@@ -42,8 +42,8 @@ def test_a_decorated_generator_is_measured_until_it_is_exhausted() -> None:
         assert found == [0, 1, 2]
         window = monitor.windows[-1]
         assert window.name == "batches"
-        assert window.duration >= 6.0
-        assert window.summary["gpu.0.powerWatts"].count >= 1
+        assert window.ended
+        assert 6.0 <= window.duration < 7.0  # no reading is certain to fall into it: the program passed it in no time
 
 
 def test_a_generator_that_is_left_ends_its_window() -> None:
