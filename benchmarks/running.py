@@ -154,12 +154,13 @@ def exporters(scale: Scale) -> Iterator[Row]:
     """What it costs to put a record into an exporter's form."""
     with NvmlSimulator(scale.gpus) as simulator:
         results = [run(simulator, "writing", scale.records, scale.turns) for _ in range(max(1, scale.processes // 2))]
-    for name, what, reach, stretch in (
-        ("prometheus", "Prometheus text of a record against `generate_latest` of the same points", 0.15, 0.08),
-        ("otlp", "an OTLP request against building it anew", 0.2, 0.1),
+    for name, keys, what, reach, stretch in (
+        ("prometheus", "all", "Prometheus text of a record against `generate_latest` of the same points", 0.15, 0.08),
+        ("otlp", "all", "an OTLP request against building it anew", 0.2, 0.1),
+        ("jsonl", "standard", "a JSON line of a record in `standard`, against `json.dumps` of the flat dict alone", 1.3, 1.0),
     ):
         ours, theirs = (statistics.median(result[name][side] for result in results) for side in (0, 1))
-        yield Row(what, ours / theirs, "×", reach, stretch, f"{seconds(ours)}, {seconds(theirs)} for {results[0]['keys']} keys")
+        yield Row(what, ours / theirs, "×", reach, stretch, f"{seconds(ours)}, {seconds(theirs)} for {results[0]['keys'][keys]} keys")
 
 
 def reports(scale: Scale) -> Iterator[Row]:

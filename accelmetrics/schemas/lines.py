@@ -12,16 +12,18 @@ every writer gives itself: several may write to one file. Values are read withou
 {"timestamp":"1970-01-01T00:00:00.000000Z","stream":"1f2e3d4c","metrics":{"gpu.0.powerWatts":300.0}}
 """
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.record import MonitorStatus, Record
-from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, to_text
+from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, surrogates_escaped, to_text
 
 LINES_VERSION = "2.0"
 """Of the lines. The number before the dot rises when a reader of the old form would misread the new one."""
@@ -120,6 +122,42 @@ def _told(monitor: MonitorStatus | None) -> object:
     return (monitor.interval, monitor.missed_ticks, monitor.timed_out, [(one.name, one.failed, one.dropped) for one in monitor.exporters])
 
 
+def are_finite(values: Collection[object]) -> bool:
+    """Return whether all are finite ints and floats, and of no subclass.
+
+    Raises:
+        OverflowError: A whole number is beyond what a float holds.
+    """
+    # The sum is finite where all are, but for the rare one that is too large, and costs a third.
+    return set(map(type, values)) <= {int, float} and (isfinite(sum(values)) or all(map(isfinite, values)))  # type: ignore[arg-type]
+
+
+class _MetricsText:
+    """Writes metrics as ``json`` does: the text of the keys is kept for as long as they stay, and the numbers are put into it."""
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._template = "{}"
+
+    def text(self, metrics: Mapping[str, int | float]) -> str | None:
+        """Return the text; None where a value is none that every reading has: not finite, huge, or of a type of its own."""
+        values = metrics.values()
+        try:
+            if not are_finite(values):
+                return None
+        except OverflowError:
+            return None
+        keys = list(metrics)
+        if keys != self._keys:
+            members = (f"{json.dumps(key)}:".replace("%", "%%") + "%r" for key in keys)
+            self._keys, self._template = keys, surrogates_escaped(f"{{{','.join(members)}}}")
+        return self._template % tuple(values)  # repr() of an int and of a float is what JSON has
+
+
+def _plain_text(line: Mapping[str, Any]) -> str:
+    return to_text(line, None, "record", _COMPACT)
+
+
 class _Written(NamedTuple):
     """What lines said last that is said again only when it has changed."""
 
@@ -137,6 +175,7 @@ class LineWriter:
 
     def __init__(self, stream: str = "") -> None:
         self.stream = stream or os.urandom(4).hex()
+        self._metrics = _MetricsText()
         self._made: _Written | None = None
         self._written: _Written | None = None
 
@@ -153,10 +192,19 @@ class LineWriter:
         before = None if fresh else self._written
         made = self._made = _Written(Header.of(record), _told(record.monitor), record.findings)
         begins = before is None or before.header != made.header
-        lines = [made.header.to_dict(self.stream)] if begins else []
+        header = _plain_text(made.header.to_dict(self.stream)) + "\n" if begins else ""
         monitor = begins or before is None or before.monitor != made.monitor
-        lines.append(reading(record, self.stream, monitor, NO_FINDINGS if before is None else before.findings))
-        return "".join(to_text(line, None, "record", _COMPACT) + "\n" for line in lines)
+        line = reading(record, self.stream, monitor, NO_FINDINGS if before is None else before.findings)
+        return f"{header}{self._text(line)}\n"
+
+    def _text(self, line: dict[str, Any]) -> str:
+        """Write the line of a reading: what :func:`_plain_text` gives, whose time is mostly spent on keys that stay."""
+        metrics = self._metrics.text(line["metrics"])
+        if metrics is None:
+            return _plain_text(line)
+        # No text has this mark in it: there the quotes would be escaped.
+        before, mark, behind = _plain_text({**line, "metrics": {}}).partition('"metrics":{}')
+        return f"{before}{mark[:-2]}{metrics}{behind}"
 
     def wrote(self) -> None:
         """Note that what was made last is written."""

@@ -436,16 +436,22 @@ class Device:
 def to_text(document: Mapping[str, Any], indent: int | None, what: str, separators: tuple[str, str] | None = None) -> str:
     """Write a document as JSON; see :meth:`Snapshot.to_json`."""
     import json
-    import re
 
     try:
         text = json.dumps(document, indent=indent, separators=separators, allow_nan=False)
     except ValueError as error:
         raise DocumentError(f"the {what} cannot be written as JSON: {error}") from error
-    if "\\ud" in text:  # escapes of lone surrogates are escaped once more, so that they read back as those six letters
-        escapes = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\ud[89a-f]..)")
-        text = escapes.sub(lambda found: "\\" + found[0] if found[1] else found[0], text)
-    return text
+    return surrogates_escaped(text)
+
+
+def surrogates_escaped(text: str) -> str:
+    """Escape the escapes of lone surrogates in JSON once more, so that they read back as those six letters."""
+    if "\\ud" not in text:
+        return text
+    import re
+
+    escapes = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\ud[89a-f]..)")
+    return escapes.sub(lambda found: "\\" + found[0] if found[1] else found[0], text)
 
 
 def rfc3339(time_ns: int) -> str:

@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from accelmetrics import Sampler
 from accelmetrics.exporters.otlp import RequestBuilder
 from accelmetrics.exporters.scrape_cache import ScrapeCache
+from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import STANDARD
 
 
 class Given:
@@ -37,7 +39,13 @@ def main() -> None:
     with Sampler(backends=["nvidia"]) as sampler:
         sampler.sample()
         records = [Record(sampler.sample(), {"run_id": "a"}) for _ in range(count)]
-    result = {"keys": len(records[0].snapshot.metrics), "prometheus": prometheus(records, turns), "otlp": otlp(records, turns)}
+    standard = [record._replace(snapshot=record.snapshot.selected(STANDARD)) for record in records]
+    result = {
+        "prometheus": prometheus(records, turns),
+        "otlp": otlp(records, turns),
+        "jsonl": jsonl(standard, turns),
+        "keys": {name: len(these[0].snapshot.metrics) for name, these in (("all", records), ("standard", standard))},
+    }
     sys.stdout.write(json.dumps(result) + "\n")
 
 
@@ -63,6 +71,20 @@ def otlp(records: Sequence[Record], turns: int) -> tuple[float, float]:
         lambda record: builder.build(record).SerializeToString(),
         lambda record: RequestBuilder().build(record).SerializeToString(),
     )
+
+
+def jsonl(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """The line of a record below a header that is written, and `json.dumps` of its metrics."""
+    writer = LineWriter()
+
+    def write(record: Record, fresh: bool = False) -> bytes:
+        line = writer.lines(record, fresh).encode("ascii")
+        writer.wrote()
+        return line
+
+    write(records[0], fresh=True)
+    flat = {id(record): record.snapshot.flat() for record in records}
+    return by_turns(records, turns, write, lambda record: json.dumps(flat[id(record)]))
 
 
 def by_turns(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,10 +18,10 @@ from accelmetrics.schemas.document import parse_timestamp
 from accelmetrics.schemas.errors import DocumentError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.line_models import lines_schema
-from accelmetrics.schemas.lines import LineWriter
+from accelmetrics.schemas.lines import LineWriter, reading
 from accelmetrics.schemas.record import Record, WindowSpan
 from accelmetrics.schemas.recording import RecordFile, read_records
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Snapshot, to_text
 from tests.records import record
 from tests.schemas.samples import complete
 from tests.schemas.test_recording import DAMAGE, damaged, lines_of, records
@@ -346,3 +347,77 @@ def test_windows_come_back(tmp_path: Path) -> None:
     assert back.windows == spans
     for line in written(told):
         VALIDATOR.validate(json.loads(line))
+
+
+class Whole(int):
+    """An int that shows itself otherwise, as those of NumPy do."""
+
+    def __repr__(self) -> str:
+        return "whole"
+
+
+class Real(float):
+    """A float that does."""
+
+    def __repr__(self) -> str:
+        return "real"
+
+
+KEYS = st.text(max_size=20) | st.sampled_from(["gpu.0.temp", "disk./%s.usageGB", 'a"metrics":{}', "\udcff", "é"])
+VALUES = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+VALUES |= st.integers(-99, 99).map(Whole) | st.floats(-1, 1).map(Real)
+
+
+def plain_line(one: Record, stream: str) -> str:
+    """The line of a reading, all of it by the standard library."""
+    return to_text(reading(one, stream, monitor=False), None, "record", (",", ":")) + "\n"
+
+
+SEVERAL = st.lists(KEYS, max_size=6, unique=True).flatmap(
+    lambda keys: st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(keys, VALUES)), min_size=1, max_size=5)
+)
+"""Metrics of readings that follow each other: of the same keys, or of some of them."""
+
+
+@settings(max_examples=100, deadline=None)
+@example([{"a": 1e16, "b": 1e-7, "c": -0.0, "d": 2**63, "e": 10**400, "f": 5e-324, "g": 0.1 + 0.2}] * 2)
+@example([{"disk./%s.usageGB": 1, "\udcff%": 2.5}] * 2)
+@example([{"a": 1e308, "b": 1e308}, {}, {"a": 1.0, "b": 1}])
+@given(SEVERAL)
+def test_lines_are_what_json_writes(metrics: list[dict[str, int | float]]) -> None:
+    """Whatever keys and numbers follow each other, a line is the text that ``json.dumps`` makes of the whole of it."""
+    writer = LineWriter('"metrics":{}')
+    for number, values in enumerate(metrics):
+        one = Record(Snapshot(10**18, "node", values))
+        assert writer.lines(one, fresh=number == 0).splitlines(keepends=True)[-1] == plain_line(one, writer.stream)
+        writer.wrote()
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+def test_what_is_not_finite_is_refused_after_a_line_that_was(value: float) -> None:
+    """No number that JSON lacks gets into a line, whatever was written before it; what comes behind is written as ever."""
+    good, bad = (Record(Snapshot(10**18, "node", {"a": 1.0, "b": number})) for number in (2, value))
+    writer = LineWriter("1")
+    writer.lines(good, fresh=True)
+    with pytest.raises(DocumentError, match="the record cannot be written as JSON: Out of range float values"):
+        writer.lines(bad, fresh=True)
+    assert writer.lines(good, fresh=True).endswith(plain_line(good, "1"))
+
+
+def test_the_text_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the keys stay, none is encoded again; when one comes or goes, each is."""
+    encoded, dumps = [], json.dumps
+
+    def counted(given: object, **options: Any) -> str:
+        if isinstance(given, str):
+            encoded.append(given)
+        return dumps(given, **options)
+
+    monkeypatch.setattr(json, "dumps", counted)
+    writer = LineWriter("1")
+    for value in (1, 2.5, 3):
+        writer.lines(Record(Snapshot(1, "node", {"a": value, "b": 2})), fresh=True)
+    assert encoded == ["a", "b"]
+    text = writer.lines(Record(Snapshot(1, "node", {"b": 2, "c": 3})), fresh=True)
+    assert encoded == ["a", "b", "b", "c"]
+    assert text.endswith('"metrics":{"b":2,"c":3}}\n')
