@@ -20,7 +20,9 @@ call the driver. A unit is never read by two workers at once, and two readers of
 per-unit buffers need no locks; state shared between units does.
 
 A reader reports progress by appending to ``progress`` after every call into the driver (anything may be appended, the list's
-length is what is looked at): that tells a driver that is slow everywhere from one call that hangs.
+length is what is looked at): that tells a driver that is slow everywhere from one call that hangs. The time
+up to an entry counts as spent inside the driver, and that decides how many workers share a reading: a reader computes at length after its
+last call, not between two.
 
 Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` puts a reason
 on each value that it could not get; it raises ``SourceError`` when the whole unit cannot be read and ``DriverGoneError``

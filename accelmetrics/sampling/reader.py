@@ -7,9 +7,13 @@ neither side holds a lock while the other works, and an interrupt between two st
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
 
 from accelmetrics.backends.contract import Block, Reader, Reading
 from accelmetrics.backends.guard import guarded
@@ -39,9 +43,46 @@ NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INT
 """Reasons for which a source may give no value, and be well."""
 
 
+TIMED_EVERY = 16
+"""Of long readings, the calls of one in so many are timed."""
+WAKE_UP = 5e-6
+"""Seconds: a shorter call returns before another thread has woken up and gone on."""
+LANDED = object()
+"""Appended to a worker's progress where the reading of a unit has ended."""
+
 _Result = tuple[Reading | Failure | None, float, OpenDriver | None]
 """What a call gave, when the source took it on the sampler's clock, and from which driver."""
 NOT_ARRIVED: _Result = (None, 0.0, None)
+
+
+class CallTimer(list[Any]):
+    """Progress of one worker's task, with the time of each entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times = [time.perf_counter()]
+
+    def append(self, what: Any) -> None:
+        """Note that a call has returned, or a unit has landed."""
+        self._times.append(time.perf_counter())
+        super().append(what)
+
+    def units(self) -> list[tuple[float, float]]:
+        """Return, of each unit, the seconds inside the driver in which other threads could have run, and those of all of its reading.
+
+        Inside is what ends with an entry of the backend's, less what a thread takes to wake up. What follows a unit's last entry is work
+        of our own; a unit without an entry was inside the driver throughout.
+        """
+        found: list[tuple[float, float]] = []
+        inside, whole, told = 0.0, 0.0, False
+        for (before, after), what in zip(pairwise(self._times), self, strict=False):
+            whole += after - before
+            if what is LANDED:
+                found.append((inside if told else whole, whole))
+                inside, whole, told = 0.0, 0.0, False
+            else:
+                inside, told = inside + max(0.0, after - before - WAKE_UP), True
+        return found
 
 
 class SourceReader:
@@ -87,6 +128,8 @@ class SourceReader:
         self._served: dict[int, float] = {}
         self._latch: CountDownLatch | None = None
         self._spent = 0.0
+        self._timed: list[tuple[float, float]] | None = None
+        self._untimed = 0
         self._sequence = 0
         self._wholes = 0
         weakref.finalize(self, _dropped, source).atexit = False
@@ -125,20 +168,38 @@ class SourceReader:
         if source.devices is not self._listing:
             self._list_devices(source.devices, opened.machine_wide)
         self.opened, self.served_at = opened, now
-        paced, busy = opened.interval > 0, source.busy_seconds
+        paced = opened.interval > 0
         if paced:
             self.begin_if_due(now)
         else:
             self._begin(now)
         self.join(latch)
         if self.pending:
-            slow = busy > SLOW_READING and not paced
-            source.pool.submit(self.work, min(MAX_WORKERS, 1 + int(busy / SLOW_READING), len(self.pending)) if slow else 1, patient=True)
+            source.pool.submit(self.work, 1 if paced else self._count_workers(), patient=True)
         if paced:
             limit = now - 2.0 * source.pace - self._options.timeout
             results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
             if all(driver is opened and read_at >= limit for _, read_at, driver in results):
                 latch.count_down(source.backend.name)
+
+    def _count_workers(self) -> int:
+        """Return how many workers are to share this reading, and decide whether its calls are timed.
+
+        Python code runs on one thread at a time, so workers share only what is spent inside a driver, whose calls let other threads run.
+        How long a reading takes does not tell that: with many fast devices it is Python code for the most part, and a busy interpreter
+        makes every reading long. So the calls of the first reading are timed, and where readings are long, of one in ``TIMED_EVERY``.
+        """
+        source = self.source
+        if self._timed:
+            # By the median unit: a call that came back to an interpreter busy elsewhere took long, whatever the driver.
+            inside, whole = (median(seconds) for seconds in zip(*self._timed, strict=True))
+            source.driver_seconds = inside * len(self._units) if inside > whole / 2 else 0.0
+            self._timed = None
+        first, long = not source.busy_seconds, source.busy_seconds > SLOW_READING
+        if self._timed is None and (first or (long and self._untimed <= 0)):
+            self._timed, self._untimed = [], 0 if first else TIMED_EVERY
+        self._untimed -= long
+        return min(MAX_WORKERS, 1 + int(source.driver_seconds / SLOW_READING), len(self.pending)) if long else 1
 
     def begin_if_due(self, now: float) -> bool:
         """Begin a reading of a source with a pace of its own: asked for by the sampler, or by a worker that is idle."""
@@ -198,7 +259,8 @@ class SourceReader:
     def work(self, worker: WorkerThread) -> None:
         """Read pending units, on a worker, until there are none or the worker is abandoned."""
         source, opened = self.source, self.opened
-        worker.reader, worker.progress = self, []
+        timer, timed = CallTimer(), self._timed
+        worker.reader, worker.progress = self, [] if timed is None else timer
         while opened is not None:
             outcome = guarded(self._read_pending, worker, opened)
             self._spent += outcome.seconds
@@ -208,6 +270,8 @@ class SourceReader:
             self._land(worker, opened, Failure.of(outcome.failure, error), source.clock.monotonic())
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
+        if timed is not None:
+            timed += timer.units()
         worker.reader = None  # nothing there keeps the reader alive while the worker waits
         guarded(source.look)
         latch = self._latch
@@ -243,7 +307,7 @@ class SourceReader:
         """Take the result of a call, and free the unit."""
         unit, pool = worker.unit, self.source.pool
         self._arrived[unit] = (what, read_at, opened)
-        worker.progress.append(None)
+        worker.progress.append(LANDED)
         pool.fruitless = 0
         del pool.calls[unit]
         self.given_up.pop(unit, None)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLOW_READING = 0.002
-"""Seconds of work per reading above which several workers share it."""
+"""Seconds inside the driver per reading above which several workers share it: one more for each."""
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
 """Seconds between attempts to open a source that failed: doubled from the first to the last."""
 INTEREST = 60.0
@@ -149,6 +149,7 @@ class ManagedSource:
         opening_stamp: The same in nanoseconds since the epoch.
         open_seconds: How long it took.
         busy_seconds: How much work the last whole reading was, added up over its units.
+        driver_seconds: How much of it was inside the driver, when that was last looked at; 0 where that was less than half.
         was_open: Whether it was open once: it is missed when it is not there.
         retired: Drivers that went away and are closed as soon as no call into them is in progress.
     """
@@ -169,6 +170,7 @@ class ManagedSource:
         self.opening_stamp = 0
         self.open_seconds: float | None = None
         self.busy_seconds = 0.0
+        self.driver_seconds = 0.0
         self.retired: list[Driver] = []
         self._listed: Sequence[DeviceIdentity] | None = None
         self._attempt: CountDownLatch | None = None

@@ -16,7 +16,7 @@
 
 #include "functions.gen.h"
 
-#define SIM_MAX_GPUS 64
+#define SIM_MAX_GPUS 128
 #define SIM_SYSTEM SIM_MAX_GPUS /* the counter column of calls that name no GPU */
 #define SIM_COLUMNS (SIM_MAX_GPUS + 1)
 #define SIM_TEXT 96
