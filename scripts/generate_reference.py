@@ -48,6 +48,7 @@ SOURCES_INTRO = """## Sources
 
 Where each backend reads its metrics: a call or a field of the vendor's library, what its tool prints, a file, or psutil. A pace such as
 *10 s* says that a slow-moving value is read anew at most that often, *once* that it is read a single time while the driver is open.
+Readings in between repeat it: it may be that much older than its source's `read_at`, and not more. Readings further apart have all anew.
 """
 
 PARTS = {

@@ -15,11 +15,11 @@ from accelmetrics.backends.host.collector import SLOW_PACE
 from tests.differential.streams import Record, Streams
 
 AROUND = 0.4
-"""Seconds: readings of ours so near to one of W&B's are taken for the same moment."""
+"""Seconds: values of ours that were read so near to one of W&B's are taken for the same moment."""
 SLACK = 0.15
 """Seconds by which a record's time may be off the moment of the reading."""
 OURS_MAY_BE = SLACK + SLOW_PACE
-"""Seconds by which a counter of ours may be older than its record: disks and network are read at a pace of their own."""
+"""Seconds by which a value of ours may be older than its record: the host is read at a pace of its own."""
 COUNTERS = re.compile(r"disk\..+\.(in|out)|network\.\w+")
 COUNTER_ROUNDING = 1e-6
 
@@ -61,7 +61,7 @@ def _distances(key: str, streams: Streams) -> Iterator[float]:
 
 
 def _near(record: Record, others: Sequence[Record]) -> Iterator[Record]:
-    return (other for other in others if abs(other.time - record.time) <= AROUND)
+    return (other for other in others if -AROUND <= other.time - record.time <= AROUND + SLOW_PACE)
 
 
 def _counters_apart(key: str, streams: Streams) -> str:

@@ -7,6 +7,7 @@ order, since later ones are measured against what earlier ones found (the CPUs t
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,9 @@ GIB = 1024 * MIB
 CPU_PACE = 0.45
 """Seconds between two readings of the CPUs: the kernel counts in ticks of 10 ms, a tenth of a second would have ten steps."""
 SLOW_PACE = 0.95
-"""Seconds between two readings of what moves slowly. A little less than one: a reading every second always finds it due."""
+"""Seconds between two readings of everything else. A little less than one: a reading every second always finds it due."""
+RARE_PACE = 9.5
+"""Seconds between two looks at what is arranged once: mounts, which interfaces are ports of another."""
 
 FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
 RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")
@@ -45,7 +48,8 @@ class KeyGroup(NamedTuple):
     """Keys that are read together.
 
     Attributes:
-        pace: Seconds for which values are kept, 0 to read them at every reading. Rates are over the intervals really taken.
+        pace: Seconds for which values are kept. Rates are over the intervals really taken. What is measured against another group
+            is not read more often than that.
         keys: Keys owed at every reading, with the words that say where each is read.
         instances: Templates of keys that exist while a CPU, disk or path does, with the same.
         against: Groups that it is measured against, which are read before it.
@@ -102,7 +106,7 @@ GROUPS = {
         },
     ),
     "memory": KeyGroup(
-        0.0,
+        SLOW_PACE,
         {
             "memory_percent": "cgroup memory.current / memory.max, or /proc/meminfo; elsewhere psutil.virtual_memory",
             "memory.usedBytes": "cgroup memory.current, or /proc/meminfo MemTotal - MemAvailable; elsewhere psutil.virtual_memory",
@@ -113,7 +117,7 @@ GROUPS = {
         against=("cgroup",),
     ),
     "process": KeyGroup(
-        0.0,
+        SLOW_PACE,
         {
             "cpu": "/proc/{pid}/stat utime + stime, against cgroup cpu.max or the affinity mask; elsewhere psutil",
             "proc.cpu.threads": "/proc/{pid}/stat num_threads; elsewhere psutil",
@@ -124,7 +128,7 @@ GROUPS = {
         against=("cpus", "cgroup", "memory"),
     ),
     "modes": KeyGroup(
-        CPU_PACE,
+        SLOW_PACE,
         {
             "proc.cpu.userPercent": "/proc/{pid}/stat utime, as `cpu`; elsewhere psutil",
             "proc.cpu.systemPercent": "/proc/{pid}/stat stime, as `cpu`; elsewhere psutil",
@@ -234,12 +238,18 @@ class Counter:
 class CachedCollector:
     """Reads one group of keys at its pace, into a block whose names and reasons stay the same objects while they are equal.
 
-    The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval.
+    The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval. A group that
+    cannot be read is tried again at the next reading, once, and then at its pace.
 
     Args:
         group: The group's name in :data:`GROUPS`, kept as an attribute.
         source: What is read, in words for the reasons.
         collect: Puts the group's keys into the reader. May raise ``OSError`` and ``ValueError``.
+
+    Attributes:
+        block: The latest values.
+        reasons: Why others are missing.
+        due: When they are wanted next, by the reader's clock.
     """
 
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
@@ -247,30 +257,29 @@ class CachedCollector:
         self._pace, self._owed = GROUPS[group].pace, GROUPS[group].keys
         self._source = source
         self._collect = collect
-        self._due = 0.0
         self._readings = 0
-        self._block = Block((), ())
+        self._failed = False
+        self.block = Block((), ())
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
+        self.due = -math.inf
 
-    def read(self, reader: HostReader) -> Block:
-        """Read the group if it is due. Its missing keys are in ``reasons`` afterwards."""
-        if self._readings >= 2 and reader.now < self._due:
-            return self._block
+    def read(self, reader: HostReader) -> None:
+        """Read the group now."""
         self._readings += 1
-        self._due = reader.now + self._pace
         reader.owed, reader.values, reader.reasons = self._owed, {}, {}
+        failed = False
         try:
             self._collect(reader)
         except (OSError, ValueError) as error:
             reader.fail(reason_of(error, self._source))
-            if not self._owed:
-                self._due = reader.now  # no key carries the reason: the next reading tries again
+            failed = True
+        again = self._readings == 1 or (failed and not self._failed)
+        self.due, self._failed = -math.inf if again else reader.now + self._pace, failed
         names = tuple(reader.values)
-        known = self._block.names
-        self._block = Block(known if names == known else names, tuple(reader.values.values()))
+        known = self.block.names
+        self.block = Block(known if names == known else names, tuple(reader.values.values()))
         if reader.reasons != self.reasons:
             self.reasons = reader.reasons
-        return self._block
 
 
 class HostReader:
@@ -321,21 +330,29 @@ class HostReader:
         self.values: dict[str, Number] = {}
         self.reasons: dict[str, Unavailable] = {}
         self._collectors = collectors
+        self._due = -math.inf
+        self._blocks: list[Block] = []
         self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         self.now = self.clock()
+        if self.now >= self._due:
+            self._read_due(progress)
+        return Reading(self._blocks, self._unavailable)
+
+    def _read_due(self, progress: list[Any]) -> None:
         self.progress = progress
-        blocks = []
         for collector in self._collectors:
-            blocks.append(collector.read(self))
-            progress.append(None)
+            if self.now >= collector.due:
+                collector.read(self)
+                progress.append(None)
+        self._due = min([collector.due for collector in self._collectors], default=math.inf)
+        self._blocks = [collector.block for collector in self._collectors]
         reasons = [collector.reasons for collector in self._collectors]
         if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
             self._kept = reasons
             self._unavailable = {key: why for one in reasons for key, why in one.items()}
-        return Reading(blocks, self._unavailable)
 
     # For collectors:
 

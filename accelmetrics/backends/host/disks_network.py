@@ -13,13 +13,14 @@ own numbers already.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.backends.host.collector import GIB, MIB, Counter, HostReader
+from accelmetrics.backends.host.collector import GIB, MIB, RARE_PACE, Counter, HostReader
 from accelmetrics.backends.kit.system import count, list_directory, read_text, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 
@@ -195,25 +196,34 @@ def counts_elsewhere(name: str) -> bool:
         return False
 
 
-def collect_network(
-    read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool], received: Counter, sent: Counter, reader: HostReader
-) -> None:
-    """Put the bytes that went over the network.
+class NetworkCollector:
+    """What went over the network, in bytes and in bytes per second.
 
     Args:
         read: Bytes received and sent by interface.
-        left_out: Whether an interface of that name does not count.
-        received: Counts those received.
-        sent: Counts those sent.
-        reader: The reader.
+        left_out: Whether an interface of that name does not count. Asked when interfaces come or go, and at a rare pace: one may
+            become the port of another.
     """
-    traffic = read()
-    now = reader.clock()
-    counted = [name for name in traffic if not left_out(name)]
-    received.feed({name: traffic[name][0] for name in counted}, now)
-    sent.feed({name: traffic[name][1] for name in counted}, now)
-    reader.put_counter(received, "network.recv", "network.recvBps")
-    reader.put_counter(sent, "network.sent", "network.sentBps")
+
+    def __init__(self, read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool]) -> None:
+        self._read = read
+        self._left_out = left_out
+        self._names: tuple[str, ...] = ()
+        self._counted: list[str] = []
+        self._due = -math.inf
+        self._received, self._sent = Counter(), Counter()
+
+    def __call__(self, reader: HostReader) -> None:
+        traffic = self._read()
+        now = reader.clock()
+        names = tuple(traffic)
+        if names != self._names or now >= self._due:
+            self._counted = [name for name in names if not self._left_out(name)]
+            self._names, self._due = names, now + RARE_PACE
+        self._received.feed({name: traffic[name][0] for name in self._counted}, now)
+        self._sent.feed({name: traffic[name][1] for name in self._counted}, now)
+        reader.put_counter(self._received, "network.recv", "network.recvBps")
+        reader.put_counter(self._sent, "network.sent", "network.sentBps")
 
 
 def parse_retransmits(data: bytes) -> int:

@@ -14,9 +14,9 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import INFINIBAND, CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import (
     DiskCollector,
+    NetworkCollector,
     choose_disks,
     collect_filesystems,
-    collect_network,
     collect_retransmits,
     counts_elsewhere,
     file_system_usage,
@@ -63,13 +63,13 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
         # The order matters: CPUs, limits and memory are what the process is measured against.
         return [
             CachedCollector("cpus", "/proc/stat", CpuCollector(parsed("/proc/stat", parse_stat))),
-            CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files)),
+            CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files, options.pid)),
             CachedCollector("memory", "/proc/meminfo", partial(collect_memory, parsed("/proc/meminfo", parse_meminfo))),
             CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
             CachedCollector("modes", f"process {options.pid}", CpuModeCollector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
             CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
-            CachedCollector("network", "/proc/net/dev", partial(collect_network, interfaces, counts_elsewhere, Counter(), Counter())),
+            CachedCollector("network", "/proc/net/dev", NetworkCollector(interfaces, counts_elsewhere)),
             CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
             CachedCollector("infiniband", INFINIBAND, InfinibandCollector(options.metrics)),
             CachedCollector("load", "/proc/loadavg", partial(collect_load, parsed("/proc/loadavg", parse_loads))),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, HostReader
+from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RARE_PACE, RESET, Counter, HostReader
 from accelmetrics.backends.kit.system import Files, KeptFile, Memory, count, read_once, reason_of, sysroot, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
 
@@ -178,22 +178,25 @@ def parse_flat(data: bytes) -> dict[bytes, int]:
     return {key: int(value) for key, _, value in pairs if value.isdigit() and len(value) <= 20}
 
 
-def find_limits(pid: int) -> CgroupLimits | None:
-    """Look up what limits a process, None when it is in no version 2 cgroup that can be seen.
+def find_levels(pid: int, path: str | None) -> list[str]:
+    """Find the directories of a process's version 2 cgroup and of those above it, the leaf first; none where it cannot be seen.
 
-    Raises:
-        OSError: The process has ended, or its files may not be read.
-        ValueError: A limit is not a number.
+    Args:
+        pid: The process.
+        path: Its cgroup's path, as :func:`parse_path` gives it.
     """
-    path = parse_path(read_once(f"/proc/{pid}/cgroup"))
     for mount in _mounts(pid) if path is not None else ():
         directory = directory_of(mount, path or "")
         if directory is not None and system_path(directory).is_dir():
-            levels = levels_of(mount, directory)
-            memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
-            quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
-            return CgroupLimits(directory, tuple(memory), *min(quotas, default=(None, "")))
-    return None
+            return levels_of(mount, directory)
+    return []
+
+
+def read_limits(levels: Sequence[str]) -> CgroupLimits:
+    """Read the limits of each level. Raises ``OSError``, and ``ValueError`` where one is not a number."""
+    memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
+    quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
+    return CgroupLimits(levels[0], tuple(memory), *min(quotas, default=(None, "")))
 
 
 def _mounts(pid: int) -> list[Mount]:
@@ -219,27 +222,43 @@ def limits_in_words(pid: int) -> str:
     if not system_path("/proc/stat").exists():
         return "/proc is not mounted"
     try:
-        limits = find_limits(pid)
+        levels = find_levels(pid, parse_path(read_once(f"/proc/{pid}/cgroup")))
+        if not levels:
+            return "no cgroup v2"
+        limits = read_limits(levels)
     except (OSError, ValueError) as error:
         return f"cgroup unreadable: {error}"
-    if limits is None:
-        return "no cgroup v2"
     words = [f"{min(limits.memory)[0] / GIB:.4g} GiB"] if limits.memory else []
     words += [] if limits.quota is None else [f"{limits.quota:.4g} CPUs"]
     return f"cgroup v2 limit {' and '.join(words)}" if words else "cgroup v2 without limits"
 
 
 class CgroupCollector:
-    """Throttling and kills in the watched process's cgroup; tells later collectors its limits."""
+    """Throttling and kills in the watched process's cgroup; tells later collectors its limits.
 
-    def __init__(self, files: Files) -> None:
+    Args:
+        files: The driver's open files.
+        pid: The watched process.
+    """
+
+    def __init__(self, files: Files, pid: int) -> None:
         self._files = files
+        self._membership = files.keep(f"/proc/{pid}/cgroup")
+        self._path: str | None = None
+        self._levels: list[str] = []
+        self._mounts_due = -math.inf
+        # Of the reader's levels: their files stay open while these are looked up anew.
+        self._levels_kept: Sequence[tuple[int, KeptFile]] = ()
         self._begin(CgroupLimits("", (), None, ""))
 
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
         try:
-            limits = find_limits(reader.pid)
+            path = parse_path(self._membership.read())
+            if path != self._path or reader.now >= self._mounts_due:
+                self._levels = find_levels(reader.pid, path)
+                self._path, self._mounts_due = path, reader.now + RARE_PACE
+            limits = read_limits(self._levels) if self._levels else None
         except (FileNotFoundError, ProcessLookupError):
             if system_path(f"/proc/{reader.pid}").exists():
                 raise
@@ -252,7 +271,7 @@ class CgroupCollector:
         if (limits.leaf, limits.quota_directory) != self._counted:
             self._begin(limits)
         reader.cpu_quota = limits.quota
-        reader.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
+        self._levels_kept = reader.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
         try:
             kills = parse_flat(self._events.read()).get(b"oom_kill")
             if kills is None:

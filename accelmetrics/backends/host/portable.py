@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
-from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, collect_filesystems, collect_network
+from accelmetrics.backends.host.collector import CachedCollector, HostDriver, HostReader, MonotonicTime
+from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, NetworkCollector, collect_filesystems
 from accelmetrics.backends.host.memory import collect_memory
 from accelmetrics.backends.host.process import CpuModeCollector, ModeTime, Process, ProcessCollector
 from accelmetrics.backends.host.processor import CpuCollector, CpuTime, collect_load
@@ -40,7 +40,7 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
     def collectors(options: ReadOptions) -> list[CachedCollector]:
         processes = PsutilProcesses(psutil, options.pid)
         disks = DiskCollector(_reading(disk_io, psutil), lambda stats: (tuple(stats), tuple(stats)))
-        network = partial(collect_network, _reading(traffic, psutil), is_loopback, Counter(), Counter())
+        network = NetworkCollector(_reading(traffic, psutil), is_loopback)
         usage = partial(file_system_usage, psutil)
         linux_only = ("cgroup", "tcp", "temperature", "power")
         return [

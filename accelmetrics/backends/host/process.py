@@ -12,12 +12,13 @@ and so told at a slower pace.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, HostReader
+from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader
 from accelmetrics.backends.kit import descendants
 from accelmetrics.backends.kit.system import Files, count, read_once, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and no cgroup limits it")
 # User and system time may each be off by a clock tick of 10 ms at either end of the interval.
 _NOISE = 40_000_000
+_ALLOWED = re.compile(rb"^Cpus_allowed_list:(.*)$", re.MULTILINE)
 
 
 class ModeTime(NamedTuple):
@@ -101,11 +103,11 @@ def parse_allowed(data: bytes) -> list[tuple[int, int]]:
     Raises:
         ValueError: There is no such line, or it is not a list of ranges.
     """
-    for line in data.split(b"\n"):
-        if line.startswith(b"Cpus_allowed_list:"):
-            ranges = [word.strip().partition(b"-") for word in line[18:].split(b",")]
-            return [(count(first), count(last if dash else first)) for first, dash, last in ranges]
-    raise ValueError("Cpus_allowed_list is missing")
+    found = _ALLOWED.search(data)
+    if found is None:
+        raise ValueError("Cpus_allowed_list is missing")
+    ranges = [word.strip().partition(b"-") for word in found[1].split(b",")]
+    return [(count(first), count(last if dash else first)) for first, dash, last in ranges]
 
 
 def numbers_are_ours() -> bool:
@@ -136,6 +138,7 @@ class LinuxProcesses:
 
     def __init__(self, files: Files, pid: int, clock: bool) -> None:
         self._file = files.keep(f"/proc/{pid}/stat")
+        self._status = files.keep(f"/proc/{pid}/status")
         self._pid = pid
         self._clock = clock
         self._tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -163,7 +166,7 @@ class LinuxProcesses:
 
     def allowed(self) -> list[tuple[int, int]]:
         """Return the first and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
-        return parse_allowed(read_once(f"/proc/{self._pid}/status"))
+        return parse_allowed(self._status.read())
 
     def descendants(self, progress: list[Any]) -> list[Process]:
         """Read everything below the process; ``progress`` grows with each process that is looked at."""
@@ -264,8 +267,7 @@ class ProcessCollector:
         self._children = children
         self._start: int | None = None
         self._then = 0.0
-        self._affinity_due = 0.0
-        self._online: tuple[int, ...] = ()
+        self._affinity: tuple[object, ...] = ()
         self._cpus = 1.0
         self._time = TreeCpuTime(processes.look, children)
 
@@ -297,15 +299,15 @@ class ProcessCollector:
         self._start, self._then = root.start, now
 
     def _capacity(self, reader: HostReader) -> float:
-        """Return how many CPUs the process may use; its affinity is read again at a slow pace, and when CPUs are switched on or off."""
-        if reader.now >= self._affinity_due or reader.online is not self._online:
-            self._affinity_due, self._online = reader.now + SLOW_PACE, reader.online
+        """Return how many CPUs the process may use."""
+        try:
+            ranges = self._processes.allowed()
+        except (OSError, ValueError):
+            # Without the list nothing is known to hold the process to fewer CPUs than the host has.
+            ranges = []
+        if (ranges, reader.online) != self._affinity:
+            self._affinity = ranges, reader.online
             online: Sequence[int] = reader.online or range(os.cpu_count() or 1)
-            try:
-                ranges = self._processes.allowed()
-            except (OSError, ValueError):
-                # Without the list nothing is known to hold the process to fewer CPUs than the host has.
-                ranges = []
             allowed = sum(any(first <= cpu <= last for first, last in ranges) for cpu in online)
             self._cpus = float(allowed or len(online))
         return min(self._cpus, reader.cpu_quota) if reader.cpu_quota else self._cpus

@@ -44,7 +44,8 @@ def parse_stat(data: bytes) -> dict[int, CpuTime]:
         ValueError: The text names no CPU.
     """
     found = {}
-    for number, columns in _CPU_LINE.findall(data):
+    # Behind the CPUs stands a number for each interrupt, thousands on a large machine.
+    for number, columns in _CPU_LINE.findall(data.partition(b"\nintr ")[0]):
         ticks = [int(word) for word in columns.split()[:_COLUMNS]]
         # Waiting for a disk is idle time with a note on it.
         found[int(number)] = CpuTime(sum(ticks), sum(ticks[3:5]))

@@ -13,7 +13,7 @@ from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
 from accelmetrics.backends.host import backend
 from accelmetrics.backends.host.collector import PORT_FILES
 from accelmetrics.schemas.catalogue import CATALOGUE
-from tests.backends.host.tree import PID, HostTree, values_of
+from tests.backends.host.tree import GIB, MEMINFO, PID, HostTree, values_of
 
 FIXED = {
     "cpu",
@@ -185,17 +185,96 @@ def test_progress_is_reported_part_by_part(tree: HostTree) -> None:
     assert len(progress) >= 2 * alone + 50
 
 
-def test_a_reading_between_the_slow_ones_reads_two_files_and_opens_none(tree: HostTree, mocker: MockerFixture) -> None:
-    """Memory and the process: what is paced is not looked at, what is read is held open."""
+CALLS = ("open", "pread", "listdir", "stat", "statvfs", "readlink")
+
+
+def test_a_reading_between_the_slow_ones_reads_nothing(tree: HostTree, mocker: MockerFixture) -> None:
+    """What is paced is not looked at: the same blocks are served again."""
     watch = tree.reader(disk_paths=("/",))
     for _ in range(3):
         watch.read(1.0)
-    calls = {name: mocker.spy(os, name) for name in ("open", "pread", "listdir", "stat", "statvfs", "readlink")}
+    before = watch.reading
+    calls = {name: mocker.spy(os, name) for name in CALLS}
     values = watch.read(0.1)
-    assert {name: spy.call_count for name, spy in calls.items() if spy.call_count} == {"pread": 2}
-    assert {"memory_percent", "proc.memory.rssMB", "disk.in", "network.sent", "disk./.usageGB"} <= values.keys(), "others are kept"
+    assert {name: spy.call_count for name, spy in calls.items() if spy.call_count} == {}
+    assert all(new is old for new, old in zip(watch.reading.blocks, before.blocks, strict=True))
+    assert watch.reading.unavailable is before.unavailable
+    assert {"memory_percent", "proc.memory.rssMB", "disk.in", "network.sent", "disk./.usageGB"} <= values.keys()
     watch.read(0.4)
-    assert calls["pread"].call_count == 2 + 3, "the CPUs too, twice a second"
+    assert {name: spy.call_count for name, spy in calls.items() if spy.call_count} == {"pread": 1}, "the CPUs, twice a second"
+
+
+def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
+    """At ten readings a second the CPUs are read twice and the rest once; at one a second, and seldomer, everything at each."""
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2), memory_events="oom_kill 0")
+    tree.level("/job", cpu_stat="nr_periods 1\nnr_throttled 0")
+    watch = tree.reader()
+    for _ in range(3):
+        watch.read(1.0)
+    calls = {name: mocker.spy(os, name) for name in CALLS}
+
+    def counts(readings: int, after: float) -> dict[str, int]:
+        before = {name: spy.call_count for name, spy in calls.items()}
+        for _ in range(readings):
+            watch.read(after)
+        return {name: spy.call_count - before[name] for name, spy in calls.items()}
+
+    once = counts(1, 1.0)
+    # Opened anew are two limits at each of two levels. What is held open: the CPUs, the cgroup's name, events and throttling, memory
+    # and what the cgroup uses of it, the process and its CPUs, retransmits, loads; in pieces, with a call more, disks and interfaces.
+    assert (once["open"], once["pread"]) == (4, 14)
+    assert counts(1, 100.0)["pread"] == once["pread"]
+    tenth = counts(10, 0.1)
+    assert (tenth["pread"], tenth["open"]) == (once["pread"] + 1, once["open"])
+
+
+def test_values_are_kept_for_their_pace_and_no_longer(tree: HostTree) -> None:
+    """Memory and the process too: a reading 0.9 s later has what was found then, one after a second or more what is there now."""
+    watch = tree.reader()
+    watch.read()
+    watch.read(0.1)
+    tree.write("/proc/meminfo", MEMINFO.replace("MemAvailable:    8192000", "MemAvailable:    4096000"))
+    tree.process(PID, ticks=50, threads=7)
+    values = watch.read(0.9)
+    assert (values["memory_percent"], values["proc.cpu.threads"], values["cpu"]) == (50.0, 1, 0.0)
+    values = watch.read(0.1)
+    assert (values["memory_percent"], values["proc.cpu.threads"]) == (75.0, 7)
+    assert values["cpu"] == pytest.approx(25.0), "half a second in one, of two CPUs"
+    for after in (1.0, 3600.0):
+        tree.process(PID, threads=int(after))
+        assert watch.read(after)["proc.cpu.threads"] == after
+
+
+def test_what_could_not_be_read_is_tried_again_at_the_next_reading_once(tree: HostTree) -> None:
+    """A failure that lasts is met at the pace."""
+    watch = tree.reader()
+    watch.read()
+    watch.read(0.1)
+    tree.write("/proc/meminfo", "rubbish")
+    watch.read(1.0)
+    assert watch.reason("memory_percent") == "parse_error"
+    tree.write("/proc/meminfo", MEMINFO)
+    assert watch.read(0.1)["memory_percent"] == 50.0
+    tree.write("/proc/meminfo", "rubbish")
+    watch.read(1.0)
+    watch.read(0.1)
+    tree.write("/proc/meminfo", MEMINFO)
+    watch.read(0.1)
+    assert watch.reason("memory_percent") == "parse_error", "it failed twice"
+    assert watch.read(0.9)["memory_percent"] == 50.0
+
+
+def test_a_process_that_ended_is_not_kept_alive_by_what_was_kept(tree: HostTree) -> None:
+    """Nor does a later one of its number take its place."""
+    watch = tree.reader()
+    watch.read()
+    watch.read(0.1)
+    tree.process(PID, start=9999, threads=5)
+    assert watch.read(0.5)["proc.cpu.threads"] == 1
+    values = watch.read(0.5)
+    assert not values.keys() & {"cpu", "proc.cpu.threads", "proc.memory.rssMB"}
+    assert watch.reason("proc.cpu.threads") == "not_in_use"
 
 
 def test_a_closed_driver_holds_no_descriptor_and_reads_again_when_asked(tree: HostTree) -> None:

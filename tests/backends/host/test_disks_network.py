@@ -200,6 +200,17 @@ def test_the_ports_of_a_bond_stand_in_the_bonds_own_numbers(tree: HostTree) -> N
     assert (values["network.recv"], values["network.sent"]) == (100, 50)
 
 
+def test_an_interface_that_becomes_a_port_later_is_left_out_ten_seconds_later_at_most(tree: HostTree) -> None:
+    tree.network({"bond0": (0, 0), "eth0": (0, 0)})
+    watch = tree.reader()
+    watch.read()
+    tree.write("/sys/class/net/eth0/master/ifindex", "4\n")
+    watch.read(10.0)
+    tree.network({"bond0": (100, 50), "eth0": (100, 50)})
+    values = watch.read(1.0)
+    assert (values["network.recv"], values["network.sent"]) == (100, 50)
+
+
 def test_an_interface_that_comes_later_counts_from_then_on(tree: HostTree) -> None:
     watch = tree.reader()
     watch.read()

@@ -4,8 +4,9 @@ import os
 import shutil
 
 import pytest
+from pytest_mock import MockerFixture
 
-from accelmetrics.backends.host import backend
+from accelmetrics.backends.host import backend, memory
 from accelmetrics.backends.host.memory import (
     Mount,
     directory_of,
@@ -282,6 +283,23 @@ def test_a_process_moved_to_another_cgroup_is_counted_anew_there(tree: HostTree)
     tree.cgroup("/two")
     assert "proc.memory.oomKills" not in watch.read(1.0)
     assert watch.read(1.0)["proc.memory.oomKills"] == 0
+
+
+def test_the_table_of_mounts_is_read_every_ten_seconds_and_when_the_process_moves(tree: HostTree, mocker: MockerFixture) -> None:
+    tree.cgroup("/one")
+    tree.level("/one", memory_max=str(GIB), memory_current=str(GIB // 2))
+    tree.level("/two", memory_max=str(GIB), memory_current=str(GIB // 4))
+    watch = tree.reader()
+    assert watch.read()["memory_percent"] == 50.0
+    spy = mocker.spy(memory, "parse_mounts")
+    for _ in range(9):
+        watch.read(1.0)
+    assert spy.call_count == 0
+    watch.read(1.0)
+    assert spy.call_count == 1
+    tree.cgroup("/two")
+    assert watch.read(1.0)["memory_percent"] == 25.0
+    assert spy.call_count == 2
 
 
 def test_the_quota_divides_cpu_where_it_is_below_the_affinity(tree: HostTree) -> None:

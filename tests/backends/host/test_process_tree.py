@@ -164,7 +164,7 @@ def test_without_lists_of_children_the_parents_are_read_in_one_pass(tree: HostTr
 def opened(watch: Watch, mocker: MockerFixture) -> int:
     """How many files one reading of the family opens."""
     spy = mocker.spy(process, "read_once")
-    watch.read(0.1)
+    watch.read(1.0)
     calls = spy.call_count
     mocker.stopall()
     return calls

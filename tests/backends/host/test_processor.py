@@ -96,10 +96,10 @@ def test_between_two_looks_at_cpus_and_cgroup_the_process_is_measured_against_th
         assert values["proc.memory.percent"] == pytest.approx(25.0)
         assert number == 0 or values["cpu"] == pytest.approx(100.0)
     tree.level("/job", cpu_max="max 100000", memory_max="max")
-    tree.process(PID, ticks=125)
-    assert watch.read(1.0)["cpu"] == pytest.approx(50.0), "of the two CPUs that are on"
+    tree.process(PID, ticks=5 + 140)
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0), "of the two CPUs that are on, in the 1.4 s since it was looked at"
     tree.remove("/proc/stat")
-    tree.process(PID, ticks=225)
+    tree.process(PID, ticks=245)
     assert watch.read(1.0)["cpu"] == pytest.approx(100.0 / min(8, os.cpu_count() or 1))
 
 
