@@ -47,7 +47,7 @@ class Registration(NamedTuple):
 # One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
 # Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
 _ROWS = (
-    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu", "pynvml"), library=True),
+    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu",), library=True),
     Registration("amd", "gpu", "amd", imports=(".amd.in_process",), library=True),
     Registration("apple", "gpu", "apple", imports=(".apple.sources",)),
     Registration("tpu", "tpu", "tpu", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),

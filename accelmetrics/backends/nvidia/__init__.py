@@ -1,7 +1,7 @@
 """NVIDIA GPUs, through NVML (``libnvidia-ml.so.1``), the library behind nvidia-smi.
 
-How it reads: ``pynvml`` (nvidia-ml-py) loads and initialises the library. A reading calls the library through ``ctypes``
-partials bound once per device, whose answers land in one preallocated buffer that is decoded at once.
+How it reads: a reading calls the library through ``ctypes`` partials bound once per device, whose answers land in one preallocated
+buffer that is decoded at once.
 
 How often: utilisation, memory, temperature, power, clocks and counters at every reading; processes, encoder, decoder and
 fan every second; limits, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
@@ -105,11 +105,21 @@ def library_name() -> str:
     return "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
+def library_path() -> str:
+    """Return what the library is loaded by: its name, where the system's loader knows the rest."""
+    return next(filter(os.path.exists, _windows_paths()), library_name()) if sys.platform == "win32" else library_name()
+
+
+def _windows_paths() -> tuple[str, ...]:
+    """Return where drivers for Windows put the library: newer ones the first."""
+    windows, programs = os.environ.get("WINDIR", "C:/Windows"), os.environ.get("PROGRAMFILES", "C:/Program Files")
+    return f"{windows}/System32/{library_name()}", f"{programs}/NVIDIA Corporation/NVSMI/{library_name()}"
+
+
 def _is_installed(name: str) -> bool:
     """Return whether the library's file is where the loader looks for it, without loading it."""
     if sys.platform == "win32":
-        windows, programs = os.environ.get("WINDIR", "C:/Windows"), os.environ.get("PROGRAMFILES", "C:/Program Files")
-        return any(_is_there(*folder, name) for folder in ((windows, "System32"), (programs, "NVIDIA Corporation", "NVSMI")))
+        return any(map(_is_there, _windows_paths()))
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     if any(_is_there(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
         return True

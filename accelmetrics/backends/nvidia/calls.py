@@ -30,6 +30,7 @@ from accelmetrics.backends.nvidia.metrics import (
     fast_names,
 )
 from accelmetrics.backends.nvidia.nvml import (
+    CONSTANTS,
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
     Library,
@@ -161,7 +162,7 @@ class CallBuffer:
         if call.version is not None:
             ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
         pointers = [ctypes.byref(self._buffer, offset + place) for place in call.pointers]
-        arguments = [getattr(library.nvml, each) if isinstance(each, str) else each for each in call.arguments]
+        arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
         return partial(function, handle, *arguments, *pointers)
 
     def fill(self, index: int) -> None:

@@ -32,6 +32,11 @@ METRIC_LAYOUT = "4xid24x"
 METRICS_OFFSET = 24
 """Of ``nvmlGpmMetricsGet_t``: version, count, two sample pointers, then the metrics."""
 SAMPLES_OFFSET = 8
+METRICS_VERSION = 1
+FEWEST_METRICS = 98
+"""How many metrics the first header has room for; later ones, with more, have the same version, so the driver goes by the count."""
+_HEAD, _IDENTIFIER = struct.Struct("=II"), struct.Struct("=I")
+_METRIC_SIZE = struct.calcsize(f"={METRIC_LAYOUT}")
 
 NEEDS_INTERVAL = Unavailable(Reason.NEEDS_INTERVAL, "GPM metrics are taken between two readings")
 NO_GPM = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have)")
@@ -74,10 +79,10 @@ class Gpm(LatestValues):
         elif instance is not None:  # what the whole GPU's samples say would pass for the instance's
             self.due = math.inf
             self._miss(instance)
-        get = library.nvml.c_nvmlGpmMetricsGet_t()
-        get.version, get.numMetrics = 1, len(self._metrics)
+        get = ctypes.create_string_buffer(METRICS_OFFSET + FEWEST_METRICS * _METRIC_SIZE)
+        _HEAD.pack_into(get, 0, METRICS_VERSION, len(self._metrics))
         for number, metric in enumerate(self._metrics):
-            get.metrics[number].metricId = metric.identifier
+            _IDENTIFIER.pack_into(get, METRICS_OFFSET + number * _METRIC_SIZE, metric.identifier)
         self._compute = partial(library.function("nvmlGpmMetricsGet"), ctypes.byref(get))
         self._pointers = (Sample * 2).from_buffer(get, SAMPLES_OFFSET)
         self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self._metrics)).unpack_from, get, METRICS_OFFSET)

@@ -1,21 +1,20 @@
 """NVML (``libnvidia-ml.so.1``): the meaning of its return codes, loading it, and single calls for facts about devices.
 
-``pynvml`` (nvidia-ml-py) initialises the library, which the kit loads for it; the functions are called through ``ctypes``. The codes are
-those of ``nvmlReturn_t`` in NVIDIA's header. They are written down here rather than taken from the binding, so that a binding
-older than the driver does not leave a code without a meaning.
+The kit loads the library, and its functions are called through ``ctypes``. NVIDIA's own binding (nvidia-ml-py) is not imported, which would
+be a sixth of the time that a first reading takes, and several MiB: the codes, constants and layouts that are needed here are written down,
+and a test holds them equal to the binding's. NVML counts its users, so that another binding in this process goes on undisturbed.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, cast
 
 from accelmetrics.backends.kit.library import load_library
-from accelmetrics.backends.nvidia import advise, kernel_module_version, library_name
+from accelmetrics.backends.nvidia import advise, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
@@ -138,8 +137,20 @@ def check_device(code: int, doing: str) -> None:
         raise source_error(code, doing)
 
 
-NEEDED = ("nvmlInitWithFlags", "nvmlGpmQueryDeviceSupport", "c_nvmlGpmMetricsGet_t", "nvmlMemory_v2")
-"""What tells NVIDIA's own binding of the release we need from old packages that install a module of the same name."""
+CONSTANTS = {
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN": 0,
+    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1,
+    "NVML_CLOCK_GRAPHICS": 0,
+    "NVML_CLOCK_SM": 1,
+    "NVML_CLOCK_MEM": 2,
+    "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "NVML_VOLATILE_ECC": 0,
+    "NVML_AGGREGATE_ECC": 1,
+    "NVML_MEMORY_LOCATION_DEVICE_MEMORY": 2,
+}
+"""Arguments of calls, under the header's names."""
 NvmlFunction = Callable[..., int]
 Handle = ctypes.c_void_p
 
@@ -150,23 +161,22 @@ def function_not_found(*_arguments: Any) -> int:
 
 
 class Library:
-    """An initialised NVML.
+    """NVML, loaded.
 
-    Attributes:
-        nvml: The ``pynvml`` module.
+    Args:
+        loaded: The shared library.
     """
 
-    def __init__(self, nvml: Any) -> None:
-        self.nvml = nvml
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        self._loaded = loaded
         self._functions: dict[str, NvmlFunction] = {}
 
     def function(self, *names: str) -> NvmlFunction:
         """Look up the first of several exported functions that the driver has; without one, a function that answers as NVML would."""
         for name in names:
             if name not in self._functions:
-                # By item, not by attribute: an object of our own, whose argument types are not set elsewhere in the program.
                 with suppress(AttributeError):
-                    self._functions[name] = cast("NvmlFunction", self.nvml.nvmlLib[name])
+                    self._functions[name] = cast("NvmlFunction", self._loaded[name])
             if name in self._functions:
                 return self._functions[name]
         return function_not_found
@@ -177,8 +187,7 @@ class Library:
 
     def close(self) -> None:
         """Shut NVML down. It counts its users, so another one in this process goes on undisturbed."""
-        with suppress(self.nvml.NVMLError):  # a driver that is gone has nothing left to give back
-            self.nvml.nvmlShutdown()
+        self.function("nvmlShutdown")()  # a driver that is gone says so, and has nothing left to give back
 
 
 class Queries:
@@ -275,36 +284,16 @@ def open_library() -> Library:
         SourceError: Why that is not possible, and what to do about it.
     """
     try:
-        import pynvml as nvml
-    except ImportError as error:
-        raise _binding_error("the Python module pynvml is not installed") from error
-    if not all(hasattr(nvml, name) for name in NEEDED):
-        raise _binding_error(f"the Python module pynvml at {nvml.__file__} is not the one of a recent nvidia-ml-py")
-    if getattr(nvml.nvmlLib, "accelmetrics_stand_in", False):
-        raise SourceError(
-            Reason.DRIVER_UNAVAILABLE,
-            "pynvml answers here for devices of all vendors, which their own sources list",
-            backend=BACKEND,
-            advice="run accelmetrics itself without `accelmetrics run --as-nvml`",
-        )
-    if sys.platform != "win32" and nvml.nvmlLib is None:  # there pynvml knows where it lies
-        try:
-            nvml.nvmlLib = load_library(library_name())
-        except OSError as error:
-            raise _refusal(nvml, LIBRARY_NOT_FOUND) from error
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise _refusal(nvml, error.value) from error
-    return Library(nvml)
+        library = Library(load_library(library_path()))
+    except OSError as error:
+        raise _refusal(LIBRARY_NOT_FOUND, None) from error
+    if status := library.function("nvmlInitWithFlags")(0):
+        raise _refusal(status, library)
+    return library
 
 
-def _binding_error(message: str) -> SourceError:
-    return SourceError(Reason.DRIVER_UNAVAILABLE, message, backend=BACKEND, advice="pip install --upgrade --force-reinstall nvidia-ml-py")
-
-
-def _refusal(nvml: Any, code: int) -> SourceError:
-    """Make the error of an ``nvmlInit`` that failed."""
+def _refusal(code: int, loaded: Library | None) -> SourceError:
+    """Make the error of a library that cannot be loaded, or initialised."""
     found = meaning(code)
     words, advice = f"{found.words} ({found.symbol})", found.advice
     if code in (NOT_FOUND, GPU_NOT_FOUND):
@@ -315,10 +304,9 @@ def _refusal(nvml: Any, code: int) -> SourceError:
         advice = advise(library=True) or advice
     elif code == LIB_RM_VERSION_MISMATCH:
         kernel = kernel_module_version() or "of an unknown version"
-        library = "of another version"
-        with suppress(nvml.NVMLError):
-            # NVML puts its own major number in front: ``12.535.161.07``.
-            library = nvml.nvmlSystemGetNVMLVersion().partition(".")[2] or library
+        # NVML puts its own major number in front: ``12.535.161.07``.
+        said = Queries(loaded, [], frozenset()).text("nvmlSystemGetNVMLVersion") if loaded is not None else ""
+        library = said.partition(".")[2] or "of another version"
         words = f"the loaded kernel module is {kernel}, the installed library {library} ({found.symbol})"
         advice = "reboot, or stop what uses the GPUs and reload the kernel module; then start this program again"
     return SourceError(found.reason, words, backend=BACKEND, advice=advice)

@@ -56,6 +56,7 @@ def test_a_reading_costs_less_than_the_bare_calls(simulate: Callable[..., NvmlSi
     """The fast values of eight GPUs, from call to reading."""
     simulate(gpus=GPUS)
     reader = consume().reader
+    pynvml.nvmlInit()
 
     def reading() -> None:
         for unit in range(GPUS):
@@ -63,6 +64,7 @@ def test_a_reading_costs_less_than_the_bare_calls(simulate: Callable[..., NvmlSi
 
     reading()
     ratio = min(median(reading) / median(bare_loop) for _ in range(5))
+    pynvml.nvmlShutdown()
     assert ratio < LIMIT
 
 

@@ -62,6 +62,8 @@ def test_the_layout_of_gpm_metrics() -> None:
     assert struct.calcsize("=" + gpm.METRIC_LAYOUT) == ctypes.sizeof(metric)
     assert (metric.metricId.offset, metric.nvmlReturn.offset, metric.value.offset) == (0, 4, 8)
     assert (get.sample1.offset, get.sample2.offset) == (gpm.SAMPLES_OFFSET, gpm.SAMPLES_OFFSET + 8)
+    assert (get.version.offset, get.numMetrics.offset, gpm.METRICS_VERSION) == (0, 4, pynvml.NVML_GPM_METRICS_GET_VERSION)
+    assert len(metrics.GPM_METRICS) <= gpm.FEWEST_METRICS <= pynvml.NVML_GPM_METRIC_MAX
 
 
 @pytest.mark.parametrize("metric", metrics.GPM_METRICS, ids=lambda metric: metric.name)
@@ -81,6 +83,13 @@ def test_versions_of_structures() -> None:
     assert metrics.MEMORY.version == pynvml.nvmlMemory_v2
     assert isinstance(metrics.GPM_SUPPORT.source, Call)
     assert metrics.GPM_SUPPORT.source.version == pynvml.NVML_GPM_SUPPORT_VERSION
+
+
+def test_constants() -> None:
+    """Arguments of calls are the binding's, and all that the tables name are there."""
+    assert {name: getattr(pynvml, name) for name in nvml.CONSTANTS} == nvml.CONSTANTS
+    named = {each for call in CALLS for each in call.arguments if isinstance(each, str)}
+    assert named <= nvml.CONSTANTS.keys()
 
 
 def test_bits_of_the_clocks_event_reasons() -> None:

@@ -288,13 +288,13 @@ def test_the_library_itself_is_found_by_one_program_alone(tree: Tree, tmp_path: 
 
 
 def test_accelmetrics_itself_is_not_shown_its_own_devices(tree: Tree) -> None:
-    """It reads them as ever, and says why there is nothing under NVIDIA's binding."""
+    """It reads them as ever, and NVIDIA's library itself, not its binding."""
     done = through(sys.executable, "-m", "accelmetrics", "dump", "--backends", "amd,nvidia", "--json", tree=tree)
     document = json.loads(done.stdout)
     assert [device["key"] for device in document["devices"]] == ["gpu.0", "gpu.1"]
     (nvidia,) = [source for source in document["backends"] if source["name"] == "nvidia"]
     assert nvidia["status"] == "absent"
-    assert "devices of all vendors" in nvidia["detail"]
+    assert "NVML_ERROR_LIBRARY_NOT_FOUND" in nvidia["detail"]
 
 
 def test_the_folder_is_this_users_and_goes_with_the_program(tree: Tree) -> None:

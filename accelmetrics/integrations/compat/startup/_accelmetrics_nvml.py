@@ -359,9 +359,6 @@ class NvmlStandIn:
         folder: Where the readings lie.
     """
 
-    accelmetrics_stand_in = True
-    """Tells it from the library to accelmetrics itself, which has nothing to read here."""
-
     def __init__(self, binding: Any, folder: str) -> None:
         self._error = getattr(binding, "NVMLError", None)
         self._names = getattr(binding, "__dict__", None)
