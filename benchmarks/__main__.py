@@ -1,6 +1,9 @@
 """`python -m benchmarks [--quick] [--write]`: what readings, monitors and exporters cost, against controls and peers.
 
 Exit status 1 when something could not be measured. Whether a number reaches its target stands in the table.
+
+`python -m benchmarks --compare [--write]`: counts that do not depend on the machine, against those committed in `counts.json`.
+Exit status 1 when one got worse.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from benchmarks import reading, rows, running, screen, starting
+from benchmarks import counts, reading, rows, running, screen, starting
 from benchmarks.rows import FULL, QUICK, Row, Scale
 from tests.support.missing import MissingHere
 
@@ -43,13 +47,34 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="measure less of everything, for a first impression")
     parser.add_argument("--write", action="store_true", help=f"write the table to {rows.README.name}; needs all measurements")
     parser.add_argument("--only", choices=MEASURES, nargs="+", default=list(MEASURES), help="take these measurements alone")
+    parser.add_argument("--compare", action="store_true", help=f"compare counts with {counts.FILE.name}; with --write, renew that file")
     chosen = parser.parse_args()
+    if chosen.compare:
+        if chosen.quick or len(chosen.only) < len(MEASURES):
+            parser.error("--compare counts everything: leave --quick and --only out")
+        return compare(chosen.write)
     if chosen.write and len(chosen.only) < len(MEASURES):
         parser.error("--write needs all measurements: leave --only out")
     measured, failures = measure(chosen.only, QUICK if chosen.quick else FULL)
     sys.stdout.write("\n".join([*rows.table(measured), *failures, ""]))
     if chosen.write and not failures:
         rows.write(measured)
+    return int(bool(failures))
+
+
+def compare(renew: bool, file: Path = counts.FILE) -> int:
+    """Compare what is counted with what is committed, or put it in its place."""
+    try:
+        committed = None if renew else counts.read(file)
+        counted = counts.count_all(committed, lambda words: sys.stderr.write(f"{words}\n"))
+    except (MissingHere, counts.UnreadableCountsError) as error:
+        sys.stdout.write(f"counts: not compared: {error}\n")
+        return 1
+    if committed is None:
+        file.write_text(counts.text(counted), "utf-8")
+        return 0
+    failures, notes = counts.compare(committed, counted)
+    sys.stdout.write("".join(f"{line}\n" for line in (*notes, *failures)))
     return int(bool(failures))
 
 

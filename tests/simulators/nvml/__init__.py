@@ -11,7 +11,7 @@ with NvmlSimulator(gpus=8, profile="h100") as simulator:
     simulator.calls()[("nvmlDeviceGetPowerUsage", 3)]
 """
 
-from ._build import SimulatorUnavailable, build
+from ._build import SimulatorUnavailable, build, compiler
 from ._mig import Instance
 from ._names import ALL_LINKS, NOT_AVAILABLE, Crash, Location, Ret, Threshold, ValueType
 from ._profiles import PRODUCTS, Ramp
@@ -35,4 +35,5 @@ __all__ = [
     "ValueType",
     "attached",
     "build",
+    "compiler",
 ]

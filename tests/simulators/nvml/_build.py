@@ -70,20 +70,25 @@ def build(directory: Path | None = None, hide: Iterable[str] = ()) -> Path:
 @functools.cache
 def _build_once(directory: Path, hidden: tuple[str, ...]) -> Path:
     """Reading the sources to know whether they changed takes 50 ms: once per process is enough."""
-    compiler, header = _compiler(), _header()
+    found, header = compiler(), _header()
     generated = _generate(header)
     objects = directory / _digest(header, generated)
     library = objects / (_name_of(hidden) if hidden else "all") / SONAME
     if not library.exists():
         with locked(directory / "build.lock"):  # test runs and their workers build side by side
             if not objects.exists():
-                _compile(compiler, header, generated, objects)
+                _compile(found, header, generated, objects)
             if not library.exists():
-                _link(compiler, objects, hidden, library.parent)
+                _link(found, objects, hidden, library.parent)
     return library
 
 
-def _compiler() -> str:
+def compiler() -> str:
+    """The system's C compiler.
+
+    Raises:
+        SimulatorUnavailable: There is none, or this is not Linux.
+    """
     if sys.platform != "linux":
         raise SimulatorUnavailable(f"platform: the NVML simulator needs Linux, this is {sys.platform}")
     found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
@@ -196,7 +201,7 @@ def _name_of(hidden: tuple[str, ...]) -> str:
     return f"without-{hashlib.sha256(' '.join(hidden).encode()).hexdigest()[:16]}"
 
 
-def _compile(compiler: str, header: Path, generated: dict[str, str], target: Path) -> None:
+def _compile(program: str, header: Path, generated: dict[str, str], target: Path) -> None:
     """Compile everything that all variants share. The folder is there when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -205,11 +210,11 @@ def _compile(compiler: str, header: Path, generated: dict[str, str], target: Pat
         for name, content in generated.items():
             (folder / name).write_text(content)
         sources = [*sorted(SOURCES.glob("*.c")), folder / "functions.gen.c", folder / "stubs.gen.c"]
-        _run(folder, [compiler, "-c", *FLAGS, f"-I{folder}", f"-I{SOURCES}", "-isystem", str(header.parent), *map(str, sources)])
+        _run(folder, [program, "-c", *FLAGS, f"-I{folder}", f"-I{SOURCES}", "-isystem", str(header.parent), *map(str, sources)])
         folder.rename(target)
 
 
-def _link(compiler: str, objects: Path, hidden: tuple[str, ...], target: Path) -> None:
+def _link(program: str, objects: Path, hidden: tuple[str, ...], target: Path) -> None:
     """Link one variant, which differs from the others in what it exports alone. The folder is there when it is complete."""
     unknown = set(hidden) - set((objects / EXPORTED).read_text().split("\n"))
     if unknown:
@@ -220,7 +225,7 @@ def _link(compiler: str, objects: Path, hidden: tuple[str, ...], target: Path) -
         folder.mkdir()
         (folder / "exports.map").write_text(_export_map(hidden))
         for name in (CONTROL, SONAME):
-            _run(folder, [compiler, "-shared", f"-Wl,-soname,{name}", *LINK, *files, "-lpthread", "-lm", "-o", name])
+            _run(folder, [program, "-shared", f"-Wl,-soname,{name}", *LINK, *files, "-lpthread", "-lm", "-o", name])
         folder.rename(target)
 
 
