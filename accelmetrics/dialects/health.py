@@ -131,10 +131,10 @@ class HealthHistory(NamedTuple):
         whole = {key: slot for key, slot in self.slots.items() if not slot.identity.parent}
         slots = {**whole, **{slot.key: slot for slot in taken.identities}}
         throttled, seconds = dict(self.throttled), _elapsed(record, self.latest)
-        for key, value in taken.metrics.items():
+        for key in _throttle_keys(tuple(taken.metrics)):
             # A reason that was never given stands at 0, so that its first second is seen.
-            if ".throttle." in key and (mark := _throttle(key)) is not None:
-                throttled[mark] = throttled.get(mark, 0.0) + (seconds if value else 0.0)
+            if (mark := _throttle(key)) is not None:
+                throttled[mark] = throttled.get(mark, 0.0) + (seconds if taken.metrics[key] else 0.0)
         return HealthHistory(self.ready or gave_something(taken), succeeded, slots, errors, timeouts, throttled, taken)
 
 
@@ -156,6 +156,12 @@ def _elapsed(record: Record, latest: Snapshot | None) -> float:
         return 0.0
     seconds = (record.snapshot.time_ns - latest.time_ns) / 1e9
     return seconds if 0 < seconds <= LONGEST * record.monitor.interval else 0.0
+
+
+@lru_cache(maxsize=8)
+def _throttle_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those keys that may say whether clocks are held down; a reading has the keys of the one before it, as a rule."""
+    return tuple(key for key in keys if ".throttle." in key)
 
 
 @per_key
@@ -247,9 +253,10 @@ def _counted(history: HealthHistory) -> Iterator[Point]:
         yield Point("accelmetrics_collect_errors_total", number, {"source": source, "error": error}, "counter", "1", _ERRORS)
     for source, number in history.timeouts.items():
         yield Point("accelmetrics_collect_timeouts_total", number, {"source": source}, "counter", "1", _TIMEOUTS)
+    identities = {key: identity_labels(slot) for key, slot in history.slots.items()}
     for (device, reason), seconds in history.throttled.items():
-        if device in history.slots:
-            labels = {**identity_labels(history.slots[device]), "reason": reason}
+        if device in identities:
+            labels = {**identities[device], "reason": reason}
             yield Point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
 
 

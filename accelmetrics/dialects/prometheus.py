@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
@@ -140,7 +141,8 @@ def _series(key: str) -> SeriesTemplate | None:
     return series_of(key, lambda row, kind: row.prometheus)
 
 
-def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
+@lru_cache(maxsize=1024)
+def _info(slot: DeviceSlot) -> Point:
     about = slot.identity
     numbers = {"visible_index": slot.visible_index, **{field: getattr(about, field) for field in _NUMBERS}}
     labels = {
@@ -152,7 +154,7 @@ def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
         **{name: str(number) for name, number in numbers.items() if number is not None},
     }
     found = {name: value for name, value in labels.items() if value}
-    return Point("accel_info", 1, {**identity, **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
+    return Point("accel_info", 1, {**identity_labels(slot), **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 
 
 def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
@@ -173,19 +175,36 @@ def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Itera
 
 def measurements(record: Record) -> Iterator[Point]:
     """Give what devices are and measure, what the host measures, and what the program logged."""
+    yield from device_points(record)
+    for key, found, device in described(record.snapshot):
+        yield found.point(record.snapshot.metrics[key], device)
+    yield from told_points(record)
+
+
+def device_points(record: Record) -> Iterator[Point]:
+    """Give what the devices are, who uses them, and on how many processes each works."""
     snapshot = record.snapshot
     identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
-    yield from (_info(slot, identities[slot.key]) for slot in snapshot.identities)
+    yield from map(_info, snapshot.identities)
     yield from _users(record, identities)
     for key, processes in snapshot.processes.items():
         if key in identities:
             yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
-    for key, value in snapshot.metrics.items():
+
+
+def described(snapshot: Snapshot) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
+    """Give each key of a reading that becomes a series, what it becomes, and the labels of its device."""
+    identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
+    for key in snapshot.metrics:
         found = _series(key)
-        if found is None or not (found.meaning or found.device in identities):
-            continue
-        device = found.device
-        yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
+        if found is not None and (found.meaning or found.device in identities):
+            device = found.device
+            yield key, found, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {})
+
+
+def told_points(record: Record) -> Iterator[Point]:
+    """Give what rules have found, and what the program logged."""
+    identities = {slot.key: identity_labels(slot) for slot in record.snapshot.identities} if record.findings else {}
     for finding in record.findings:
         about = identities.get(finding.key) or ({"key": finding.key} if finding.key else {})
         yield Point("accel_finding", 1, {**about, "rule": finding.rule, "severity": finding.severity}, "gauge", "1", _FINDING)

@@ -3,7 +3,8 @@
 Taking a record costs next to nothing; the text is written at the first scrape that sees the record. A record that has grown
 old is never served as if it were fresh: then only health is left, with every device down.
 
-``prometheus_client`` writes the text; what it is given is made safe here. Whatever a dialect or a machine comes up with, the text
+``prometheus_client`` writes the text, once: while names, labels and meanings stay as they are, the numbers alone are replaced in
+what it wrote. What it is given is made safe here. Whatever a dialect or a machine comes up with, the text
 stays one that Prometheus takes whole: one type and one help text per metric, no series twice, names of letters, digits and
 underscores, label values of bounded length that are valid UTF-8, and no more series than allowed.
 """
@@ -15,13 +16,17 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, compress, repeat
+from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from accelmetrics.dialects.columns import MetricColumns, PointColumns, columns, numbered
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
-from accelmetrics.dialects.prometheus import PROMETHEUS, largest_uses, measurements, process_points
+from accelmetrics.dialects.prometheus import PROMETHEUS, described, device_points, largest_uses, process_points, told_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.dialects.steps import StepCounts, step_points
 from accelmetrics.schemas.errors import InvalidOptionError, require
@@ -47,6 +52,8 @@ DROPPED = Point(
     "accelmetrics_series_dropped_total", 0, {}, "counter", "1", "Series that were left out: over the limit, or there already by that name."
 )
 
+_PLAIN = 1e6
+"""Numbers below this, and from its negative on, ``prometheus_client`` writes as Python does."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
@@ -118,8 +125,6 @@ class ScrapeCache:
             raise InvalidOptionError(f"max_age is {max_age}: it must be above 0 seconds")
         require("prometheus_client", "prometheus", "prometheus-client")
         self._dialect = dialect_of(dialect)
-        # How things fare is told here, with what is counted over records: our own dialect would tell it once more.
-        self._measured = measurements if self._dialect is PROMETHEUS else self._dialect.points
         self._max_series = max_series
         self._max_age = max_age
         self._left_out = () if per_link else (PER_LINK,)
@@ -133,6 +138,8 @@ class ScrapeCache:
         self._counted: _Latest | None = None
         self._steps: dict[StepSource, Step] = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
+        self._metric_columns = MetricColumns(described, left_out=self._left_out)
+        self._templates: dict[bool, TextTemplate] = {}
 
     @property
     def ready(self) -> bool:
@@ -158,7 +165,7 @@ class ScrapeCache:
 
     def _serve(self, record: Record, whose: Mapping[int, Mapping[str, str]]) -> None:
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
-        counted = tuple(self._measured(record)) if self._dialect.counting else None
+        counted = tuple(self._dialect.points(record)) if self._dialect.counting else None
         steps = dict(self._latest.steps)
         if self._dialect is PROMETHEUS and record.snapshot is not self._latest.history.latest:
             for step in record.steps:
@@ -174,6 +181,7 @@ class ScrapeCache:
         """Go back to the state before the first record."""
         self._steps = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
+        self._templates = {}
 
     def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:
         """Return the metrics as text, or OpenMetrics; ``packed`` by gzip."""
@@ -182,12 +190,16 @@ class ScrapeCache:
         form = ("openmetrics" if openmetrics else "text", "fresh" if fresh else "stale")
 
         def write() -> bytes:
-            exposition = Exposition(self._points(latest, fresh), self._max_series)
+            parts = list(self._columns(latest, fresh))
+            shape = [part.shape for part in parts]
+            template = self._templates.get(openmetrics)
+            if template is None or template.shape != shape:
+                points = chain.from_iterable(part.points for part in parts)
+                template = self._templates[openmetrics] = TextTemplate(shape, points, self._max_series, openmetrics)
             if latest is not self._counted:
-                self._dropped += exposition.dropped
+                self._dropped += template.dropped
                 self._counted = latest
-            exposition.add(DROPPED._replace(value=self._dropped))
-            return exposition.text(openmetrics)
+            return template.text([*chain.from_iterable(part.numbers for part in parts), self._dropped])
 
         return _once(latest, form, packed, write)
 
@@ -198,16 +210,24 @@ class ScrapeCache:
             return None
         return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
 
-    def _points(self, latest: _Latest, fresh: bool) -> Iterator[Point]:
+    def _columns(self, latest: _Latest, fresh: bool) -> Iterator[PointColumns]:
         """Yield all points: health comes first, so that no limit cuts it off."""
-        yield from health(latest.record, latest.history, fresh)
+        told = health(latest.record, latest.history, fresh)
         if self._own_process:
-            yield from _own_process()
-        if latest.record is not None and fresh:
-            found = self._measured(latest.record) if latest.points is None else latest.points
-            yield from (point for point in found if not point.name.startswith(self._left_out))
-            yield from step_points(latest.steps)  # after what was logged: a program's own number of that name keeps its series
-            yield from process_points(latest.record.snapshot, self._processes, latest.of_processes)
+            told = chain(told, _own_process())
+        record = latest.record
+        if record is None or not fresh:
+            yield columns(told)
+            return
+        # After what was logged: a program's own number of that name keeps its series.
+        last = chain(step_points(latest.steps), process_points(record.snapshot, self._processes, latest.of_processes))
+        if self._dialect is PROMETHEUS:  # how things fare is told above, with what is counted over records: it would tell it once more
+            yield columns(chain(told, device_points(record)))
+            yield self._metric_columns.of(record.snapshot)
+            yield columns(chain(told_points(record), last))
+        else:
+            found = self._dialect.points(record) if latest.points is None else latest.points
+            yield columns(chain(told, (point for point in found if not point.name.startswith(self._left_out)), last))
 
     def _is_fresh(self, latest: _Latest) -> bool:
         return latest.record is not None and is_recent(latest.record, latest.taken, self._max_age, self._clock)
@@ -231,7 +251,7 @@ def is_recent(record: Record, taken: float, max_age: float | None = None, clock:
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:
     """Return what ``write`` gives, kept with the record, packed or not."""
     if (form, packed) not in latest.written:
-        latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=5) if packed else write()
+        latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=1) if packed else write()
     return latest.written[form, packed]
 
 
@@ -268,7 +288,7 @@ class Exposition:
         """Add the series of a point, as far as there may be so many."""
         for suffix, value, given in _series(point):
             name = _legal(point.name) + suffix
-            labels = {_legal(label, _NOT_IN_LABELS): _value(text) for label, text in given.items()}
+            labels = {_legal(label, _NOT_IN_LABELS): _value(text) for label, text in sorted(given.items())}
             series = (name, tuple(sorted(labels.items())))
             home = self._home(name, point) if series not in self._seen and len(self._seen) < max_series else None
             if home is None:
@@ -303,6 +323,63 @@ class Exposition:
 
         write: Callable[[Any], bytes] = cast("Any", exposition.generate_latest) if openmetrics else plain
         return write(self)
+
+
+class TextTemplate:
+    """The text of points, in which numbers are replaced.
+
+    ``prometheus_client`` writes it with the place of each number in the column of numbers in the number's stead, so that it is the one that
+    says which line is whose.
+
+    Args:
+        shape: What it is kept for.
+        points: Points of that shape.
+        max_series: At most so many series are written, and :data:`DROPPED`.
+        openmetrics: Whether it is OpenMetrics.
+
+    Attributes:
+        shape: What it is kept for.
+        dropped: How many series are left out.
+        formatted: How many numbers were written out; those that have not changed since the last text keep theirs.
+    """
+
+    def __init__(self, shape: Sequence[object], points: Iterable[Point], max_series: int, openmetrics: bool) -> None:
+        points = tuple(points)
+        exposition = Exposition(numbered(points), max_series)
+        count = sum(1 if point.distribution is None else len(point.distribution.buckets) + 2 for point in points)
+        exposition.add(DROPPED._replace(value=count))
+        self.shape = shape
+        self.dropped = exposition.dropped
+        self.formatted = 0
+        pieces, places = [""], []
+        for line in exposition.text(openmetrics).decode().split("\n")[:-1]:
+            head, space, number = line.rpartition(" ")
+            if line.startswith("#"):
+                pieces[-1] += f"{line}\n"
+            else:
+                pieces[-1] += head + space
+                pieces.append("\n")
+                places.append(int(float(number)))
+        self._parts = [*chain.from_iterable(zip(pieces, repeat("")))][:-1]
+        self._in_order = itemgetter(*places)  # at least the release's and DROPPED's
+        self._kept = array("q", bytes(8 * (count + 1))), ["0.0"] * (count + 1)
+
+    def text(self, numbers: Sequence[Number]) -> bytes:
+        """Return the text with these numbers, those left out among them."""
+        from prometheus_client.utils import floatToGoString
+
+        before, texts = self._kept
+        floats = array("d", numbers)
+        bits = array("q", floats.tobytes())  # tells 0.0 and -0.0 apart, and finds a NaN equal to itself
+        texts = texts.copy()
+        for place in compress(range(len(texts)), map(ne, bits, before)):
+            number = floats[place]
+            texts[place] = repr(number) if -_PLAIN < number < _PLAIN else floatToGoString(number)  # type: ignore[no-untyped-call]
+            self.formatted += 1
+        self._kept = bits, texts
+        parts = self._parts.copy()
+        parts[1::2] = self._in_order(texts)
+        return "".join(parts).encode()
 
 
 def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:

@@ -6,6 +6,7 @@ Arguments: how many records per turn, how many turns.
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import sys
 import time
@@ -20,6 +21,13 @@ from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD
+from accelmetrics.schemas.snapshot import Snapshot
+
+MOVING = (
+    *("gpu", "memory", "encoderUtilization", "decoderUtilization", "memoryAllocated", "memoryAllocatedBytes", "memoryFreeBytes"),
+    *("temp", "memoryTemp", "powerWatts", "powerPercent", "energyJoules", "smClock", "graphicsClock", "memoryClock"),
+)
+"""What is another number in every reading of a busy GPU, beside the bytes that it has moved. The simulator's stand still."""
 
 
 class Given:
@@ -38,7 +46,7 @@ def main() -> None:
     count, turns = int(sys.argv[1]), int(sys.argv[2])
     with Sampler(backends=["nvidia"]) as sampler:
         sampler.sample()
-        records = [Record(sampler.sample(), {"run_id": "a"}) for _ in range(count)]
+        records = [Record(moved(sampler.sample()), {"run_id": "a"}) for _ in range(count)]
     standard = [record._replace(snapshot=record.snapshot.selected(STANDARD)) for record in records]
     result = {
         "prometheus": prometheus(records, turns),
@@ -47,6 +55,16 @@ def main() -> None:
         "keys": {name: len(these[0].snapshot.metrics) for name, these in (("all", records), ("standard", standard))},
     }
     sys.stdout.write(json.dumps(result) + "\n")
+
+
+def moved(snapshot: Snapshot) -> Snapshot:
+    """The same reading with other numbers where a busy GPU has them, as precise as they were."""
+    numbers = {}
+    for key, value in snapshot.metrics.items():
+        name = key.split(".", 2)[-1]
+        if name in MOVING or name.endswith("BytesTotal"):
+            numbers[key] = value + random.randrange(1, 10) if isinstance(value, int) else round(value * random.uniform(0.9, 1.1), 3)
+    return snapshot.with_metrics(numbers)
 
 
 def prometheus(records: Sequence[Record], turns: int) -> tuple[float, float]:

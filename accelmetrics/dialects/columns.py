@@ -1,0 +1,103 @@
+"""Points with their numbers apart: while the rest stays as it is, it need be neither made nor written again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import NamedTuple
+
+from accelmetrics.dialects.contract import Number, Point
+from accelmetrics.dialects.prometheus import SeriesTemplate
+from accelmetrics.schemas.catalogue import edition
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+
+Described = Callable[[Snapshot], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
+"""Gives, for each key of a reading that becomes a series, what it becomes and the labels of its device."""
+
+
+class PointColumns(NamedTuple):
+    """Points, and their numbers.
+
+    Attributes:
+        shape: All but the numbers: equal for points that differ in numbers alone. Most are the same object from record to record,
+            which makes comparing cheap.
+        points: Points of that shape, with numbers of whichever record.
+        numbers: One of each point; of a distribution those of its buckets, how many were observed, and their sum.
+    """
+
+    shape: tuple[object, ...]
+    points: Sequence[Point]
+    numbers: Sequence[Number]
+
+
+def columns(points: Iterable[Point]) -> PointColumns:
+    """Sort points into columns."""
+    found = tuple(points)
+    if not found:
+        return PointColumns((), (), ())
+    names, values, labels, kinds, units, meanings, distributions = zip(*found, strict=True)
+    if not any(distributions):
+        return PointColumns((names, labels, kinds, units, meanings), found, values)
+    bounds = tuple(whole and tuple(bound for bound, _ in whole.buckets) for whole in distributions)
+    return PointColumns((names, labels, kinds, units, meanings, bounds), found, [number for point in found for number in _numbers(point)])
+
+
+def _numbers(point: Point) -> Iterable[Number]:
+    whole = point.distribution
+    return (point.value,) if whole is None else (*(up_to for _, up_to in whole.buckets), whole.observations, whole.total)
+
+
+def numbered(points: Iterable[Point]) -> Iterator[Point]:
+    """Give points that have, in place of each number, its place in the column of numbers."""
+    place = 0
+    for point in points:
+        whole = point.distribution
+        if whole is None:
+            yield point._replace(value=place)
+            place += 1
+        else:
+            last = place + len(whole.buckets)
+            buckets = tuple((bound, place + number) for number, (bound, _) in enumerate(whole.buckets))
+            yield point._replace(distribution=whole._replace(observations=last, total=last + 1, buckets=buckets))
+            place = last + 2
+
+
+class MetricColumns:
+    """The columns of a reading's metrics. For the same keys on the same devices values are converted, and nothing else is done.
+
+    Args:
+        described: Gives what the keys become.
+        of_one_type: Whether a series is to have ints or floats throughout, as :meth:`SeriesTemplate.point` has it.
+        left_out: What the names of series begin with that are left out.
+
+    Attributes:
+        made: How often the points were made.
+    """
+
+    def __init__(self, described: Described, of_one_type: bool = False, left_out: tuple[str, ...] = ()) -> None:
+        self._described = described
+        self._of_one_type = of_one_type
+        self._left_out = left_out
+        self._made_for: tuple[tuple[str, ...], Sequence[DeviceSlot], object] | None = None
+        self.made = 0
+
+    def of(self, snapshot: Snapshot) -> PointColumns:
+        """Return the columns of a reading, equal to those of its points made one by one."""
+        keys = tuple(snapshot.metrics)
+        if self._made_for is None or edition() is not self._made_for[2] or (keys, snapshot.identities) != self._made_for[:2]:
+            self._make(keys, snapshot)
+        numbers = list(compress(snapshot.metrics.values(), self._has_series))
+        for place, times, over in self._scaled:
+            numbers[place] = numbers[place] * times / over if over != 1 else numbers[place] * times
+        if self._of_one_type:
+            numbers = [kind(number) for kind, number in zip(self._types, numbers, strict=True)]
+        return PointColumns(self._shape, self._points, numbers)
+
+    def _make(self, keys: tuple[str, ...], snapshot: Snapshot) -> None:
+        found = {key: (series, labels) for key, series, labels in self._described(snapshot) if not series.name.startswith(self._left_out)}
+        self._has_series = [key in found for key in keys]
+        self._scaled = [(place, one.times, one.over) for place, (one, _) in enumerate(found.values()) if (one.times, one.over) != (1, 1)]
+        self._types = [round if series.whole else float for series, _ in found.values()]
+        self._shape, self._points, _ = columns(series.point(0, labels) for series, labels in found.values())
+        self._made_for = keys, snapshot.identities, edition()
+        self.made += 1
