@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import lru_cache
 from math import isfinite
 from typing import Literal
 
@@ -27,10 +28,14 @@ SECONDS = 1.0
 MAX_NAME, MAX_TAG, MAX_NUMBER = 400, 200, 40
 """Characters of a name, of a tag's value (as Datadog has it), of a number with what stands around it."""
 
+LONGEST_NUMBER = MAX_NUMBER - len(":|g") - 1
+_WITH = b"\0"
+
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_TAGS = re.compile(r"[^!-~]+|[,|#]+")
 
-Gauge = tuple[str, int | float, Mapping[str, str]]
+Tags = Mapping[str, str]
+Gauge = tuple[str, int | float, Tags]
 
 
 class StatsdExporter:
@@ -62,8 +67,7 @@ class StatsdExporter:
             raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
         self.metrics = MetricSelection(metrics)
         self._turn = 0
-        self._prefix = prefix
-        self._tagged = tags == "datadog"
+        self._packets = PacketMaker(prefix, tags == "datadog")
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
@@ -79,10 +83,8 @@ class StatsdExporter:
         if self._socket is None:
             self.open()
         assert self._socket is not None
-        prefix = clean(self._prefix.replace("{hostname}", record.snapshot.hostname.replace(".", "_")))
-        head = f"{prefix}." if prefix else ""
         with self._telling():
-            for packet in packets(gauge(head + clean(name), value, tags) for name, value, tags in gauges(record, self._tagged)):
+            for packet in self._packets.of(record):
                 self._socket.send(packet)
 
     @contextmanager
@@ -109,46 +111,135 @@ class StatsdExporter:
             self._socket = None
 
 
-def gauges(record: Record, tagged: bool) -> Iterator[Gauge]:
-    """Return name, value and tags of what was measured, of what the program logged, in its order, and of the monitor's own counters."""
-    common = {"host": record.snapshot.hostname, **record.labels} if tagged else {}
+class PacketMaker:
+    """Makes packets of records: what names and tags come to is kept for as long as they stay, and numbers are put into it.
+
+    Args:
+        prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
+        tagged: Whether devices and labels are tags.
+    """
+
+    def __init__(self, prefix: str, tagged: bool) -> None:
+        self._prefix = prefix
+        self._tagged = tagged
+        self._made_for: tuple[object, ...] = ()
+        self._keys: list[str] = []
+        self._metrics = self._monitor = _Gauges(())
+
+    def of(self, record: Record) -> Iterator[bytes]:
+        """Return the packets of a record."""
+        snapshot, flat = record.snapshot, _flat(record)
+        made_for = list(snapshot.metrics), list(flat), snapshot.identities, snapshot.hostname, dict(record.labels)
+        if made_for != self._made_for:
+            self._prepare(record)
+            self._made_for = made_for
+        metrics = self._metrics.text(list(map(snapshot.metrics.__getitem__, self._keys)))
+        monitor = self._monitor.text(list(flat.values()))
+        if metrics is None or monitor is None:
+            return packets(map(self._gauge, gauges(record, self._tagged)))
+        steps = [self._gauge(one) for one in logged(record, self._tagged)]
+        return _cut(b"\n".join(filter(None, (metrics, *(line.replace(b"\n", _WITH) for line in steps), monitor))))
+
+    def _prepare(self, record: Record) -> None:
+        prefix = clean(self._prefix.replace("{hostname}", record.snapshot.hostname.replace(".", "_")))
+        self._head = f"{prefix}." if prefix else ""
+        found, common = list(named(record, self._tagged)), _common(record, self._tagged)
+        self._keys = [key for _, key, _ in found]
+        self._metrics = _Gauges([(self._name(name), tags) for name, _, tags in found])
+        self._monitor = _Gauges([(self._name(name), common) for name in _flat(record)])
+
+    def _gauge(self, one: Gauge) -> bytes:
+        name, value, tags = one
+        return gauge(self._name(name), value, tags)
+
+    def _name(self, name: str) -> str:
+        return self._head + clean(name)
+
+
+class _Gauges:
+    """The lines of some gauges, but for their numbers."""
+
+    def __init__(self, those: Iterable[tuple[str, Tags]]) -> None:
+        lines = (f"{name}:\0{_tail(name, tags)}".replace("%", "%%").replace("\0", "%s") for name, tags in those)
+        self._template = "\n".join(lines)
+
+    def text(self, values: list[int | float]) -> bytes | None:
+        """Return the lines; None where a number is negative, whose line takes another one before it."""
+        texts = zip(map(repr, values), values, strict=True)
+        numbers = [text if "e" not in text and len(text) <= LONGEST_NUMBER else _number(value) for text, value in texts]
+        return None if "-" in "".join(numbers) else (self._template % tuple(numbers)).encode()
+
+
+def _flat(record: Record) -> dict[str, int | float]:
+    return record.monitor.flat() if record.monitor is not None else {}
+
+
+def _common(record: Record, tagged: bool) -> Tags:
+    """Return the tags that every gauge has."""
+    return {"host": record.snapshot.hostname, **record.labels} if tagged else {}
+
+
+def named(record: Record, tagged: bool) -> Iterator[tuple[str, str, Tags]]:
+    """Return name, key and tags of each metric."""
+    common = _common(record, tagged)
     if tagged:
         for slot, keys in by_device(record.snapshot):
             head, own = (f"{slot.identity.kind}.", {**identity_tags(slot), **common}) if slot else ("", common)
             for name, key in keys.items():
-                yield f"{head}{name}", record.snapshot.metrics[key], own
+                yield f"{head}{name}", key, own
     else:
-        for key, value in record.snapshot.metrics.items():
-            yield key, value, common
+        for key in record.snapshot.metrics:
+            yield key, key, common
+
+
+def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
+    """Return name, value and tags of what the program logged, in its order."""
+    common = _common(record, tagged)
     for step in record.steps if tagged else record.own_steps:
-        logged = {**step.values, "step": step.step} if step.step is not None else step.values
+        values = {**step.values, "step": step.step} if step.step is not None else step.values
         source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
         own = {**common, **{name: text for name, text in source.items() if text}} if tagged else common
-        for name, value in logged.items():
+        for name, value in values.items():
             if isfinite(value):  # StatsD has no others; nonFinite counts them
                 yield f"training.{name}", value, own
-    for name, value in record.monitor.flat().items() if record.monitor is not None else ():
-        yield name, value, common
 
 
-def gauge(name: str, value: int | float, tags: Mapping[str, str]) -> bytes:
+def gauges(record: Record, tagged: bool) -> Iterator[Gauge]:
+    """Return name, value and tags of what was measured, of what the program logged, and of the monitor's own counters."""
+    for name, key, tags in named(record, tagged):
+        yield name, record.snapshot.metrics[key], tags
+    yield from logged(record, tagged)
+    for name, value in _flat(record).items():
+        yield name, value, _common(record, tagged)
+
+
+def gauge(name: str, value: int | float, tags: Tags) -> bytes:
     """Return the line of one gauge. A sign makes StatsD add to the last value: a negative number takes a line that sets 0 before it."""
-    text = repr(value)
-    plain = format(Decimal(text), "f") if "e" in text else text  # not every server reads an exponent
-    number = plain if len(plain) < MAX_NUMBER - len(":|g") else repr(float(value))
-    tail = f"|g{_tags(tags, MAX_PACKET - len(name) - MAX_NUMBER)}"
+    number, tail = _number(value), _tail(name, tags)
     line = f"{name}:{number}{tail}"
     return (f"{name}:0{tail}\n{line}" if number.startswith("-") else line).encode()
 
 
-def _tags(tags: Mapping[str, str], room: int) -> str:
-    """Format the tags in their order, as many as there is room for."""
-    text = ""
+def _number(value: int | float) -> str:
+    """Format a number without an exponent, which not every server reads, unless it is too long."""
+    text = repr(value)
+    plain = format(Decimal(text), "f") if "e" in text else text
+    return plain if len(plain) <= LONGEST_NUMBER else repr(float(value))
+
+
+def _tail(name: str, tags: Tags) -> str:
+    """Format what stands behind a gauge's number: its tags in their order, as many as there is room for."""
+    room, text = MAX_PACKET - len(name) - MAX_NUMBER, ""
     for tag, value in tags.items():
-        one = f"{',' if text else '|#'}{clean(tag)}:{_NOT_IN_TAGS.sub('_', value)[:MAX_TAG]}"
+        one = f"{',' if text else '|#'}{_tag(tag, value)}"
         if value and len(text) + len(one) <= room:
             text += one
-    return text
+    return f"|g{text}"
+
+
+@lru_cache(maxsize=1024)
+def _tag(tag: str, value: str) -> str:
+    return f"{clean(tag)}:{_NOT_IN_TAGS.sub('_', value)[:MAX_TAG]}"
 
 
 def packets(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -163,6 +254,22 @@ def packets(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield packet
 
 
+def _cut(lines: bytes) -> Iterator[bytes]:
+    """Do as :func:`packets` with lines that are one text, in which ``_WITH`` stands between two that stay together."""
+    begin = 0
+    while len(lines) - begin > MAX_PACKET:
+        end = lines.rfind(b"\n", begin, begin + MAX_PACKET + 1)
+        if end < 0:
+            end = lines.find(b"\n", begin)
+            if end < 0:
+                break
+        yield lines[begin:end].replace(_WITH, b"\n")
+        begin = end + 1
+    if begin < len(lines):
+        yield lines[begin:].replace(_WITH, b"\n")
+
+
+@lru_cache(maxsize=8192)
 def clean(name: str) -> str:
     """Return a name as StatsD itself would store it: dots make the hierarchy, a slash becomes ``-``, the rest that it drops ``_``."""
     return _NOT_IN_NAMES.sub("_", name.replace("/", "-")).strip("._")[:MAX_NAME]

@@ -6,13 +6,15 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
+from accelmetrics.exporters import statsd as statsd_module
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets
+from accelmetrics.exporters.statsd import MAX_PACKET, PacketMaker, StatsdExporter, clean, gauge, gauges, packets
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import MonitorStatus, Record
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.exporters.receivers import Statsd, statsd
 from tests.records import record
 from tests.support.network import free_port
@@ -180,3 +182,67 @@ def test_packets_are_whole_lines_of_bounded_size(numbers: list[tuple[str, float,
         name, _, rest = line.split(b"\n")[-1].partition(b":")
         assert float(rest.partition(b"|g")[0]) == float(value)
         assert not set(name) & set(b":|@# ")
+
+
+SLOTS = [DeviceSlot(f"gpu.{number}", number, None, DeviceIdentity("gpu", "nvidia", number, "H 100%", f"GPU-{number}")) for number in (0, 1)]
+METRICS = st.dictionaries(
+    st.sampled_from([f"gpu.{number}.m{name}" for number in (0, 1) for name in range(30)] + ["cpu", "disk./%s.x"]), NUMBERS
+)
+USUAL = st.fixed_dictionaries({f"gpu.{number}.{'m' * 40}{name}": st.floats(0, 1e6) for number in (0, 1) for name in range(30)})
+RECORDS = st.builds(
+    Record,
+    st.builds(Snapshot, st.just(1), st.sampled_from(["node.a", "node.b"]), METRICS | USUAL, st.sampled_from([(), SLOTS])),
+    st.dictionaries(st.sampled_from(["rank", "team%d"]), st.text(max_size=5)),
+    st.just(()) | st.just((Step(1, 7, {"loss": -0.5, "odd": float("nan")}, 3, "node.c"),)),
+    st.none() | st.just(MonitorStatus(1.0)),
+)
+
+
+def plain_packets(one: Record, tagged: bool) -> list[bytes]:
+    """A record's packets, each gauge of them formatted by itself."""
+    head = f"lab.{one.snapshot.hostname.replace('.', '_')}."
+    return list(packets(gauge(head + clean(name), value, tags) for name, value, tags in gauges(one, tagged)))
+
+
+@settings(max_examples=50, deadline=None)
+@example([Record(Snapshot(1, "node.a", {"cpu": number})) for number in (1.5, -0.0, 1e-7, 1e16, 10**35, 10**36, 10**40, 2)], True)
+@given(st.lists(RECORDS, min_size=1, max_size=5), st.booleans())
+def test_what_is_kept_is_what_would_be_made_anew(several: list[Record], tagged: bool) -> None:
+    """Whatever records follow each other, packets are, byte for byte, those of gauges that are formatted one by one."""
+    maker = PacketMaker("lab.{hostname}", tagged)
+    for one in several:
+        assert list(maker.of(one)) == plain_packets(one, tagged)
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch, tagged: bool) -> None:
+    """While keys, devices and labels stay, no tags are formatted again but for what the program logged; when one changes, they are."""
+    made: list[str] = []
+    tail = statsd_module._tail
+
+    def counted(name: str, tags: dict[str, str]) -> str:
+        made.append(name)
+        return tail(name, tags)
+
+    monkeypatch.setattr(statsd_module, "_tail", counted)
+    maker, one = PacketMaker("", tagged), record(2, steps=False)
+    list(maker.of(one))
+    expected = [clean(name) for name, *_ in gauges(one, tagged)]
+    assert made == expected
+    list(maker.of(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.temp": 50, "cpu": 2e-7}))))
+    assert made == expected
+    list(maker.of(one._replace(labels={"rank": "1"})))
+    assert made == expected * 2
+    list(maker.of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics({"gpu.0.new": 1}))))
+    assert len(made) == len(expected) * 3 + 1
+
+
+@pytest.mark.parametrize(("more", "count"), [(0, 1), (1, 2)])
+def test_a_packet_is_filled_to_its_last_byte(more: int, count: int) -> None:
+    """Lines that come to just what a network carries whole are one packet; a byte more, and they are two."""
+    lengths = [350, 350, 350, MAX_PACKET - 3 * 350 - len("\n") * 3 + more]
+    names = [letter * (length - len(":1|g")) for letter, length in zip("abcd", lengths, strict=True)]
+    one = Record(Snapshot(1, "node", dict.fromkeys(names, 1)))
+    found = list(PacketMaker("", tagged=False).of(one))
+    assert len(found) == count
+    assert found == list(packets(gauge(name, 1, {}) for name in names))
