@@ -8,7 +8,8 @@ A process that is visible under the driver's number belongs to the tree if climb
 process: that costs a few small reads per process *on the device*, however many threads or children it has. Only a
 number that is not visible is looked for among the inner numbers of the tree, which is then walked through
 ``task/*/children``; a number that another process has here is never taken for an inner number of the tree. Answers are kept for a
-second. Where there is no ``/proc``, psutil climbs. Processes that were found in that ``/proc`` itself (AMD's) are visible.
+second; those about processes outside the tree for ten, while a device lists the same ones. Where there is no ``/proc``, psutil climbs.
+Processes that were found in that ``/proc`` itself (AMD's) are visible.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
@@ -28,6 +29,8 @@ from accelmetrics.schemas.identity import DeviceProcess
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
+AGAIN_AFTER = 9.5
+"""Seconds after which processes that are listed all the time, and did not belong to a tree, are asked about again."""
 BOARD = ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")
 """What ``{kind}.process.{i}`` repeats of the device."""
 _PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
@@ -60,11 +63,14 @@ class ProcessTree:
     """A watched process and its descendants.
 
     One per consumer, asked from several workers: what is shared is replaced in one step, and at worst found out twice.
+
+    Attributes:
+        root: The watched process's number in the ``/proc`` that we read; None until it is found there.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._root: int | None = None
+        self.root: int | None = None
         self._known: dict[int, bool] = {}
         self._inner: frozenset[int] | None = None
         self._until = -math.inf
@@ -79,7 +85,7 @@ class ProcessTree:
         return known[pid]
 
     def _decide(self, pid: int) -> bool:
-        root = self._root = number_here(self._pid) if self._root is None else self._root
+        root = self.root = number_here(self._pid) if self.root is None else self.root
         if root is None:
             return False
         if pid == root:
@@ -90,6 +96,40 @@ class ProcessTree:
                 self._inner = inner_numbers(root)
             return pid in self._inner
         return any(ancestor == root for ancestor in ancestors(pid))
+
+
+class TreeMembers:
+    """The processes on one device that belong to a tree, at a cost that hardly grows with the number of those that do not.
+
+    No process can move into a tree: one that does not belong to it is remembered while the device lists it. All are asked about again every
+    ``AGAIN_AFTER`` seconds, since between two lists the system may have given a number to another process, and since a tree that changes
+    while it is walked may not be seen whole.
+
+    Args:
+        tree: The tree.
+    """
+
+    def __init__(self, tree: ProcessTree) -> None:
+        self._tree = tree
+        self._listed: Set[int] = frozenset()
+        self._owned: set[int] = set()
+        self._again = -math.inf
+
+    def among(self, pids: Set[int], now: float) -> set[int]:
+        """Return those of the listed processes that belong to the tree.
+
+        Args:
+            pids: All that the device lists; best the same object while it lists the same.
+            now: When, in seconds on any clock.
+        """
+        if now >= self._again or self._tree.root is None:
+            self._again, self._listed = now + AGAIN_AFTER, frozenset()
+        asked: Set[int] = self._owned
+        if pids is not self._listed:
+            asked = (asked | (pids - self._listed)) & pids
+            self._listed = pids
+        self._owned = {pid for pid in asked if self._tree.owns(pid, now)}
+        return self._owned
 
 
 def read_status(pid: int | str) -> ProcStatus | None:
@@ -125,7 +165,7 @@ def _parent_of(pid: int) -> int:
 def is_visible(pid: int) -> bool:
     """Return whether a process has this number in the ``/proc`` that we read."""
     if _has_proc():
-        return system_path(f"/proc/{pid}").exists()
+        return os.path.exists(f"{sysroot()}/proc/{pid}")  # noqa: PTH110  asked of every process on a device: a Path costs more than the call
     import psutil
 
     return psutil.pid_exists(pid)

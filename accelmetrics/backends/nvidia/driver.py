@@ -261,12 +261,18 @@ class DeviceReader:
         if device.fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
-        processes = device.table.processes if device.table is not None else NOT_NEEDED
-        if processes and device.whole and not isinstance(processes, Unavailable):
-            share = self._share.block(processes, now, values, self._listed.identity.memory_total_bytes, device.limit)
+        if device.table is None:
+            return Reading(blocks, self._merged, NOT_NEEDED)
+        if device.table.pending:
+            device.table.decode()
+        table = device.table.answer
+        if isinstance(table, Unavailable):
+            return Reading(blocks, self._merged, table)
+        if table.pids and device.whole:
+            share = self._share.block(table, now, values, self._listed.identity.memory_total_bytes, device.limit)
             if share is not None:
                 blocks.append(share)
-        return Reading(blocks, self._merged, processes)
+        return Reading(blocks, self._merged, table.processes)
 
     def _merge(self, device: BoundDevice) -> None:
         """Put all reasons into one mapping, which stays while its parts are the same objects."""

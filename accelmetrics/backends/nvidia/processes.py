@@ -1,7 +1,7 @@
 """The processes on one device: pids, what they hold, how busy they keep it; and what the watched process uses of the device.
 
-The lists are arrays of structures, unpacked at once. As long as the driver answers with the same bytes as a second ago, nothing is
-decoded.
+The lists are arrays of structures, taken by columns. As long as the driver answers with the same bytes as a second ago, nothing is
+decoded, and that is left until all calls of a reading were made.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, NamedTuple, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
-from accelmetrics.backends.kit.processes import PACE, ProcessTree
+from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers
 from accelmetrics.backends.nvidia.calls import Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
 from accelmetrics.backends.nvidia.nvml import (
@@ -106,23 +107,27 @@ class DeviceProcesses(Paced):
     """The processes of one device, read again once a second.
 
     Attributes:
-        processes: What was found last, or why NVML does not say. The same object while nothing changed.
+        answer: What was found last, or why NVML does not say.
+        pending: Whether it is to be decoded, which is left until all calls were made.
     """
 
     def __init__(self, library: Library, handle: Handle) -> None:
         super().__init__(SECOND)
-        self.processes: tuple[DeviceProcess, ...] | Unavailable = unavailable(FUNCTION_NOT_FOUND)
+        self.answer: DecodedProcesses | Unavailable = unavailable(FUNCTION_NOT_FOUND)
+        self.pending = False
         names = {kind: f"nvmlDeviceGet{kind}RunningProcesses" for kind in (COMPUTE, GRAPHICS, MPS)}
         self._lists = {
             kind: ProcessList(library, handle, {f"{name}_v3": PROCESS, f"{name}_v2": PROCESS, name: PROCESS_V1})
             for kind, name in names.items()
         }
         self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
-        self._seen = 0
-        self._answered: tuple[object, ...] = ()
+        self._table = DecodedProcesses({kind: source.layout for kind, source in self._lists.items()})
+        self._answered: tuple[Mapping[str, bytes], bytes] = ({}, b"")
         self._refusal = FUNCTION_NOT_FOUND
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
+        if self.pending:
+            self.decode()  # it says from when on samples are wanted
         lists: dict[str, bytes] = {}
         failed = False
         for kind, source in self._lists.items():
@@ -135,38 +140,131 @@ class DeviceProcesses(Paced):
                     lists[kind] = source.data
         samples = b""
         if any(lists.values()) and self._samples.supported:
-            failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
+            failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
             samples = self._samples.data
         self.schedule(now, failed)
-        if (lists, samples, self._refusal) != self._answered:
-            self._answered = (lists, samples, self._refusal)
-            processes = self._merge(lists, samples)
-            self.processes = self.processes if processes == self.processes else processes
+        self.pending = (lists, samples) != self._answered
+        self._answered = (lists, samples)
+        # Graphics or MPS alone would pass for a device on which nothing is computed.
+        self.answer = self._table if COMPUTE in lists else unavailable(self._refusal)
         return None
 
-    def _merge(self, lists: Mapping[str, bytes], samples: bytes) -> tuple[DeviceProcess, ...] | Unavailable:
-        """Merge the lists into one entry per process, by process number; a reason where NVML has no list."""
-        if COMPUTE not in lists:
-            return unavailable(self._refusal)  # graphics or MPS alone would pass for a device on which nothing is computed
-        held = {kind: _held(self._lists[kind].layout.iter_unpack(data)) for kind, data in lists.items()}
-        busy = self._newest(samples)
-        computing, drawing = {*held[COMPUTE], *held.get(MPS, ())}, held.get(GRAPHICS, {})
-        processes = []
-        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid <= _LARGEST_PID):
-            kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
-            # Each list has the whole of what a process holds, so what several lists say is not added up.
-            known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
-            processes.append(DeviceProcess(pid, "+".join(kinds), max(known, default=None), *busy.get(pid, (None, None))))
-        return tuple(processes)
-
-    def _newest(self, samples: bytes) -> dict[int, tuple[int | None, int | None]]:
-        """Select the newest sample of each process. One without a sample kept the device idle since the last call, or is too new."""
-        entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
-        self._seen = entries[-1][1] if entries else self._seen
-        return {pid: (_percent(compute), _percent(memory)) for pid, _, compute, memory in entries}
+    def decode(self) -> None:
+        """Decode what was read last."""
+        self._table.decode(*self._answered)
+        self.pending = False
 
 
-def _held(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
+class DecodedProcesses:
+    """The entries of NVML's lists of one device, one for each process.
+
+    Usual lists are taken by columns, odd ones (a process several times, an impossible number, lists of several kinds) entry by entry; what
+    is as before is recognised. A test holds both ways equal.
+
+    Args:
+        layouts: By kind of process, the layout of an entry.
+
+    Attributes:
+        processes: The processes, by process number. The same object while nothing changed, and so is each of them.
+        pids: Their numbers; the same object while they are equal.
+        seen: The time of the newest sample, in the driver's microseconds.
+    """
+
+    def __init__(self, layouts: Mapping[str, struct.Struct]) -> None:
+        self.processes: tuple[DeviceProcess, ...] = ()
+        self.pids: frozenset[int] = frozenset()
+        self.seen = 0
+        self._layouts = layouts
+        self._lists: Mapping[str, bytes] = {}
+        self._holdings = _Holdings([], [], [])
+        self._columns: tuple[Sequence[Any], ...] = ([],) * 5
+
+    def decode(self, lists: Mapping[str, bytes], samples: bytes) -> None:
+        """Decode the entries.
+
+        Args:
+            lists: By kind of process, the entries of its list.
+            samples: The samples of utilisation since the last ones.
+        """
+        if lists != self._lists:
+            self._lists, self._holdings = lists, self._merge_usual(lists) or self._merge(lists)
+        pids = self._holdings.pids
+        columns = (*self._holdings, *self._newest(samples, pids))
+        if columns == self._columns:
+            return
+        alike, before = pids == self._columns[0], self.processes
+        self._columns = columns
+        rows: Iterable[Any] = zip(*columns, strict=True)
+        if alike:
+            self.processes = tuple([old if old == row else _ENTRY(row) for old, row in zip(before, rows, strict=True)])
+        else:
+            self.pids = frozenset(pids)
+            known = dict(zip(before, before, strict=True))
+            self.processes = tuple([known.get(row) or _ENTRY(row) for row in rows])
+
+    def _merge_usual(self, lists: Mapping[str, bytes]) -> _Holdings | None:
+        """Take the columns of a list of computing processes; None where there is more to look at."""
+        data, size = lists.get(COMPUTE, b""), self._layouts[COMPUTE].size
+        if not data or any(other for kind, other in lists.items() if kind != COMPUTE):
+            return None
+        pids, used = _column(data, "I", 0, size), _column(data, "Q", 8, size)
+        if min(pids) <= 0 or max(pids) > _LARGEST_PID or max(used) > _MOST_MEMORY or len(set(pids)) < len(pids):
+            return None
+        entries = sorted(zip(pids, used, strict=True))
+        return _Holdings([pid for pid, _ in entries], ["compute"] * len(entries), [held for _, held in entries])
+
+    def _merge(self, lists: Mapping[str, bytes]) -> _Holdings:
+        """Merge the lists by process number."""
+        held = {kind: _add_up(self._layouts[kind].iter_unpack(data)) for kind, data in lists.items()}
+        computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
+        pids = sorted(pid for pid in {*computing, *drawing} if 0 < pid <= _LARGEST_PID)
+        kinds = ["+".join(word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those) for pid in pids]
+        # Each list has the whole of what a process holds, so what several lists say is not added up.
+        known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]
+        return _Holdings(pids, kinds, [max(each, default=None) for each in known])
+
+    def _newest(self, samples: bytes, wanted: list[int]) -> tuple[Sequence[int | None], Sequence[int | None]]:
+        """Select the newest shares of compute and memory time; a process without a sample was idle since the last one, or is too new."""
+        compute: dict[int, int | None] = {}
+        memory: dict[int, int | None] = {}
+        if samples:
+            size = SAMPLE.size
+            pids, times = _column(samples, "I", 0, size), _column(samples, "Q", 8, size)
+            busy, busy_memory = _column(samples, "I", 16, size), _column(samples, "I", 20, size)
+            alike, newest = pids == wanted, max(times)
+            if newest <= _LATEST and max(busy) <= 100 and max(busy_memory) <= 100 and (alike or len(set(pids)) == len(pids)):
+                self.seen = newest
+                if alike:
+                    return busy, busy_memory
+                compute.update(zip(pids, busy, strict=True))
+                memory.update(zip(pids, busy_memory, strict=True))
+            else:
+                entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
+                self.seen = entries[-1][1] if entries else self.seen
+                compute.update((pid, _percent(share)) for pid, _, share, _ in entries)
+                memory.update((pid, _percent(share)) for pid, _, _, share in entries)
+        return [*map(compute.get, wanted)], [*map(memory.get, wanted)]
+
+
+class _Holdings(NamedTuple):
+    """By process in order of number: the number, its kinds in words, and what it holds in bytes."""
+
+    pids: list[int]
+    kinds: list[str]
+    used: Sequence[int | None]
+
+
+_ENTRY = cast("Callable[[tuple[Any, ...]], DeviceProcess]", partial(tuple.__new__, DeviceProcess))
+"""Makes an entry of its parts, as ``_make`` does, at a third of the cost."""
+
+
+def _column(data: bytes, form: Literal["I", "Q"], offset: int, size: int) -> list[int]:
+    """Return one member of each structure of so many bytes."""
+    width = struct.calcsize(form)
+    return memoryview(data).cast(form)[offset // width :: size // width].tolist()
+
+
+def _add_up(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
     """Add up bytes by process in one list, where a process appears once per MIG instance that it uses."""
     held: dict[int, int | None] = {}
     for pid, answer in entries:
@@ -191,7 +289,7 @@ class ProcessShare:
     """
 
     def __init__(self, tree: ProcessTree) -> None:
-        self._tree = tree
+        self._members = TreeMembers(tree)
         self._processes: tuple[DeviceProcess, ...] | None = None
         self._until = -math.inf
         self._own: dict[str, Number] | None = None
@@ -199,22 +297,20 @@ class ProcessShare:
         self._names: tuple[str, ...] = ()
         self._board: list[int] = []
 
-    def block(
-        self, processes: tuple[DeviceProcess, ...], now: float, fast: Block, memory: int | None, limit: Number | None
-    ) -> Block | None:
+    def block(self, table: DecodedProcesses, now: float, fast: Block, memory: int | None, limit: Number | None) -> Block | None:
         """Put together the processes' own part and the board's; None while none of them uses the device.
 
         Args:
-            processes: All processes on the device.
+            table: All processes on the device.
             now: When, on the driver's clock.
             fast: The device's fast values.
             memory: The device's memory in bytes, if known.
             limit: The enforced power limit in watts, if known.
         """
-        if processes is not self._processes or now >= self._until:
-            members = [process for process in processes if self._tree.owns(process.pid, now)]
-            self._processes, self._until = processes, now + PACE
-            self._own = _own_part(members, memory) if members else None
+        if table.processes is not self._processes or now >= self._until:
+            pids = self._members.among(table.pids, now)
+            self._processes, self._until = table.processes, now + PACE
+            self._own = _own_part([process for process in table.processes if process.pid in pids], memory) if pids else None
         if self._own is None:
             return None
         shape = (tuple(self._own), fast.names, limit is None)

@@ -1,0 +1,196 @@
+"""Tables of processes taken by columns: equal to what entry by entry gives, and what is as before is neither made nor looked up again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from accelmetrics.backends.kit import processes as kit
+from accelmetrics.backends.nvidia import processes
+from accelmetrics.backends.nvidia.processes import COMPUTE, GRAPHICS, MPS, PROCESS, PROCESS_V1, SAMPLE, DecodedProcesses
+from accelmetrics.schemas.identity import DeviceProcess
+from tests.backends.nvidia.machine import Consumer
+from tests.simulators.nvml import NvmlSimulator, Process
+
+MIB = 2**20
+FIRST = 2_000_000_000
+"""Numbers that no process of this machine has."""
+COUNT = 200
+KINDS = (COMPUTE, GRAPHICS, MPS)
+Entries = list[tuple[int, int]]
+Samples = list[tuple[int, int, int, int]]
+
+PIDS = st.integers(1, 12) | st.sampled_from([0, 2**31 - 1, 2**31, 2**32 - 1])
+HELD = st.integers(0, 5) | st.sampled_from([2**47, 2**47 + 1, 2**64 - 1])
+TIMES = st.integers(0, 9) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1])
+SHARES = st.integers(0, 3) | st.sampled_from([100, 101, 2**32 - 1])
+USUAL = st.dictionaries(st.integers(1, 12), st.integers(0, 5), max_size=12).map(lambda found: list(found.items()))
+USUAL_SAMPLES = st.dictionaries(st.integers(1, 12), st.tuples(st.just(7), st.integers(0, 2), st.integers(0, 2)), max_size=12).map(
+    lambda found: [(pid, *rest) for pid, rest in found.items()]
+)
+REPEATED = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=6)
+REPEATED_SAMPLES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), max_size=6)
+LISTS = st.fixed_dictionaries({}, optional={kind: USUAL | st.lists(st.tuples(PIDS, HELD), max_size=6) for kind in KINDS})
+TURN = st.tuples(
+    st.fixed_dictionaries({COMPUTE: USUAL | REPEATED}) | LISTS,
+    USUAL_SAMPLES | REPEATED_SAMPLES | st.lists(st.tuples(PIDS, TIMES, SHARES, SHARES), max_size=8),
+)
+
+
+class Plain:
+    """What the lists say, entry by entry."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def decode(self, lists: Mapping[str, Entries], samples: Samples) -> tuple[DeviceProcess, ...]:
+        held = {kind: self._held(entries) for kind, entries in lists.items()}
+        busy = self._newest(samples)
+        computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
+        found = []
+        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid < 2**31):
+            kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
+            known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
+            found.append(DeviceProcess(pid, "+".join(kinds), max(known, default=None), *busy.get(pid, (None, None))))
+        return tuple(found)
+
+    def _held(self, entries: Entries) -> dict[int, int | None]:
+        held: dict[int, int | None] = {}
+        for pid, answer in entries:
+            used = answer if answer <= 2**47 else None
+            before = held.get(pid)
+            held[pid] = used if before is None else before + (used or 0)
+        return held
+
+    def _newest(self, samples: Samples) -> dict[int, tuple[int | None, int | None]]:
+        entries = sorted((entry for entry in samples if entry[1] < 2**63), key=itemgetter(1))
+        self.seen = entries[-1][1] if entries else self.seen
+        return {pid: (self._percent(compute), self._percent(memory)) for pid, _, compute, memory in entries}
+
+    def _percent(self, answer: int) -> int | None:
+        return answer if answer <= 100 else None
+
+
+@given(turns=st.lists(TURN, min_size=1, max_size=5), old=st.booleans())
+def test_both_ways_are_equal(turns: list[tuple[dict[str, Entries], Samples]], old: bool) -> None:
+    """Of the table whatever it was before; an entry that is equal to the one before is that object."""
+    layout = PROCESS_V1 if old else PROCESS
+    table, plain = DecodedProcesses(dict.fromkeys(KINDS, layout)), Plain()
+    for lists, samples in turns:
+        before = {process.pid: process for process in table.processes}
+        whole = table.processes
+        packed = {kind: b"".join(layout.pack(*entry) for entry in entries) for kind, entries in lists.items()}
+        table.decode(packed, b"".join(SAMPLE.pack(*entry) for entry in samples))
+        assert table.processes == plain.decode(lists, samples)
+        assert all(type(process) is DeviceProcess for process in table.processes)
+        assert (table.seen, sorted(table.pids)) == (plain.seen, [process.pid for process in table.processes])
+        assert all(process is before[process.pid] for process in table.processes if process == before.get(process.pid))
+        assert (table.processes is whole) == (table.processes == whole)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[DeviceProcess]:
+    """The entries that were made."""
+    found: list[DeviceProcess] = []
+    make = processes._ENTRY
+
+    def note(row: tuple[Any, ...]) -> DeviceProcess:
+        found.append(make(row))
+        return found[-1]
+
+    monkeypatch.setattr(processes, "_ENTRY", note)
+    return found
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that were looked for in ``/proc``."""
+    found: list[int] = []
+    visible = kit.is_visible
+
+    def note(pid: int) -> bool:
+        found.append(pid)
+        return visible(pid)
+
+    monkeypatch.setattr(kit, "is_visible", note)
+    return found
+
+
+def crowd(numbers: Iterable[int] = range(COUNT), busy: int = 1, **changed: Any) -> list[Process]:
+    """Strangers on a device, of which the last may be unlike the others."""
+    found = [Process(FIRST + number, used=MIB, sm=busy, timestamp_us=1) for number in numbers]
+    return [*found[:-1], dataclasses.replace(found[-1], **changed)]
+
+
+@pytest.mark.parametrize(
+    ("second", "entries", "lookups"),
+    [
+        pytest.param(crowd(), 0, 0, id="nothing changed"),
+        pytest.param(crowd(used=2 * MIB), 1, 0, id="one holds more"),
+        pytest.param(crowd(sm=50), 1, 0, id="one is busier"),
+        pytest.param(crowd(busy=2), COUNT, 0, id="all are busier"),
+        pytest.param(crowd(range(COUNT - 1)), 0, 0, id="one ended"),
+        pytest.param(crowd(range(COUNT + 1)), 1, 1, id="one began"),
+        pytest.param(crowd(range(1, COUNT + 1)), 1, 1, id="one ended, one began"),
+        pytest.param(crowd(range(COUNT, 2 * COUNT)), COUNT, COUNT, id="all new"),
+    ],
+)
+def test_a_second_costs_what_changed_in_it(
+    simulator: NvmlSimulator,
+    consumer: Consumer,
+    made: list[DeviceProcess],
+    looked_up: list[int],
+    second: list[Process],
+    entries: int,
+    lookups: int,
+) -> None:
+    simulator.processes(0, crowd())
+    first = consumer.read(0).processes
+    assert (len(made), len(looked_up)) == (COUNT, COUNT)
+    made.clear()
+    looked_up.clear()
+    simulator.processes(0, [dataclasses.replace(process, timestamp_us=2) for process in second])  # each sample is told once
+    now = consumer.later(1.0).processes
+    assert now is not None
+    assert [(process.pid, process.memory_bytes, process.utilization) for process in now] == [
+        (each.pid, each.used, each.sm) for each in second
+    ]
+    assert (len(made), len(looked_up)) == (entries, lookups)
+    assert (now is first) == (not entries and len(second) == COUNT)
+
+
+def test_a_number_that_is_given_to_one_of_ours_is_found(
+    simulator: NvmlSimulator, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once where it was not listed in between, and after a while where it was."""
+    ours: set[int] = set()
+    monkeypatch.setattr(kit, "ancestors", lambda pid: iter([os.getpid()] if pid in ours else []))
+    monkeypatch.setattr(kit, "is_visible", lambda _: True)
+    simulator.processes(0, crowd())
+    assert consumer.read(0).share == {}
+    simulator.processes(0, crowd(range(1, COUNT)))
+    assert consumer.later(1.0).share == {}
+    ours.add(FIRST)
+    simulator.processes(0, crowd())
+    assert consumer.later(1.0).share["memoryAllocatedBytes"] == MIB
+    ours.add(FIRST + 1)
+    assert consumer.later(1.0).share["memoryAllocatedBytes"] == MIB
+    assert consumer.later(kit.AGAIN_AFTER).share["memoryAllocatedBytes"] == 2 * MIB
+    ours.clear()
+    assert consumer.later(1.0).share == {}, "those of the tree are asked about every second"
+
+
+def test_processes_are_not_remembered_for_a_watched_one_that_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them are its descendants is not known then."""
+    monkeypatch.setattr(kit, "number_here", lambda _: None)
+    tree = kit.ProcessTree(5)
+    members, pids = kit.TreeMembers(tree), frozenset({5, 6})
+    assert members.among(pids, 0.0) == set()
+    monkeypatch.setattr(kit, "number_here", lambda pid: pid)
+    assert members.among(pids, 1.0) == {5}
