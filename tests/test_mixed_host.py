@@ -115,7 +115,7 @@ def test_the_same_name_is_the_same_unit_type_and_range_on_every_vendor(sampler: 
 def test_one_vendors_hang_leaves_the_others_on_time(sampler: Sampler, nvml: NvmlSimulator) -> None:
     """Readings come back though the call never does, and the others go on to be read anew, each at its own pace."""
     sampler.sample()
-    nvml.rule("nvmlDeviceGetPowerUsage", hang=True)
+    nvml.rule("nvmlDeviceGetTemperature", hang=True)
     began = time.monotonic()
 
     def others_were_read() -> bool:
@@ -132,7 +132,7 @@ def test_one_vendors_hang_leaves_the_others_on_time(sampler: Sampler, nvml: Nvml
         return max(ages["amd"], ages["tpu"]) < called - began
 
     wait_for(others_were_read)
-    nvml.release("nvmlDeviceGetPowerUsage")
+    nvml.release("nvmlDeviceGetTemperature")
 
 
 @pytest.mark.usefixtures("rocm", "tpu")
@@ -142,7 +142,7 @@ def test_one_vendors_crash_is_survived_and_said_and_the_others_are_read_again(nv
     with Sampler(["host", "amd", "nvidia", "tpu"], isolation="process") as sampler:
         wait_for(lambda: {status.status for status in sampler.sample().backends} == {"ok"})
         before = sampler.sample()
-        nvml.rule("nvmlDeviceGetPowerUsage", crash=how, times=1)
+        nvml.rule("nvmlDeviceGetTemperature", crash=how, times=1)
         crashed = sampler.sample()
         fared = {status.name: status for status in crashed.backends}
         assert {name: status.status for name, status in fared.items()} == dict.fromkeys(("amd", "nvidia", "tpu"), "failed") | {"host": "ok"}

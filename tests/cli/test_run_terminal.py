@@ -365,8 +365,8 @@ def test_stopped_output_stops_nothing_else(busy: NvmlSimulator, tmp_path: Path) 
     with python(("--no-summary",), program, busy) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
         terminal.type("\x13")
-        readings = busy.calls()["nvmlDeviceGetPowerUsage", 0]
-        busy.wait_for("nvmlDeviceGetPowerUsage", 0, count=readings + 4)
+        readings = busy.calls()["nvmlDeviceGetTemperature", 0]
+        busy.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 4)
         terminal.process.send_signal(signal.SIGUSR1)
         wait_for((tmp_path / "told").exists)
         terminal.type("\x11\r")

@@ -371,9 +371,9 @@ def test_a_driver_that_does_not_open_holds_neither_the_keys_nor_the_end(simulato
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_looking_for_a_chosen_device_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulator, isolation: str, how: str) -> None:
     """One reading of it would take an hour; the screen is there meanwhile."""
-    simulator.rule("nvmlDeviceGetPowerUsage", hang=True)
+    simulator.rule("nvmlDeviceGetTemperature", hang=True)
     with on_terminal("watch", "--gpus", "0", "--timeout", "3600", "--isolation", isolation, env=simulator.environment()) as terminal:
-        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=1)
+        simulator.wait_for("nvmlDeviceGetTemperature", 0, count=1)
         terminal.until(lambda: ENTER in terminal.raw)
         terminal.type(how)
         assert terminal.end() == 0
@@ -382,9 +382,9 @@ def test_looking_for_a_chosen_device_holds_neither_the_keys_nor_the_end(simulato
 
 def test_ctrl_c_ends_the_look_for_a_chosen_device(simulator: NvmlSimulator) -> None:
     """Before there is a line."""
-    simulator.rule("nvmlDeviceGetPowerUsage", hang=True)
+    simulator.rule("nvmlDeviceGetTemperature", hang=True)
     process = start("watch", "--gpus", "0", "--timeout", "3600", env=environment(**simulator.environment()))
-    simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=1)
+    simulator.wait_for("nvmlDeviceGetTemperature", 0, count=1)
     process.send_signal(signal.SIGINT)
     said = rest_of(process)
     assert (process.returncode, said[1]) == (0, "")
@@ -407,8 +407,8 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
     """With a patience of an hour, keys are heard and the end comes while the call hangs; the device's row says what is the matter."""
     with on_terminal(*FAST, "--timeout", "3600", env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
-        simulator.rule("nvmlDeviceGetPowerUsage", hang=True)
-        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=simulator.calls()["nvmlDeviceGetPowerUsage", 0] + 1)
+        simulator.rule("nvmlDeviceGetTemperature", hang=True)
+        simulator.wait_for("nvmlDeviceGetTemperature", 0, count=simulator.calls()["nvmlDeviceGetTemperature", 0] + 1)
         terminal.type("?")
         terminal.until("show or leave this help")
         terminal.type("q")

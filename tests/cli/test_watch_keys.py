@@ -128,9 +128,9 @@ def test_space_lets_the_picture_stand_still(machine: NvmlSimulator, watched: Ter
     watched.type(" ")
     watched.until(lambda: "PAUSED" in watched.text and watched.raw.endswith(b"\x1b[?2026l"))
     machine.gpu[0].set(gpu_util=99)
-    readings = machine.calls()["nvmlDeviceGetPowerUsage", 0]
+    readings = machine.calls()["nvmlDeviceGetTemperature", 0]
     written = len(watched.raw)
-    machine.wait_for("nvmlDeviceGetPowerUsage", 0, count=readings + 5)
+    machine.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 5)
     assert len(watched.raw) == written
     assert "99%" not in watched.text
     watched.type("?")

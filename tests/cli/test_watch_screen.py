@@ -61,7 +61,7 @@ def test_sent_to_the_background_it_leaves_the_screen_alone_until_it_is_back(simu
         terminal.type("bg\r")
         terminal.type("clear; echo mine\r")
         terminal.until("^mine$")
-        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=simulator.calls()["nvmlDeviceGetPowerUsage", 0] + 4)
+        simulator.wait_for("nvmlDeviceGetTemperature", 0, count=simulator.calls()["nvmlDeviceGetTemperature", 0] + 4)
         assert terminal.raw.count(ENTER) == terminal.raw.count(LEAVE) == 1
         terminal.type("fg\r")
         terminal.until("gpu.1")
@@ -102,8 +102,8 @@ def test_a_terminal_that_was_stopped_by_ctrl_s_is_left_too(simulator: NvmlSimula
     with on_terminal(*FAST, env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
         terminal.type("\x13")
-        readings = simulator.calls()["nvmlDeviceGetPowerUsage", 0]
-        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=readings + 20)
+        readings = simulator.calls()["nvmlDeviceGetTemperature", 0]
+        simulator.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 20)
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.end() == 0
         assert terminal.attributes == terminal.before

@@ -21,7 +21,7 @@ READY = """
         until(lambda: monitor.latest)
         tell(monitor.channel.role, monitor.channel.why)
 """
-PACE_CALL = "nvmlDeviceGetPowerUsage"
+PACE_CALL = "nvmlDeviceGetTemperature"
 
 
 @pytest.mark.parametrize("ranks", [1, 8])

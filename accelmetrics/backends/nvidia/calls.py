@@ -68,6 +68,8 @@ _LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.item
 """The largest value of each narrow unsigned type: all-ones means that there is none."""
 _ALIGNMENT = 8
 _KEPT_LAYOUTS, _KEPT_MASKS = 256, 64
+_NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
+"""Why a field has no value that another look would not bring."""
 
 
 def largest_value(signature: int) -> int:
@@ -214,6 +216,20 @@ def _source(library: Library, row: NvmlMetric) -> Call | NvmlField:
     return source
 
 
+def _available(row: NvmlMetric, answers: Mapping[str, Value]) -> NvmlMetric:
+    """Return the row of the call that stands behind a field which the driver or the GPU does not have; else the row itself."""
+    answer = answers[row.name]
+    if row.otherwise is not None and isinstance(answer, Unavailable) and answer.reason in _NO_FIELD:
+        return row.otherwise
+    return row
+
+
+def _single(rows: tuple[NvmlMetric, ...]) -> tuple[NvmlMetric, ...]:
+    """Leave out a batch of one field which stands for a call."""
+    fields = [row for row in rows if isinstance(row.source, NvmlField)]
+    return tuple(row.otherwise or row for row in rows) if len(fields) == 1 else rows
+
+
 class LatestValues:
     """The latest values of some metrics: the same objects while nothing about them changes.
 
@@ -292,11 +308,27 @@ class CallGroup(Paced):
 
     def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...], interval: float) -> None:
         super().__init__(interval)
-        self._buffer = CallBuffer(library, handle, rows)
-        self._answered: tuple[Any, ...] = ()
+        self._library = library
+        self._handle = handle
         self._failing = False
+        self._bind(_single(rows))
+
+    def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
+        self._rows = rows
+        self._answered: tuple[Any, ...] = ()
+        self._buffer = CallBuffer(self._library, self._handle, rows)
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
+        answers = self._call(progress)
+        rows = tuple(_available(row, answers) for row in self._rows) if answers is not None else self._rows
+        if rows != self._rows:
+            self._bind(rows)
+            answers = self._call(progress)
+        self.schedule(now, self._failing)
+        return answers
+
+    def _call(self, progress: list[Any]) -> dict[str, Value] | None:
+        """Make the calls. Returns: every answer, or None when all of them are as before."""
         buffer = self._buffer
         for index in buffer.live:
             status = buffer.statuses[index] = buffer.bound[index]()
@@ -312,7 +344,6 @@ class CallGroup(Paced):
             buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
             reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
             self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
-        self.schedule(now, self._failing)
         return answers
 
 
@@ -323,7 +354,8 @@ class FastValues(LatestValues):
         library: The open library.
         handle: The device's handle.
         rows: What to read.
-        convert: The generated conversion of these rows.
+        called: The same where fields that stand for calls are missing.
+        convert: The generated conversions of these rows and of those.
         stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
         stale_error: Makes the error for that.
         needed: The metrics for which calls are made; one that gives none of them is taken for one that the driver does not support.
@@ -334,21 +366,32 @@ class FastValues(LatestValues):
         library: Library,
         handle: Any,
         rows: tuple[NvmlMetric, ...],
-        convert: Convert,
+        called: tuple[NvmlMetric, ...],
+        convert: tuple[Convert, Convert],
         stale: frozenset[int],
         stale_error: Callable[[], SourceError],
         needed: frozenset[str],
     ) -> None:
         super().__init__()
-        self._rows = rows
-        self._convert = convert
+        self._library = library
+        self._handle = handle
+        self._called = called
         self._stale = stale
         self._stale_error = stale_error
+        self._needed = needed
         self._names = fast_names(rows)
         self._left_out: frozenset[str] = frozenset()
         self._limit: Value = 1.0
         self._watts: Number = 1.0
-        self._buffer = CallBuffer(library, handle, rows)
+        self._converts = convert
+        used = tuple(row for row in rows if not needed.isdisjoint(row.names))
+        self._bind(rows if _single(used) == used else called)
+
+    def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
+        """Bind the calls that give the rows."""
+        self._rows = rows
+        self._convert = self._converts[rows is self._called]
+        self._buffer = CallBuffer(self._library, self._handle, rows)
         places = self._buffer.layout.places
         flags, self._mask = next(((row, place) for row, _, _, place in places if row.flags), (None, 0))
         self._flags = flags.names if flags is not None else ()
@@ -359,7 +402,7 @@ class FastValues(LatestValues):
         self._given: list[bool] | None = None
         self._flagged = False
         self._calls: list[Callable[[], int]] = []
-        used = {index for _, names, index, _ in places if not needed.isdisjoint(names)}
+        used = {index for _, names, index, _ in places if not self._needed.isdisjoint(names)}
         self._buffer.statuses = [status if index in used else NOT_SUPPORTED for index, status in enumerate(self._buffer.statuses)]
         self._drop({index for index, status in enumerate(self._buffer.statuses) if status})
 
@@ -390,9 +433,9 @@ class FastValues(LatestValues):
                 if self._given is not None:
                     values = tuple(compress(values, self._given))
                 return Block(self.block.names, values), self._flag_block(raw[self._mask]) if self._flagged else NOTHING
-        return self._read_rows(progress[start:])
+        return self._read_rows(progress[start:], progress)
 
-    def _read_rows(self, statuses: list[int]) -> tuple[Block, Block]:
+    def _read_rows(self, statuses: list[int], progress: list[Any]) -> tuple[Block, Block]:
         """Decode row by row what was just read, and decide whether the next reading may take the fast way."""
         buffer = self._buffer
         for index, status in zip(buffer.live, statuses, strict=True):
@@ -402,6 +445,9 @@ class FastValues(LatestValues):
             raise self._stale_error()
         raw = buffer.numbers()
         answers = buffer.decode(raw)
+        if any(_available(row, answers) is not row and not self._needed.isdisjoint(row.names) for row in self._rows):
+            self._bind(self._called)
+            return self.read(progress)
         self._relate(answers)
         names = [name for name in self._names if name not in self._left_out]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]

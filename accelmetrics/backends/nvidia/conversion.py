@@ -29,6 +29,87 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         memory_free_bytes,
         memory_allocated_bytes,
         temp,
+        sm_clock,
+        memory_clock,
+        graphics_clock,
+        throttled,
+        performance_state,
+        _,
+        power_watts,
+        _,
+        memory_temp,
+        _,
+        energy_joules,
+        _,
+        pcie_tx_bytes_total,
+        _,
+        pcie_rx_bytes_total,
+        _,
+        nvlink_tx_bytes_total,
+        _,
+        nvlink_rx_bytes_total,
+    ) = raw
+    if not (
+        gpu <= 100
+        and memory <= 100
+        and 1 <= memory_total_bytes <= 9223372036854775807
+        and memory_free_bytes <= memory_total_bytes
+        and memory_allocated_bytes <= memory_total_bytes
+        and temp <= 250
+        and 1 <= power_watts <= 4294967294
+        and sm_clock <= 4294967294
+        and memory_clock <= 4294967294
+        and graphics_clock <= 4294967294
+        and throttled <= 9223372036854775807
+        and performance_state <= 15
+        and -100 <= memory_temp <= 250
+        and 0 <= energy_joules <= 9223372036854775807
+        and 0 <= pcie_tx_bytes_total <= 9223372036854775807
+        and 0 <= pcie_rx_bytes_total <= 9223372036854775807
+        and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
+        and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
+    ):
+        return None
+    return (
+        gpu,
+        memory,
+        memory_total_bytes,
+        memory_free_bytes,
+        memory_allocated_bytes,
+        temp,
+        power_watts / 1000,
+        sm_clock,
+        memory_clock,
+        graphics_clock,
+        performance_state,
+        memory_temp,
+        energy_joules / 1000,
+        pcie_tx_bytes_total,
+        pcie_rx_bytes_total,
+        nvlink_tx_bytes_total * 1024,
+        nvlink_rx_bytes_total * 1024,
+        memory_allocated_bytes / memory_total_bytes * 100,
+        power_watts / 1000 / limit * 100,
+    )
+
+
+def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
+    """Convert the numbers of a GPU that lacks fields which stand for calls.
+
+    Args:
+        raw: What was unpacked from the buffer.
+        limit: The enforced power limit in watts.
+
+    Returns:
+        The values in the order of ``fast_names``; None where one of the numbers is impossible.
+    """
+    (
+        gpu,
+        memory,
+        memory_total_bytes,
+        memory_free_bytes,
+        memory_allocated_bytes,
+        temp,
         power_watts,
         sm_clock,
         memory_clock,

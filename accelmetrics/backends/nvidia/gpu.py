@@ -23,11 +23,11 @@ from typing import Any
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.nvidia.calls import EARLY, CallGroup, FastValues, Paced
-from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
+from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.driver import BoundDevice, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
+from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
     GONE,
@@ -274,7 +274,7 @@ class Gpu(Listed):
             slow.append(Xids(self._driver.listener, handle))
         if self.identity.unified:
             slow.append(HostMemory())
-        fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale, needed)
+        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, needed)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         table = DeviceProcesses(library, handle) if PROCESSES in needed else None
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned)
@@ -321,7 +321,7 @@ class Instance(Listed):
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
-        fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone, needed)
+        fast = FastValues(library, handle, MEMORY_ROWS, MEMORY_ROWS, (convert_memory, convert_memory), NO_INSTANCE, _gone, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
         self.device = BoundDevice(handle, fast, gpm, DeviceProcesses(library, handle) if PROCESSES in needed else None)
 

@@ -109,6 +109,7 @@ class NvmlMetric(NamedTuple):
             bits in ``mask`` is set.
         mask: Those bits.
         note: Words about where it is read that do not follow from the row.
+        otherwise: For a field that drivers before it lack, or GPUs: the row of the call that says the same.
     """
 
     name: str
@@ -124,6 +125,7 @@ class NvmlMetric(NamedTuple):
     flags: tuple[str, ...] = ()
     mask: int = 0
     note: str = ""
+    otherwise: NvmlMetric | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,7 +142,8 @@ class NvmlMetric(NamedTuple):
         member = f".{self.member}" if self.member else ""
         unit = f" / {self.divisor}" if self.divisor != 1 else ", KiB × 1024" if self.factor == KIB else ""
         pace = {READING: "", SECOND: ", 1 s", TEN_SECONDS: ", 10 s", ONCE: ", once"}[self.every]
-        return f"{self.source.words}{member}{unit}{self.note}{pace}"
+        otherwise = f", else {self.otherwise.source.words}" if self.otherwise is not None else ""
+        return f"{self.source.words}{otherwise}{member}{unit}{self.note}{pace}"
 
 
 class Share(NamedTuple):
@@ -213,9 +216,15 @@ def _call(function: str, *arguments: str, layout: str = "I", pointers: tuple[int
     return Call((function,), layout, arguments=arguments, pointers=pointers)
 
 
-def _memory_errors(kind: str, counter: str) -> Call:
+def _by_field(row: NvmlMetric, identifier: int, symbol: str) -> NvmlMetric:
+    """Take a row's value from a field of the batch, and by its own call where there is no such field."""
+    return row._replace(source=NvmlField(identifier, symbol), otherwise=row)
+
+
+def _memory_errors(name: str, kind: str, counter: str, identifier: int, symbol: str, *aliases: str) -> NvmlMetric:
     names = (f"NVML_MEMORY_ERROR_TYPE_{kind}", f"NVML_{counter}_ECC", "NVML_MEMORY_LOCATION_DEVICE_MEMORY")
-    return _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
+    call = _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
+    return _by_field(NvmlMetric(name, call, every=TEN_SECONDS, maximum=LARGEST, aliases=aliases), identifier, symbol)
 
 
 def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
@@ -231,7 +240,8 @@ METRICS = (
     NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=LARGEST, within="memoryTotalBytes", note=_HOST),
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=LARGEST, note=_HOST),
     NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST),
-    NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000),
+    # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
+    _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000), 185, "POWER_AVERAGE")._replace(minimum=1),
     NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
     NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
     NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS")),
@@ -248,17 +258,14 @@ METRICS = (
     NvmlMetric("decoderUtilization", _call("nvmlDeviceGetDecoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
     # Percent of the noise tolerance speed, which NVML says may be exceeded.
     NvmlMetric("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
-    NvmlMetric("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
-    NvmlMetric("correctedMemoryErrors", _memory_errors("CORRECTED", "VOLATILE"), every=TEN_SECONDS, maximum=LARGEST),
-    NvmlMetric(
-        "uncorrectedMemoryErrors",
-        _memory_errors("UNCORRECTED", "VOLATILE"),
-        every=TEN_SECONDS,
-        maximum=LARGEST,
-        aliases=("unCorrectedMemoryErrors",),
+    _by_field(
+        NvmlMetric("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
+        *(190, "POWER_CURRENT_LIMIT"),
     ),
-    NvmlMetric("correctedMemoryErrorsAggregate", _memory_errors("CORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
-    NvmlMetric("uncorrectedMemoryErrorsAggregate", _memory_errors("UNCORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
+    _memory_errors("correctedMemoryErrors", "CORRECTED", "VOLATILE", 11, "ECC_SBE_VOL_DEV"),
+    _memory_errors("uncorrectedMemoryErrors", "UNCORRECTED", "VOLATILE", 12, "ECC_DBE_VOL_DEV", "unCorrectedMemoryErrors"),
+    _memory_errors("correctedMemoryErrorsAggregate", "CORRECTED", "AGGREGATE", 22, "ECC_SBE_AGG_DEV"),
+    _memory_errors("uncorrectedMemoryErrorsAggregate", "UNCORRECTED", "AGGREGATE", 23, "ECC_DBE_AGG_DEV"),
     NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=255, minimum=1),
     NvmlMetric("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
     NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=LARGEST),
@@ -318,6 +325,8 @@ LINK_ERRORS = {
 
 FAST_ROWS = tuple(row for row in METRICS if row.every == READING)
 SLOW_ROWS = {pace: tuple(row for row in METRICS if row.every == pace) for pace in (SECOND, TEN_SECONDS, ONCE)}
+CALLED_ROWS = tuple(row.otherwise or row for row in FAST_ROWS)
+"""The same where the fields that stand for calls are missing."""
 MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
 """What a MIG instance has of them: the rest is the board's and stays with the GPU, so that sums over devices are right."""
 

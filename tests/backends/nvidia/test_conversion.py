@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
-from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
+from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
+from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
 
@@ -47,7 +47,11 @@ def expected(rows: tuple[NvmlMetric, ...], raw: dict[str, int]) -> list[float] |
     return [values[name] for name in fast_names(rows)]
 
 
-@pytest.mark.parametrize(("rows", "convert"), [(FAST_ROWS, convert_gpu), (MEMORY_ROWS, convert_memory)], ids=["gpu", "instance"])
+@pytest.mark.parametrize(
+    ("rows", "convert"),
+    [(FAST_ROWS, convert_gpu), (CALLED_ROWS, convert_called), (MEMORY_ROWS, convert_memory)],
+    ids=["gpu", "called", "instance"],
+)
 def test_values_and_bounds(rows: tuple[NvmlMetric, ...], convert: Callable[..., tuple[float, ...] | None]) -> None:
     """On random numbers, most of them possible, and on each row's bounds and beyond them."""
     chance = random.Random(4711)

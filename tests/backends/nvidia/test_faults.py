@@ -17,7 +17,7 @@ from accelmetrics.backends.contract import Block
 from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, is_conditional
-from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.simulators.nvml import Location, NvmlSimulator, Process, Ret
 
 NEW_CODE = 4242
 CODES = [*(code for code in Ret if code != Ret.SUCCESS), NEW_CODE]
@@ -59,7 +59,6 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetUtilizationRates": {"gpu", "memory"},
     "nvmlDeviceGetMemoryInfo_v2": {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"},
     "nvmlDeviceGetTemperature": {"temp"},
-    "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
     "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock"},
     "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle")},
     "nvmlDeviceGetPerformanceState": {"performanceState"},
@@ -74,8 +73,6 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
     "nvmlDeviceGetDecoderUtilization": {"decoderUtilization"},
     "nvmlDeviceGetFanSpeed": {"fanSpeed"},
-    "nvmlDeviceGetEnforcedPowerLimit": {"enforcedPowerLimitWatts", "powerPercent"},
-    "nvmlDeviceGetMemoryErrorCounter": {*ECC, "uncorrectedMemoryErrorsAggregate"},
     "nvmlDeviceGetCurrPcieLinkGeneration": {"pcieLinkGen"},
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcieLinkWidth"},
     "nvmlDeviceGetBAR1MemoryInfo": {"bar1UsedBytes"},
@@ -92,6 +89,13 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": NO_KEYS,
     "nvmlDeviceGetProcessUtilization": NO_KEYS,
 }
+BEHIND: dict[str, set[str]] = {
+    "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
+    "nvmlDeviceGetEnforcedPowerLimit": {"enforcedPowerLimitWatts", "powerPercent"},
+    "nvmlDeviceGetMemoryErrorCounter": {*ECC, "uncorrectedMemoryErrorsAggregate"},
+}
+"""Calls that are made where the fields which say the same are not supported."""
+BEHIND_FIELDS = ("POWER_AVERAGE", "POWER_CURRENT_LIMIT", "ECC_SBE_VOL_DEV", "ECC_DBE_VOL_DEV", "ECC_SBE_AGG_DEV", "ECC_DBE_AGG_DEV")
 BESIDE = {"nvmlDeviceGetMigMode"}
 """Called beside the values, and when opening."""
 WITHOUT_GPU = {"nvmlGpmSampleAlloc"}
@@ -135,6 +139,14 @@ def reason_of(code: int) -> str:
     return REASONS.get(code, "driver_error")
 
 
+def keys_of(function: str, code: int) -> set[str]:
+    """What a call that fails so costs. Behind a field that is not supported is a call."""
+    keys = {**KEYS, **BEHIND}.get(function, NO_KEYS)
+    if function == "nvmlDeviceGetFieldValues" and reason_of(code) != "not_supported":
+        return keys.union(*BEHIND.values())
+    return keys
+
+
 def functions_called(simulator: NvmlSimulator) -> set[str]:
     return {name for name, _ in simulator.calls()} - {LISTENING}
 
@@ -160,7 +172,7 @@ def test_every_function_that_is_called_is_in_the_matrix(simulator: NvmlSimulator
 def assert_fault(seen: Seen, healthy: Seen, function: str, code: int) -> None:
     """The right reason on the right keys, everything else as it was."""
     where = f"{function} answers {code}"
-    expected = KEYS.get(function, NO_KEYS)
+    expected = keys_of(function, code)
     assert {name for name in seen.reasons if not is_conditional(name)} == expected, where
     assert {seen.reason(name) for name in seen.reasons} <= {reason_of(code)}, where
     fallen = expected | {name for name in healthy.metrics if is_conditional(name) and function == "nvmlDeviceGetFieldValues"}
@@ -239,7 +251,7 @@ def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int,
     """Everything is back so many seconds later, whatever the pace of the value; only "not supported" is remembered."""
     recovered = consumer.later(seconds, 1)
     if code == Ret.NOT_SUPPORTED and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
-        assert {name for name in recovered.reasons if not is_conditional(name)} == KEYS.get(function, NO_KEYS), function
+        assert {name for name in recovered.reasons if not is_conditional(name)} == keys_of(function, code), function
         return
     if function in ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet") or code == Ret.GPU_IS_LOST:
         assert {str(reason.reason) for reason in recovered.reasons.values()} <= {"needs_interval"}, function
@@ -265,7 +277,7 @@ def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: Nvml
 
 def test_a_batch_of_fields_that_are_all_unsupported_is_not_made(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """The batch as a whole is dropped where the GPU has none of its fields."""
-    for field in ("MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES"):
+    for field in ("POWER_AVERAGE", "MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES"):
         simulator.gpu[0].set_field(field, None)
     for field in ("NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX"):
         simulator.gpu[0].set_field(field, None, 0xFFFFFFFF)
@@ -289,6 +301,62 @@ def test_one_field_of_a_batch_fails(simulator: NvmlSimulator, consumer: Consumer
     simulator.gpu[0].clear_fields()
     assert consumer.later(0.2).metrics["memoryTemp"] == simulator.gpu[0].get("memory_temp")
     assert consumer.later(10).metrics["remappedRowsCorrected"] == simulator.gpu[0].get("remapped_correctable")
+
+
+@pytest.mark.parametrize("answer", [None, Ret.INVALID_ARGUMENT], ids=["unsupported", "unknown"])
+def test_behind_a_field_that_is_missing_is_its_call(simulator: NvmlSimulator, consume: Callable[..., Consumer], answer: Ret | None) -> None:
+    """Field by field, from the first reading on, with the same values; the calls whose fields are there are not made."""
+    simulator.gpu[0].set(ecc_corrected_volatile={Location.DRAM: 77}, power_mw=123_000)
+    healthy = consume().read(0)
+    consumer = consume()
+    for field in BEHIND_FIELDS[:2]:
+        simulator.gpu[0].set_field(field, answer)
+    simulator.reset_calls()
+    seen = consumer.read(0)
+    assert (seen.metrics["powerWatts"], seen.metrics["enforcedPowerLimitWatts"]) == (123.0, 700.0)
+    assert (simulator.count("nvmlDeviceGetEnforcedPowerLimit"), simulator.count("nvmlDeviceGetMemoryErrorCounter")) == (1, 0)
+    consumer = consume()
+    for field in BEHIND_FIELDS:
+        simulator.gpu[0].set_field(field, answer)
+    seen = consumer.read(0)
+    assert (seen.metrics, seen.reasons) == (healthy.metrics, healthy.reasons)
+    simulator.reset_calls()
+    assert consumer.later(0.2).metrics["powerWatts"] == 123.0
+    simulator.gpu[0].clear_fields()
+    assert consumer.later(11).metrics["correctedMemoryErrors"] == 77
+    assert [simulator.count(function) for function in BEHIND] == [2, 1, 4], "it stays missing until the driver is reopened"
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
+def test_a_call_behind_a_field_that_fails(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
+    """As any other: reason, recovery."""
+    for field in BEHIND_FIELDS:
+        simulator.gpu[1].set_field(field, None)
+    healthy = read_twice(consume(), 1)
+    for function in BEHIND:
+        consumer = consume()
+        simulator.rule(function, 1, error=code)
+        assert_fault(read_twice(consumer, 1), healthy, function, code)
+        simulator.clear_rules()
+        assert_recovery(consumer, healthy, function, code, 10.0)
+
+
+@pytest.mark.parametrize("field", BEHIND_FIELDS)
+def test_a_field_that_stands_for_a_call_and_fails_for_a_while(simulator: NvmlSimulator, consumer: Consumer, field: str) -> None:
+    """It is asked again, as any field: the call is not made."""
+    simulator.gpu[0].set_field(field, Ret.TIMEOUT)
+    missing = read_twice(consumer, 0).reasons
+    assert {str(reason.reason) for reason in missing.values()} == {"timed_out"}
+    assert missing.keys() <= set().union(*BEHIND.values())
+    simulator.gpu[0].clear_fields()
+    assert not consumer.later(10).reasons
+    assert [simulator.count(function) for function in BEHIND] == [0, 0, 0]
+
+
+def test_a_power_of_zero_is_not_believed_of_the_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What the call says then is taken."""
+    simulator.gpu[0].set_field("POWER_AVERAGE", 0)
+    assert consumer.read(0).metrics["powerWatts"] == simulator.gpu[0].get("power_mw") / 1000
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)

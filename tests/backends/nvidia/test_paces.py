@@ -11,7 +11,7 @@ from tests.backends.nvidia.machine import Consumer, called
 from tests.simulators.nvml import NvmlSimulator, Ret
 
 FAST = {
-    *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage"),
+    *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature"),
     *("nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState", "nvmlDeviceGetFieldValues"),
 }
 GPM = {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
@@ -20,8 +20,8 @@ SECOND = {
     *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
 }
 TEN = {
-    *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    *("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuFabricInfoV"),
+    *("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode"),
+    "nvmlDeviceGetGpuFabricInfoV",
 }
 WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState"} | GPM
 

@@ -191,7 +191,7 @@ def test_a_share_of_more_memory_than_there_is(simulator: NvmlSimulator, consumer
 
 def test_a_share_without_some_of_the_board(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """What the board does not say, the share does not say."""
-    simulator.rule("nvmlDeviceGetPowerUsage", 0, error=Ret.TIMEOUT)
+    simulator.gpu[0].set_field("POWER_AVERAGE", Ret.TIMEOUT)
     simulator.processes(0, [Process(pid=os.getpid(), used=MIB)])
     assert consumer.read(0).share.keys() == {"memoryAllocated", "memoryAllocatedBytes", "temp", "enforcedPowerLimitWatts"}
 

@@ -42,12 +42,12 @@ def test_a_hung_unit_costs_only_itself(simulator: NvmlSimulator, consumer: Consu
     steps: list[object] = []
     consumer.clock.now += 0.2
     simulator.reset_calls()
-    simulator.rule("nvmlDeviceGetPowerUsage", 1, hang=True)
+    simulator.rule("nvmlDeviceGetTemperature", 1, hang=True)
     with ThreadPoolExecutor(1) as pool:
         stuck = pool.submit(consumer.read, 1, steps)
-        simulator.wait_for("nvmlDeviceGetPowerUsage", 1)
-        assert len(steps) == 3
+        simulator.wait_for("nvmlDeviceGetTemperature", 1)
+        assert len(steps) == 2
         assert consumer.read(0).metrics["temp"] == simulator.gpu[0].get("temperature")
         assert not stuck.done()
-        simulator.release("nvmlDeviceGetPowerUsage", 1)
+        simulator.release("nvmlDeviceGetTemperature", 1)
         assert stuck.result(10).metrics["powerWatts"] == simulator.gpu[1].get("power_mw") / 1000

@@ -163,12 +163,23 @@ def test_slow_fields_come_in_one_call(simulator: NvmlSimulator, consumer: Consum
 
 
 def test_power(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Watts, and the share of the enforced limit, which may be exceeded."""
-    simulator.gpu[1].set(power_mw=300_500, power_limit_enforced_mw=200_000, power_instant_mw=999_000, power_average_mw=111_000)
+    """Watts, the mean of a second, and the share of the enforced limit, which may be exceeded."""
+    simulator.gpu[1].set(power_mw=111_000, power_limit_enforced_mw=200_000, power_instant_mw=999_000, power_average_mw=300_500)
     metrics = consumer.read(1).metrics
     assert metrics["powerWatts"] == 300.5
     assert metrics["enforcedPowerLimitWatts"] == 200.0
     assert metrics["powerPercent"] == 150.25
+
+
+@pytest.mark.parametrize("profile", ["a100", "t4"])
+def test_power_of_older_gpus(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], profile: str) -> None:
+    """GA100 and what came before it have no mean of a second: the call says what there is."""
+    simulator = simulate(gpus=1, profile=profile)
+    consumer = consume()
+    assert consumer.read(0).metrics["powerWatts"] == simulator.gpu[0].get("power_mw") / 1000
+    simulator.reset_calls()
+    consumer.later(0.2)
+    assert simulator.count("nvmlDeviceGetPowerUsage") == 1
 
 
 def test_nvlink_counters_are_sums_over_the_links_in_bytes(simulator: NvmlSimulator, consumer: Consumer) -> None:

@@ -171,6 +171,8 @@ def _activity(product: Product, index: int) -> Settings:
         "temp_threshold": {Threshold.SHUTDOWN: 95, Threshold.SLOWDOWN: 92, Threshold.MEM_MAX: 95, Threshold.GPU_MAX: 87},
         "temp_tlimit": [-8, -2, 0, 0],
         "power_mw": int(watts * 1000) + 1373 * index,
+        # A mean over a second has Ampere, but not GA100, and what came later.
+        **({} if product.architecture >= 8 else {"power_average_mw": Ret.NOT_SUPPORTED}),
         "energy_mj": 5_000_000_000 + 123_456_789 * index,
     }
 
