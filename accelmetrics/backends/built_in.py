@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.identity import DeviceKind

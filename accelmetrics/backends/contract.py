@@ -34,11 +34,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import NOTHING, Metric
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
 Number = int | float

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable, without_secrets
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 LONGEST = 1000
 """Characters of an exception's words that are kept: each metric that is missing for it carries them."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 Identities = Sequence[DeviceIdentity]
 Environ = Mapping[str, str]

@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import repeat
 from math import isfinite
-from typing import NamedTuple
 
 from accelmetrics.monitor.history import HistoryRow, device_columns
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.summary import Energy
 
 COUNTER, DRAW = "energyJoules", "powerWatts"

@@ -17,11 +17,12 @@ from itertools import compress, groupby
 from math import isfinite
 from operator import itemgetter
 from struct import pack, unpack_from
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.monitor.measures import Measure, Names
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.finding import SEVERITIES, Severity
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 
 class Rule(NamedTuple):

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from operator import itemgetter
-from typing import NamedTuple
 from weakref import WeakSet, ref
 
 from accelmetrics.backends.guard import guarded
@@ -28,6 +27,7 @@ from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows, living
 from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 

@@ -12,9 +12,10 @@ import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError, require
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 COMMANDS = ("serve", "record", "watch", "run")
 MONITOR = "monitor"

@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 from math import isfinite
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.tensors import Deferred, noted
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.sampling.workers import OnDemandThread
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import Step, StepSource, in_json
 
 PENDING = 20_000

@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, SupportsFloat, cast
+from typing import Any, SupportsFloat, cast
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 EXCHANGE_CAPTURE_MODE = {
     "libcuda.so.1": "cuThreadExchangeStreamCaptureMode",

@@ -20,13 +20,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from accelmetrics.backends.kit.processes import Environment, environment_of
 from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.options import Options
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import PARTITION
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import DeviceSlot
 
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})

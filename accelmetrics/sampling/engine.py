@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.sampling.devices import DeviceRegistry, Numbering
@@ -23,6 +22,7 @@ from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
 from accelmetrics.sampling.workers import CountDownLatch
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SLICES = 40

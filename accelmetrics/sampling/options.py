@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import ALL, ALL_METRICS, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -26,6 +26,7 @@ from accelmetrics.sampling.workers import CountDownLatch, WorkerPool, WorkerThre
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import printable
 
 if TYPE_CHECKING:

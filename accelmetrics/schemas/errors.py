@@ -22,7 +22,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 
 class Reason(str, Enum):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 DeviceKind = str
 """The first word of a device's keys: ``gpu``, ``tpu``, ``npu``, or any other lower-case word that a backend gives."""

@@ -17,11 +17,12 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, surrogates_escaped, to_text
 

@@ -5,7 +5,9 @@ A row says nothing about vendors: which of them give a metric, and where each re
 
 # Annotations are evaluated here: a named tuple whose annotations are strings takes a millisecond longer to make.
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "Hz", "s", "us", "Mbit/s", "GT/s"]
 """UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""

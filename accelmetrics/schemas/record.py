@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, isnan
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
 
 NO_LABELS: Mapping[str, str] = {}

@@ -10,8 +10,8 @@ import calendar
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import rfc3339
 
 PACKED = ".gz"

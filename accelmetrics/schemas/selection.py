@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.schemas.errors import InvalidOptionError, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import ANY_KIND, Metric, device_key, fill
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import Snapshot
 
 ALL = "all"

@@ -7,10 +7,11 @@ it is looked at. The typed views and the reading of documents load pydantic; not
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics

@@ -1,6 +1,8 @@
 """What a window's results are: statistics of a metric, energy of a device, one metric over all devices."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 
 class Summary(NamedTuple):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.text import printable
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from accelmetrics.backends.kit.processes import (
     Environment,
@@ -25,6 +24,7 @@ from accelmetrics.backends.kit.processes import (
 )
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.visible import plain_number
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 ROLE = "ACCELMETRICS_ROLE"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
 from accelmetrics.backends.contract import Detection, Value
 from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, number, quoted
 from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.system import KeptFile, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import NamedTuple
 
 from accelmetrics.backends.host.collector import GIB, MIB, RARE_PACE, Counter, HostReader
 from accelmetrics.backends.kit.system import count, list_directory, read_text, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 # The kernel counts in sectors of 512 bytes whatever the device's own are.
 _SECTOR = 512

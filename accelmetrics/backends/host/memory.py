@@ -20,11 +20,12 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RARE_PACE, RESET, Counter, HostReader
 from accelmetrics.backends.kit.system import Files, KeptFile, Memory, count, read_once, reason_of, sysroot, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 T = TypeVar("T")
 

@@ -16,12 +16,13 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader
 from accelmetrics.backends.kit import descendants
 from accelmetrics.backends.kit.system import Files, count, read_once, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from accelmetrics.backends.host.portable import PsutilProcesses

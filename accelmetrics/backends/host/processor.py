@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from accelmetrics.backends.host.collector import FIRST, LOADS, RESET, TOO_SOON, Counter, HostReader
 from accelmetrics.backends.kit.system import KeptFile, count, list_directory, read_text, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 # Guest time stands in user and nice already, so the columns after steal are left out.
 _COLUMNS = 8

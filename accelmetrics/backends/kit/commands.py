@@ -36,12 +36,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.metric import NOTHING
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce

@@ -22,12 +22,13 @@ import reprlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import clipped, printable
 
 PRINTED = "printed"

@@ -20,12 +20,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit.system import list_directory, read_text, sysroot, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"

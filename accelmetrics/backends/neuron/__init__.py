@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 TOOL = "neuron-monitor"
 DIRECTORIES = ("/opt/aws/neuron/bin",)

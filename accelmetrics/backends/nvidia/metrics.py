@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import Coverage
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
 
 ALL_ONES = 0xFFFFFFFF

@@ -1,7 +1,7 @@
 """NVML (``libnvidia-ml.so.1``): the meaning of its return codes, loading it, and single calls for facts about devices.
 
 The kit loads the library, and its functions are called through ``ctypes``. NVIDIA's own binding (nvidia-ml-py) is not imported, which would
-be a sixth of the time that a first reading takes, and several MiB: the codes, constants and layouts that are needed here are written down,
+be a tenth of the time that a first reading takes, and several MiB: the codes, constants and layouts that are needed here are written down,
 and a test holds them equal to the binding's. NVML counts its users, so that another binding in this process goes on undisturbed.
 """
 
@@ -11,12 +11,13 @@ import ctypes
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from accelmetrics.backends.kit.library import load_library
 from accelmetrics.backends.nvidia import advise, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 BACKEND = "nvidia"
 

@@ -20,7 +20,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit import NodeHolders
@@ -28,6 +27,7 @@ from accelmetrics.backends.kit.processes import UNSEEN
 from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import MissingDependencyError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 BACKEND = EXTRA = "tpu"
 VENDOR = "0x1ae0"

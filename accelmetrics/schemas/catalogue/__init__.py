@@ -7,10 +7,11 @@ nothing. Rows that only a plug-in has are added when it is selected.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from accelmetrics.schemas.catalogue import devices, gpu, host, ipu, neuron, tpu
 from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, CODE, LINK, NOTHING, Metric, device_key, field_of, fill, is_number
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 _T = TypeVar("_T")
 

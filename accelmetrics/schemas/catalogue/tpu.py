@@ -7,9 +7,9 @@ stand-ins only, never yet on a real TPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from accelmetrics.schemas.metric import Metric, Unit
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 STATISTICS = {
     "mean": "Mean",
