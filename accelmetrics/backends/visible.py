@@ -151,28 +151,29 @@ def _chosen(
     return chosen, []
 
 
-_BASES = ((re.compile(r"[+-]?0x[0-9a-f]+", re.IGNORECASE | re.ASCII), 16), (re.compile(r"[+-]?0[0-7]*", re.ASCII), 8))
-_DECIMAL = re.compile(r"[+-]?\d{1,4000}", re.ASCII)
+# Patterns of what is rarely there are compiled when it is.
+_BASES = ((r"(?ai:[+-]?0x[0-9a-f]+)", 16), (r"[+-]?0[0-7]*", 8))
+_DECIMAL = r"(?a:[+-]?\d{1,4000})"
 """More digits than Python converts name no device either."""
 
 
 def leading_number(text: str) -> int | None:
     """Parse what C's ``strtol`` reads at the beginning in base 10; None when there is no digit."""
-    found = _DECIMAL.match(text.lstrip())
+    found = re.match(_DECIMAL, text.lstrip())
     return int(found[0]) if found else None
 
 
 def whole_number_any_base(text: str) -> int | None:
     """Parse what ``strtol`` reads in base 0 (``0x1``, ``010``), if nothing is left over."""
     for pattern, base in _BASES:
-        if pattern.fullmatch(text):
+        if re.fullmatch(pattern, text):
             return int(text, base)
-    return int(text) if _DECIMAL.fullmatch(text) and text.lstrip("+-")[0] != "0" else None
+    return int(text) if re.fullmatch(_DECIMAL, text) and text.lstrip("+-")[0] != "0" else None
 
 
 def plain_number(text: str) -> int | None:
     """Parse a number written exactly as C prints it: no sign, no space, no leading zero."""
-    return int(text) if _DECIMAL.fullmatch(text) and text == str(int(text)) and text[0] != "-" else None
+    return int(text) if re.fullmatch(_DECIMAL, text) and text == str(int(text)) and text[0] != "-" else None
 
 
 def _by_number(devices: Identities) -> list[int]:
@@ -202,7 +203,7 @@ UNORDERED = (
     f"cannot be known without starting it; set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
 )
 ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and no whole GPU beside it"
-_LEGACY_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
+_LEGACY_MIG = r"MIG-(GPU-[^/]+)/\d+/\d+"
 
 
 def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
@@ -249,7 +250,7 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
 
     def find(entry: str) -> int | None:
         named = [place for place, device in enumerate(devices) if entry.startswith(kind) and device.uuid.startswith(entry)]
-        legacy = _LEGACY_MIG.fullmatch(entry)
+        legacy = re.fullmatch(_LEGACY_MIG, entry)
         # Where no instances are listed it may be one of them; and drivers before R470 named instances by numbers that are not
         # in the UUIDs of later ones.
         if not named and entry.startswith("MIG-") and (not parents or (legacy is not None and legacy[1] in parents)):
@@ -352,8 +353,8 @@ def _rocm_id(printed: str, digits: str = "016X") -> str:
 # Intel
 
 LEVEL_ZERO, HIERARCHY, LEVEL_ZERO_ORDER = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
-_TILED = re.compile(r"\bMax 1[45]\d\d\b", re.ASCII)
-_NUMBERED = re.compile(r"\d+(\.\d+)*")
+_TILED = r"(?a:\bMax 1[45]\d\d\b)"
+_NUMBERED = r"\d+(\.\d+)*"
 
 
 def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
@@ -372,14 +373,14 @@ def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
         return VisibleSet(tuple(order))
     lists = (VisibleList(LEVEL_ZERO, value),)
     flat = environ.get(HIERARCHY) != "COMPOSITE"
-    if flat and any(_TILED.search(device.name) for device in devices):
+    if flat and any(re.search(_TILED, device.name) for device in devices):
         return VisibleSet(None, False, lists, (f"{LEVEL_ZERO} counts tiles unless {HIERARCHY}=COMPOSITE, and a card here has several",))
     entries = value.split(",")
     names = {str(number): number for number in range(len(order))}
     numbers, _ = _chosen(
         LEVEL_ZERO, entries, lambda entry: None if flat and "." in entry else names.get(entry.partition(".")[0]), invalid="passed over"
     )
-    unknown = [entry for entry in entries if not _NUMBERED.fullmatch(entry)]
+    unknown = [entry for entry in entries if not re.fullmatch(_NUMBERED, entry)]
     caveats = (f"{LEVEL_ZERO} has {unknown[0]!r}, which is no number",) if unknown else ()
     return VisibleSet(tuple(order[number] for number in sorted(numbers or ())), True, lists, caveats)
 
@@ -390,9 +391,9 @@ TPU = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 CORES, CORE_COUNT = "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"
 ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
 LARGEST_RANGE = 4096
-_RANGE = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
-_DIGITS = re.compile(r"\d{1,6}", re.ASCII)
-_TWO_PER_CHIP = re.compile(r"\bv[23]\b", re.IGNORECASE | re.ASCII)
+_RANGE = r"(?a:(\d{1,6})-(\d{1,6}))"
+_DIGITS = r"(?a:\d{1,6})"
+_TWO_PER_CHIP = r"(?ai:\bv[23]\b)"
 
 
 def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
@@ -406,7 +407,7 @@ def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
     if not variable:
         return VisibleSet(tuple(order))
     listed = VisibleList(variable, environ[variable])
-    if any(_TWO_PER_CHIP.search(f"{device.name} {device.architecture}") for device in devices):
+    if any(re.search(_TWO_PER_CHIP, f"{device.name} {device.architecture}") for device in devices):
         return VisibleSet(None, False, (listed,), (f"{variable} counts chips, and a chip of TPU v2 or v3 is two devices",))
     return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)), rising=True)
 
@@ -430,7 +431,7 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
 
 def number_range(entry: str) -> Sequence[str]:
     """List the entries that a range such as ``0-3`` stands for; the entry itself where it is no range of a sensible length."""
-    found = _RANGE.fullmatch(entry)
+    found = re.fullmatch(_RANGE, entry)
     if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
         return (entry,)
     return [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
@@ -448,7 +449,7 @@ def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[i
     numbers, caveats = _chosen(
         listed.variable,
         entries,
-        lambda entry: int(entry) if _DIGITS.fullmatch(entry) and int(entry) in known else None,
+        lambda entry: int(entry) if re.fullmatch(_DIGITS, entry) and int(entry) in known else None,
         invalid="unknown",
         twice="unknown",
     )

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TextIO
 
@@ -42,6 +40,9 @@ def folder_for(path: str) -> None:
     Raises:
         WriteError: It cannot be made, or no file in it.
     """
+    from pathlib import Path
+    from tempfile import TemporaryFile
+
     try:
         Path(path).mkdir(mode=0o755, parents=True, exist_ok=True)
         TemporaryFile(dir=path).close()
@@ -56,6 +57,9 @@ def check_target(path: str, out: Stdout) -> None:
     Raises:
         WriteError: It cannot.
     """
+    from pathlib import Path
+    from tempfile import TemporaryFile
+
     from accelmetrics.exporters.paths import absolute, followed
 
     if (number := stream_number(path)) is not None:
@@ -275,7 +279,7 @@ def special(path: str) -> bool:
     if stream_number(path) is not None:
         return True
     try:
-        return not stat.S_ISREG(Path(path).stat().st_mode)
+        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - pathlib is a part of every start of the program
     except OSError:
         return False
 
@@ -285,7 +289,7 @@ def first_line(path: str) -> str:
     if special(path):
         return ""
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             return file.readline().rstrip("\r\n")
     except OSError:
         return ""
@@ -304,7 +308,7 @@ def stream_number(path: str) -> int | None:
         if name.isascii() and name.isdecimal() and re.fullmatch(rf"/dev/fd|/proc/(self|{os.getpid()})(/task/\d+)?/fd", folder):
             return int(name)
         try:
-            path = str(Path(folder, Path(folder, name).readlink())) if name else ""
+            path = os.path.join(folder, os.readlink(os.path.join(folder, name))) if name else ""  # noqa: PTH115, PTH118
         except (OSError, ValueError):  # no link, or no path at all
             return None
     return None

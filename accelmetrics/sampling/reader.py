@@ -12,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from accelmetrics.backends.contract import Block, Reader, Reading
@@ -192,7 +191,7 @@ class SourceReader:
         source = self.source
         if self._timed:
             # By the median unit: a call that came back to an interpreter busy elsewhere took long, whatever the driver.
-            inside, whole = (median(seconds) for seconds in zip(*self._timed, strict=True))
+            inside, whole = (sorted(seconds)[(len(seconds) - 1) // 2] for seconds in zip(*self._timed, strict=True))
             source.driver_seconds = inside * len(self._units) if inside > whole / 2 else 0.0
             self._timed = None
         first, long = not source.busy_seconds, source.busy_seconds > SLOW_READING

@@ -17,18 +17,21 @@ import weakref
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_ANY_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
-_NODE = re.compile(r"\d{1,4}", re.ASCII)
-_CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023}", re.ASCII)
+_ANY_ADDRESS = r"(?a:(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))"
+_NODE = r"(?a:\d{1,4})"
+_CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 _MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
 _FIRST_SIZE = 4096
 
@@ -40,6 +43,8 @@ def sysroot() -> str:
 
 def system_path(path: str) -> Path:
     """Return where an absolute system path really is."""
+    from pathlib import Path  # which a reading does not need
+
     return Path(sysroot() + path)
 
 
@@ -297,13 +302,13 @@ def pci_slot(address: str) -> PciSlot:
     Args:
         address: Its PCI address, however it is written: ``00000000:C1:00.0``, ``0000:c1:00.0``, ``c1:00.0``.
     """
-    found = _ANY_ADDRESS.fullmatch(address.strip().lower())
+    found = re.fullmatch(_ANY_ADDRESS, address.strip().lower())
     if found is None:
         return PciSlot()
     device = f"{PCI}/{int(found[1] or '0', 16):04x}:{found[2]}"
     # The node is -1 on a machine that has none.
     node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
-    return PciSlot(int(node) if _NODE.fullmatch(node) else None, cpus if _CPUS.fullmatch(cpus) else "")
+    return PciSlot(int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else "")
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:

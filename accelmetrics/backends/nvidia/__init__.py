@@ -31,11 +31,10 @@ import re
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
-from accelmetrics.backends.kit.system import pci_devices, read_text, system_path
+from accelmetrics.backends.kit.system import pci_devices, read_text, sysroot
 
 if TYPE_CHECKING:
     from accelmetrics.backends.contract import Coverage, Driver
@@ -47,12 +46,12 @@ GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers. Audio and USB functions on the same board have other classes."""
 CONTROL = "/dev/nvidiactl"
 WSL = "/dev/dxg"
-LOADER_CACHE = Path("/etc/ld.so.cache")
+LOADER_CACHE = "/etc/ld.so.cache"
 """Where the system's loader keeps the paths of the libraries that it knows, each between two zero bytes."""
 LOADER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 """Where it looks for others."""
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-_VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)")
+_VERSION = r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)"
 _START = (
     "start the container with its GPUs: `docker run --gpus all`, `podman run --device nvidia.com/gpu=all`, nvidia.com/gpu in Kubernetes"
 )
@@ -92,7 +91,7 @@ class NvidiaBackend:
 def detect() -> Detection:
     """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
     name = library_name()
-    library, node = _is_installed(name), system_path(CONTROL).exists()
+    library, node = _is_installed(name), _is_there(sysroot() + CONTROL)
     gpus = len(pci_devices(VENDOR, GPU_CLASSES))
     on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
     evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
@@ -123,8 +122,8 @@ def _is_installed(name: str) -> bool:
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     if any(_is_there(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
         return True
-    with suppress(OSError):
-        known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), LOADER_CACHE.read_bytes())
+    with suppress(OSError), open(LOADER_CACHE, "rb") as file:  # noqa: PTH123 - pathlib would be a part of every first reading
+        known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), file.read())
         return any(_is_there(os.fsdecode(path)) for path in known)
     return False
 
@@ -136,18 +135,18 @@ def _is_there(*parts: str) -> bool:
 
 def kernel_module_version() -> str:
     """Return the version of the loaded kernel module (``535.161.07``), empty while none is."""
-    found = _VERSION.search(read_text("/proc/driver/nvidia/version") or "")
+    found = re.search(_VERSION, read_text("/proc/driver/nvidia/version") or "")
     return found.group(1) if found else ""
 
 
 def advise(library: bool) -> str:
     """Say what to do where the library, or else its device nodes, are missing; empty when both are there."""
-    if library and (sys.platform != "linux" or system_path(CONTROL).exists() or system_path(WSL).exists()):
+    if library and (sys.platform != "linux" or _is_there(sysroot() + CONTROL) or _is_there(sysroot() + WSL)):
         return ""
     asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")
     if asked in ("", "void", "none"):
         return f"NVIDIA_VISIBLE_DEVICES is {asked!r}: the container asks for no GPU; set it to `all`"
-    if any(system_path(mark).exists() for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
+    if any(_is_there(sysroot() + mark) for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{CONTROL} is missing: {_START}" if library else f"{_START} (the NVIDIA container toolkit then brings the library in)"
     if not library:
         return "install the NVIDIA driver for this system; it brings libnvidia-ml.so.1"
