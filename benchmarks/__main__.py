@@ -59,6 +59,7 @@ def main() -> int:
     sys.stdout.write("\n".join([*rows.table(measured), *failures, ""]))
     if chosen.write and not failures:
         rows.write(measured)
+        sys.stderr.write("".join(f"{rows.README.name}, {rows.REASONS}: {line}\n" for line in rows.unexplained(rows.README.read_text())))
     return int(bool(failures))
 
 

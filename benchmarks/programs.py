@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ def run(simulator: NvmlSimulator | None, worker: str, *arguments: object, python
     """Runs a worker to its end and gives what it printed last."""
     with started(simulator, worker, *arguments, python=python) as program:
         return finish(program)
+
+
+def side_by_side(count: int, measure: Callable[[], Result]) -> list[Result]:
+    """What so many runs give, as many at a time as there are cores: for what is no matter of time."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        return list(threads.map(lambda _: measure(), range(count)))
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.environments import peers_python
 from benchmarks.programs import Result, finish, run, started, wait_for_line
-from benchmarks.rows import Row, Scale, seconds
+from benchmarks.rows import NONE, Row, Scale, Targets, ratio, seconds, spread
 from tests.simulators.nvml import NvmlSimulator, Process
 
 LATENCY = 200
@@ -70,7 +70,7 @@ def against_bare(scale: Scale) -> Iterator[Row]:
     yield _ratio("the same at one reading a second: with GPM and what is read every second or ten", scale, Case(step=1.0))
 
 
-def _ratio(what: str, scale: Scale, case: Case, targets: tuple[float, float] | None = None) -> Row:
+def _ratio(what: str, scale: Scale, case: Case, targets: Targets = NONE) -> Row:
     readings, turns = (max(2, scale.readings // 25), max(1, scale.turns // 2)) if case.latency else (scale.readings, scale.turns)
     results = []
     for _ in range(scale.processes):
@@ -78,53 +78,49 @@ def _ratio(what: str, scale: Scale, case: Case, targets: tuple[float, float] | N
             simulator.set(latency_us=case.latency, latency_spin=int(case.spin))
             results.append(run(simulator, "reading", case.who, readings, turns, case.step, case.placement))
     ours, bare = (statistics.median(result[name] for result in results) for name in ("ours", "bare"))
-    ratios = [result["ratio"] for result in results]
-    spread = f"{min(ratios):.2f}–{max(ratios):.2f}× over {len(ratios)} processes"
-    note = f"{seconds(ours)} for {results[0]['keys']} keys, {seconds(bare)} for {13 * scale.gpus}; {spread}"
-    reach, stretch = targets or (None, None)
-    return Row(what, statistics.median(ratios), "×", reach, stretch, note)
+    note = f"{seconds(ours)} for {results[0]['keys']} keys, {seconds(bare)} for {13 * scale.gpus}"
+    return spread(what, [result["ratio"] for result in results], "×", targets, note)
 
 
 def functions(scale: Scale) -> Iterator[Row]:
     """How many of our own Python functions a warm reading passes."""
     with NvmlSimulator(scale.gpus) as simulator:
-        result = run(simulator, "passing", scale.readings)
-    note = f"{result['calls']:.0f} calls of them, in {result['files']} files"
-    yield Row(f"our own functions that a warm `sample()` of {scale.gpus} GPUs passes", result["functions"], "", 40, 25, note)
+        results = [run(simulator, "passing", scale.readings) for _ in range(scale.rounds)]
+    note = f"{results[0]['calls']:.0f} calls of them, in {results[0]['files']} files"
+    what = f"our own functions that a warm `sample()` of {scale.gpus} GPUs passes"
+    yield spread(what, [result["functions"] for result in results], "", (40, 25), note)
 
 
 def growth(scale: Scale) -> Iterator[Row]:
     """What more GPUs and more processes on them cost a reading."""
     few, many = scale.gpus, scale.many
-    spent = {gpus: _sample(scale, gpus) for gpus in (1, few, many)}
-    note = ", ".join(f"{gpus}: {seconds(spent[gpus])}" for gpus in spent)
-    yield Row(f"warm `sample()` of {many} GPUs against {few}", spent[many] / spent[few], "×", 9, 8, note)
-    none, crowded = (_sample(scale, few, count, step=1.0) for count in (0, CROWD))
+    spent = [[_sample(scale, gpus) for gpus in (many, few, 1)] for _ in range(scale.processes)]
+    one = statistics.median(alone for *_, alone in spent)
+    yield ratio(
+        f"warm `sample()` of {many} GPUs against {few}", [(of_many, of_few) for of_many, of_few, _ in spent], (9, 8), f", 1: {seconds(one)}"
+    )
     what = f"{CROWD} processes a GPU against none, a reading a second, {few} GPUs"
-    yield Row(what, crowded / none, "×", 3, 1.8, f"{seconds(crowded)}, {seconds(none)}")
+    yield ratio(what, [(_sample(scale, few, CROWD, step=1.0), _sample(scale, few, step=1.0)) for _ in range(scale.processes)], (3, 1.8))
 
 
 def _sample(scale: Scale, gpus: int, processes: int = 0, step: float = 0.0) -> float:
-    """The median seconds of a sample."""
-    readings = max(5, scale.readings // 4)
-    found = []
-    for _ in range(scale.processes):
-        with NvmlSimulator(gpus) as simulator:
-            for gpu in range(gpus):
-                simulator.processes(gpu, [Process(FIRST_PID + number, used=1 << 20) for number in range(processes)])
-            found.append(float(run(simulator, "reading", "sampler", readings, max(2, scale.turns // 4), step, "free")["ours"]))
-    return statistics.median(found)
+    """The median seconds of a sample, in one process."""
+    with NvmlSimulator(gpus) as simulator:
+        for gpu in range(gpus):
+            simulator.processes(gpu, [Process(FIRST_PID + number, used=1 << 20) for number in range(processes)])
+        return float(run(simulator, "reading", "sampler", max(5, scale.readings // 4), max(2, scale.turns // 4), step, "free")["ours"])
 
 
 def beside_busy_thread(scale: Scale) -> Iterator[Row]:
     """A pure-Python thread that computes without a pause, in the same interpreter."""
-    sleeping, spinning = (_busy(scale, "thread", spin) for spin in (False, True))
+    both = [(_busy(scale, "thread", False), _busy(scale, "thread", True)) for _ in range(scale.rounds)]
     what = f"beside a busy pure-Python thread, {BUSY_LATENCY} µs a call: false `timed_out` in {scale.busy} samples"
-    note = f"{_busy_note(sleeping)}; with calls that compute {_busy_note(spinning)}"
-    yield Row(what, max(sleeping["timed_out"], spinning["timed_out"]), "", 0, 0, note)
-    apart = _busy(scale, "process", False)
+    note = f"{_busy_note([one for one, _ in both])}; with calls that compute {_busy_note([other for _, other in both])}"
+    yield spread(what, [max(one["timed_out"], other["timed_out"]) for one, other in both], "", (0, 0), note)
+    apart = [_busy(scale, "process", False) for _ in range(scale.rounds)]
     what = 'the same with `isolation="process"`: median time from asking to having a snapshot'
-    yield Row(what, apart["median"] * 1e3, " ms", 15, 8, f"{_busy_note(apart)}; {apart['timed_out']} `timed_out`")
+    note = f"{_busy_note(apart)}; {max(result['timed_out'] for result in apart)} `timed_out`"
+    yield spread(what, [result["median"] * 1e3 for result in apart], " ms", (15, 8), note)
 
 
 def _busy(scale: Scale, isolation: str, spin: bool) -> Result:
@@ -133,17 +129,19 @@ def _busy(scale: Scale, isolation: str, spin: bool) -> Result:
         return run(simulator, "busy", isolation, scale.busy)
 
 
-def _busy_note(result: Result) -> str:
-    return f"median {result['median'] * 1e3:.1f} ms, longest {result['longest'] * 1e3:.0f} ms"
+def _busy_note(results: Sequence[Result]) -> str:
+    median = statistics.median(result["median"] for result in results)
+    return f"median {median * 1e3:.1f} ms, longest {max(result['longest'] for result in results) * 1e3:.0f} ms"
 
 
 def calls(scale: Scale) -> Iterator[Row]:
     """How many calls into NVML a reading makes in a steady state, by the simulator's counters."""
-    every_second, all_keys, keys = _calls(scale, 1.0)
+    found = [_calls(scale, 1.0) for _ in range(scale.rounds)]
     tenth, _, _ = _calls(scale, 0.1)
+    _, all_keys, keys = found[0]
     what = "NVML calls per GPU per tick for W&B's key set, GPM included, one reading a second (W&B: 13, and 3 more with GPM)"
     note = f"{all_keys:.1f} for all {keys // scale.gpus} keys of a GPU; at 10 readings a second {tenth:.1f} for W&B's"
-    yield Row(what, every_second, "", 11, 9, note)
+    yield spread(what, [every_second for every_second, *_ in found], "", (11, 9), note)
 
 
 def _calls(scale: Scale, interval: float) -> tuple[float, float, int]:

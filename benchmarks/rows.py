@@ -5,12 +5,18 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Iterable
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+MISSED = "**missed**"
+REASONS = "## Why rows missed"
+REASON = re.compile(r"^- \*\*(.+?)\*\*: \S", re.MULTILINE)
+"""Below the table, kept by hand: the row and why it missed."""
 HEAD = ("what", "measured", "reach", "stretch", "verdict", "in numbers")
 
 
@@ -23,7 +29,7 @@ class Row(NamedTuple):
         unit: What stands behind it: `×`, ` ms`.
         reach: What it has to be at most; None for a row that only informs.
         stretch: What it would ideally be at most; None where `reach` is all there is.
-        note: The absolute numbers behind it.
+        note: The absolute numbers behind it, and how far the runs lay apart.
     """
 
     what: str
@@ -39,7 +45,7 @@ class Row(NamedTuple):
         if self.reach is None:
             return ""
         if self.measured > self.reach:
-            return "**missed**"
+            return MISSED
         return "stretch" if self.stretch is not None and self.measured <= self.stretch else "reached"
 
     @property
@@ -74,8 +80,8 @@ class Scale(NamedTuple):
     readings: int = 100
     turns: int = 10
     busy: int = 100
-    seconds: float = 10.0
-    rounds: int = 2
+    seconds: float = 8.0
+    rounds: int = 3
     starts: int = 25
     ticks: int = 100_000
     history: int = 3600
@@ -84,6 +90,10 @@ class Scale(NamedTuple):
     many: int = 64
     ranks: int = 8
 
+
+Targets = tuple[float | None, float | None]
+"""Reach and stretch."""
+NONE: Targets = (None, None)
 
 FULL = Scale()
 QUICK = Scale(processes=2, readings=50, turns=4, busy=30, seconds=4.0, rounds=1, starts=7, ticks=20_000, records=5, peers=5)
@@ -101,6 +111,21 @@ def seconds(number: float) -> str:
     return f"{number * 1e6:.0f} µs" if number < 1e-3 else f"{number * 1e3:.1f} ms"
 
 
+def spread(what: str, found: Sequence[float], unit: str, targets: Targets, note: str) -> Row:
+    """A row about several runs, each in processes of its own: their median, and between what they lay."""
+    least, most = (cell(number, "×").rstrip("×") for number in (min(found), max(found)))
+    apart = f"; {least}–{most}{unit} over {len(found)} runs" if len(found) > 1 else ""
+    return Row(what, statistics.median(found), unit, *targets, f"{note}{apart}")
+
+
+def ratio(
+    what: str, pairs: Sequence[tuple[float, float]], targets: Targets = NONE, note: str = "", show: Callable[[float], str] = seconds
+) -> Row:
+    """A row about two things that were measured by turns: the median of their ratios."""
+    ours, theirs = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+    return spread(what, [mine / other for mine, other in pairs], "×", targets, f"{show(ours)}, {show(theirs)}{note}")
+
+
 def table(rows: Iterable[Row]) -> list[str]:
     """When and on what it was measured, and the rows in Markdown: those with targets first."""
     today = datetime.datetime.now(datetime.timezone.utc).date()
@@ -116,6 +141,15 @@ def write(rows: Iterable[Row]) -> None:
     before, rest = README.read_text().split(BEGIN)
     _, after = rest.split(END)
     README.write_text(before + "\n".join([BEGIN, "", *table(rows), "", END]) + after)
+
+
+def unexplained(text: str) -> list[str]:
+    """What the page's table and its reasons do not agree about: rows that missed without one, reasons of no row that missed."""
+    results, _, rest = text.partition(END)
+    missed = [line.split(" | ")[0].removeprefix("| ") for line in results.splitlines() if f" | {MISSED} | " in line]
+    section = rest.partition(REASONS)[2].partition("\n## ")[0]
+    told = REASON.findall(section)
+    return [*(f"no reason: {row}" for row in missed if row not in told), *(f"not missed: {row}" for row in told if row not in missed)]
 
 
 def _line(cells: Iterable[str]) -> str:

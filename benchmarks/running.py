@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.environments import wandb_python
-from benchmarks.programs import Result, finish, run, started, wait_for_line
-from benchmarks.rows import Row, Scale, seconds
+from benchmarks.programs import finish, run, side_by_side, started, wait_for_line
+from benchmarks.rows import Row, Scale, ratio, seconds, spread
 from benchmarks.workers.stepping import STEPS_PER_ROW
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import wait_for
@@ -40,19 +40,19 @@ class Cost(NamedTuple):
 
 def cpu_per_tick(scale: Scale) -> Iterator[Row]:
     """Readings ten times a second, GPUs and host: this process against W&B's two."""
-    ours, theirs = [], []
-    for _ in range(scale.rounds):
-        theirs.append(wandb_cost(scale))
-        ours.append(own_cost(scale))
-    own, other = statistics.median(ours), statistics.median(cost.cpu for cost in theirs)
+    rounds = [(own_cost(scale), wandb_cost(scale), own_cost(scale, windows=1)) for _ in range(scale.rounds)]
     what = f"CPU per tick at {RATE} Hz, {scale.gpus} simulated GPUs and host metrics, against W&B's own collector processes"
-    yield Row(what, own / other, "×", 0.25, 0.15, f"{own * 1e3:.2f} ms, W&B {other * 1e3:.2f} ms")
-    watching = own_cost(scale, windows=1)
+    yield ratio(what, [(ours, theirs.cpu) for ours, theirs, _ in rounds], (0.25, 0.15), show=milliseconds)
     what = f"the same with `Monitor(interval={1 / RATE})`, its history and an open window"
-    yield Row(what, watching / other, "×", note=f"{watching * 1e3:.2f} ms")
-    last = theirs[-1]
+    yield ratio(what, [(watching, theirs.cpu) for _, theirs, watching in rounds], show=milliseconds)
+    last = rounds[-1][1]
     note = f"{last.cpu * 1e3:.2f} ms of CPU a sample, {last.resident / 2**20:.0f} MiB resident"
     yield Row("wandb 0.31, offline: NVML calls per GPU per tick", last.calls, "", note=note)
+
+
+def milliseconds(seconds: float) -> str:
+    """CPU time of a tick."""
+    return f"{seconds * 1e3:.2f} ms"
 
 
 def own_cost(scale: Scale, windows: int = 0) -> float:
@@ -63,29 +63,32 @@ def own_cost(scale: Scale, windows: int = 0) -> float:
 
 def windows(scale: Scale) -> Iterator[Row]:
     """What more windows cost a Monitor."""
-    one, ten = (statistics.median(own_cost(scale, count) for _ in range(scale.rounds)) for count in (1, 10))
+    costs = [(own_cost(scale, 10), own_cost(scale, 1)) for _ in range(scale.rounds)]
     what = f"CPU per tick of a Monitor at {RATE} Hz, {scale.gpus} GPUs and host metrics: ten open windows against one"
-    yield Row(what, ten / one, "×", note=f"{ten * 1e3:.2f} ms, {one * 1e3:.2f} ms")
+    yield ratio(what, costs, show=milliseconds)
 
 
 def ranks(scale: Scale) -> Iterator[Row]:
     """A node on which each rank of a job runs a Monitor, by itself or sharing one reading."""
-    one = own_cost(scale, windows=1)
-    alone = _node_cost(scale, None)
-    what = f"CPU per tick of a node with {scale.ranks} ranks, a Monitor each, against one Monitor"
-    yield Row(what, alone / one, "×", note=f"{alone * 1e3:.1f} ms, {one * 1e3:.2f} ms")
     with tempfile.TemporaryDirectory() as directory:
-        shared = _node_cost(scale, Path(directory))
-        idle = _node_cost(scale, Path(directory), scale.ranks)
-        dear = [_node_cost(scale, where, latency=DRIVER_LATENCY) for where in (Path(directory), None)]
-        gap = takeover_gap(scale, directory)
-    yield Row('the same with `share="node"`', shared / one, "×", 1.5, 1.2, f"{shared * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+        where = Path(directory)
+        rounds = [
+            (own_cost(scale, windows=1), _node_cost(scale, where), _node_cost(scale, where, scale.ranks)) for _ in range(scale.rounds)
+        ]
+        alone = _node_cost(scale, None)
+        dear = [_node_cost(scale, directory, latency=DRIVER_LATENCY) for directory in (where, None)]
+        gaps = takeover_gaps(scale, where)
+    what = f"CPU per tick of a node with {scale.ranks} ranks, a Monitor each, against one Monitor"
+    yield ratio(what, [(alone, statistics.median(one for one, *_ in rounds))], show=milliseconds)
+    yield ratio('the same with `share="node"`', [(shared, one) for one, shared, _ in rounds], (1.5, 1.2), show=milliseconds)
     what = f"the same {scale.ranks} ranks that share, against one Monitor and {scale.ranks} processes that take its readings and drop them"
-    yield Row(what, shared / idle, "×", 1.5, note=f"{shared * 1e3:.1f} ms, {idle * 1e3:.1f} ms")
+    yield ratio(what, [(shared, idle) for _, shared, idle in rounds], (1.5, None), show=milliseconds)
     what = f'{scale.ranks} ranks with `share="node"` against the same without, each call taking {DRIVER_LATENCY} µs of CPU in the driver'
-    yield Row(what, dear[0] / dear[1], "×", note=f"{dear[0] * 1e3:.1f} ms, {dear[1] * 1e3:.1f} ms")
+    yield ratio(what, [(dear[0], dear[1])], show=milliseconds)
     what = f"longest time between two readings of a rank, at {RATE} Hz, when the process that reads is killed"
-    yield Row(what, gap, " s", 1.0, note=f"{SURVIVORS} ranks that go on, {scale.rounds} times")
+    yield Row(
+        what, max(gaps), " s", 1.0, note=f"{SURVIVORS} ranks that go on; longest of each run {', '.join(f'{gap:.2f} s' for gap in gaps)}"
+    )
 
 
 def _node_cost(scale: Scale, directory: Path | None, idle: int = 0, latency: int = 0) -> float:
@@ -106,8 +109,8 @@ def _node_cost(scale: Scale, directory: Path | None, idle: int = 0, latency: int
         return sum(float(finish(program)["cpu"]) for program in programs)
 
 
-def takeover_gap(scale: Scale, directory: str) -> float:
-    """The longest gap in any rank's readings over several kills of the process that reads, in seconds."""
+def takeover_gaps(scale: Scale, directory: Path) -> list[float]:
+    """For each kill of the process that reads, the longest gap in any rank's readings, in seconds."""
     gaps = []
     with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
         for _ in range(scale.rounds):
@@ -116,8 +119,8 @@ def takeover_gap(scale: Scale, directory: str) -> float:
             holder = programs.pop(roles.index("holder"))
             holder.kill()
             time.sleep(WARM_UP)
-            gaps += [float(finish(program)["gap"]) for program in programs]
-    return max(gaps)
+            gaps.append(max(float(finish(program)["gap"]) for program in programs))
+    return gaps
 
 
 def steps(scale: Scale) -> Iterator[Row]:
@@ -126,41 +129,40 @@ def steps(scale: Scale) -> Iterator[Row]:
         results = [run(simulator, "stepping", max(STEPS_PER_ROW, round(scale.seconds / STEP / 2)), STEP) for _ in range(scale.processes)]
     ours, control, row = (statistics.median(result[name] for result in results) for name in ("ours", "control", "row"))
     what = f"`run.step()` with four numbers beside a step of {STEP * 1e3:.0f} ms, median, over a method that does nothing"
-    yield Row(
-        what, (ours - control) * 1e6, " µs", 50, None, f"{seconds(ours)}, {seconds(control)}; `run.row()` every second {seconds(row)}"
-    )
+    note = f"{seconds(ours)}, {seconds(control)}; `run.row()` every second {seconds(row)}"
+    yield spread(what, [(result["ours"] - result["control"]) * 1e6 for result in results], " µs", (50, None), note)
 
 
 def findings(scale: Scale) -> Iterator[Row]:
     """What judging a reading costs the monitor's thread."""
     with NvmlSimulator(scale.gpus) as simulator:
         results = [run(simulator, "judging", scale.readings) for _ in range(scale.processes)]
-    duration = statistics.median(result["seconds"] for result in results)
     what = f"judging a reading by all rules, {scale.gpus} GPUs, median; once a second at most"
-    yield Row(what, duration * 1e3, " ms", 0.3, None, f"{results[0]['rules']} rules, {results[0]['keys']:,} keys, a logged step with each")
+    note = f"{results[0]['rules']} rules, {results[0]['keys']:,} keys, a logged step with each"
+    yield spread(what, [result["seconds"] * 1e3 for result in results], " ms", (0.3, None), note)
 
 
 def page(scale: Scale) -> Iterator[Row]:
     """What the page of ``serve --ui`` costs, without a browser and with any number of them."""
     with NvmlSimulator(scale.gpus) as simulator:
         results = [run(simulator, "serving", scale.readings) for _ in range(scale.processes)]
-    reading, taking, making = (statistics.median(result[name] for result in results) for name in ("reading", "taking", "making"))
+    making = statistics.median(result["making"] for result in results)
     what = f"what `serve --ui` adds to a reading of {scale.gpus} GPUs that no browser asks for, against the reading"
-    note = f"{seconds(taking)}, {seconds(reading)} for {results[0]['keys']:,} keys; asked for, {seconds(making)} for all browsers together"
-    yield Row(what, taking / reading, "×", 0.2, None, note)
+    note = f" for {results[0]['keys']:,} keys; asked for, {seconds(making)} for all browsers together"
+    yield ratio(what, [(result["taking"], result["reading"]) for result in results], (0.2, None), note)
 
 
 def exporters(scale: Scale) -> Iterator[Row]:
     """What it costs to put a record into an exporter's form."""
     with NvmlSimulator(scale.gpus) as simulator:
-        results = [run(simulator, "writing", scale.records, scale.turns) for _ in range(max(1, scale.processes // 2))]
+        results = [run(simulator, "writing", scale.records, scale.turns) for _ in range(scale.rounds)]
     for name, keys, what, reach, stretch in (
         ("prometheus", "all", "Prometheus text of a record against `generate_latest` of the same points", 0.15, 0.08),
         ("otlp", "all", "an OTLP request against building it anew", 0.2, 0.1),
         ("jsonl", "standard", "a JSON line of a record in `standard`, against `json.dumps` of the flat dict alone", 1.3, 1.0),
     ):
-        ours, theirs = (statistics.median(result[name][side] for result in results) for side in (0, 1))
-        yield Row(what, ours / theirs, "×", reach, stretch, f"{seconds(ours)}, {seconds(theirs)} for {results[0]['keys'][keys]} keys")
+        note = f" for {results[0]['keys'][keys]} keys"
+        yield ratio(what, [(ours, theirs) for ours, theirs in (result[name] for result in results)], (reach, stretch), note)
 
 
 def reports(scale: Scale) -> Iterator[Row]:
@@ -168,10 +170,11 @@ def reports(scale: Scale) -> Iterator[Row]:
     lines = scale.ticks // 5
     for preset, number, reach in (("core", lines, 3.5), ("standard", lines // 5, None)):
         results = [run(None, "reporting", scale.gpus, number, preset) for _ in range(scale.rounds)]
-        alone, text, series = (statistics.median(result[name] for result in results) / number for name in ("json", "text", "series"))
+        series = statistics.median(result["series"] for result in results) / number
+        text = statistics.median(result["text"] for result in results) / number
         what = f"a report of a recording of {scale.gpus} GPUs, preset `{preset}`, against `json.loads` of every line"
-        million = f"10⁶ lines: {text * 1e6:.0f} s, with series for plots {series * 1e6:.0f} s"
-        yield Row(what, text / alone, "×", reach, None, f"{seconds(text)} a line, {seconds(alone)}; {results[0]['keys']} keys; {million}")
+        note = f" a line; {results[0]['keys']} keys; 10⁶ lines: {text * 1e6:.0f} s, with series for plots {series * 1e6:.0f} s"
+        yield ratio(what, [(result["text"] / number, result["json"] / number) for result in results], (reach, None), note)
 
 
 def wandb_cost(scale: Scale) -> Cost:
@@ -215,26 +218,30 @@ def memory(scale: Scale) -> Iterator[Row]:
     yield from history(scale)
     few, many = scale.ticks // 100, scale.ticks
     with NvmlSimulator(scale.gpus) as simulator:
-        result = run(simulator, "watching", few, many, 1 / RATE, min(300, few // 2))
-    if result["failed"]:
-        raise RuntimeError(f"the monitor's exporter failed {result['failed']} times")
-    note = f"{_sizes(result)}; a Monitor with history, windows, steps and an exporter, {result['keys']} keys"
-    yield Row(f"resident memory after {many:,} ticks against after {few:,}", result["late"] / result["early"], "×", 1.0, None, note)
+        results = side_by_side(scale.rounds, lambda: run(simulator, "watching", few, many, 1 / RATE, min(300, few // 2)))
+    failed = max(result["failed"] for result in results)
+    if failed:
+        raise RuntimeError(f"the monitor's exporter failed {failed} times")
+    what = f"resident memory after {many:,} ticks against after {few:,}"
+    note = f"; a Monitor with history, windows, steps and an exporter, {results[0]['keys']} keys"
+    yield ratio(what, [(result["late"], result["early"]) for result in results], (1.0, None), note, mebibytes)
     few, many = scale.ticks // 100, scale.ticks // 5
     with NvmlSimulator(scale.gpus) as simulator:
-        result = run(simulator, "resident", few, many, 1.2 * scale.seconds)
+        results = side_by_side(scale.rounds, lambda: run(simulator, "resident", few, many, 1.2 * scale.seconds))
     what = f"resident memory after {many:,} readings against after {few:,}, a Sampler, GPUs and host"
-    yield Row(what, result["late"] / result["early"], "×", note=_sizes(result))
+    yield ratio(what, [(result["late"], result["early"]) for result in results], show=mebibytes)
 
 
 def history(scale: Scale) -> Iterator[Row]:
     """An hour in memory."""
-    result = run(None, "remembering", HISTORY_GPUS, HISTORY_KEYS, scale.history)
-    plain = result["readings"] * result["keys"] * 8
-    note = f"{result['readings']:,} readings over {result['seconds']:.0f} s, {plain / 2**20:.1f} MiB as bare numbers"
+    results = side_by_side(scale.rounds, lambda: run(None, "remembering", HISTORY_GPUS, HISTORY_KEYS, scale.history))
+    first = results[0]
+    plain = first["readings"] * first["keys"] * 8
+    note = f"{first['readings']:,} readings over {first['seconds']:.0f} s, {plain / 2**20:.1f} MiB as bare numbers"
     what = f"memory of Monitor's history of one hour at 1 Hz, {HISTORY_GPUS} GPUs × {HISTORY_KEYS} keys"
-    yield Row(what, result["bytes"] / 2**20, " MiB", 9.5, None, note)
+    yield spread(what, [result["bytes"] / 2**20 for result in results], " MiB", (9.5, None), note)
 
 
-def _sizes(result: Result) -> str:
-    return f"{result['early'] / 2**20:.1f} MiB, then {result['late'] / 2**20:.1f} MiB"
+def mebibytes(size: float) -> str:
+    """Resident memory."""
+    return f"{size / 2**20:.1f} MiB"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.environments import REPOSITORY
 from benchmarks.programs import LONGEST, environment
-from benchmarks.rows import Row, Scale
+from benchmarks.rows import Row, Scale, ratio, spread
 from tests.simulators.nvml import NvmlSimulator
 
 DUMP = ("-m", "accelmetrics", "dump", "--json", "--backends", "nvidia", "--settle", "0")
@@ -23,23 +23,20 @@ def starting(scale: Scale) -> Iterator[Row]:
     """Processes that are started by turns; the first of either warms the disk's cache up."""
     with NvmlSimulator(scale.gpus) as simulator:
         visible = environment(simulator)
-        dump, dependencies = _by_turns((DUMP, DEPENDENCIES), scale.starts, visible)
-        imported, nothing = _by_turns((IMPORT, NOTHING), 2 * scale.starts, visible)
+        dumps = _by_turns((DUMP, DEPENDENCIES), scale.starts, visible)
+        imports = _by_turns((IMPORT, NOTHING), 2 * scale.starts, visible)
     what = '`accelmetrics dump --json --backends nvidia --settle 0` cold, against `python -c "import pydantic, psutil, pynvml"`'
-    yield Row(what, dump / dependencies, "×", 0.8, 0.65, f"{dump * 1e3:.0f} ms, {dependencies * 1e3:.0f} ms")
+    yield ratio(what, dumps, (0.8, 0.65))
+    imported, nothing = (statistics.median(pair[side] for pair in imports) for side in (0, 1))
     note = f"{imported * 1e3:.1f} ms, {nothing * 1e3:.1f} ms"
-    yield Row("`import accelmetrics` over a bare interpreter", (imported - nothing) * 1e3, " ms", 2, None, note)
+    over = [(imported - nothing) * 1e3 for imported, nothing in imports]
+    yield spread("`import accelmetrics` over a bare interpreter", over, " ms", (2, None), note)
 
 
-def _by_turns(programs: Sequence[Sequence[str]], count: int, visible: dict[str, str]) -> list[float]:
-    """The median seconds of each."""
-    spent: list[list[float]] = [[] for _ in programs]
-    for turn in range(count + 1):
-        for program, times in zip(programs, spent, strict=True):
-            seconds = _start(program, visible)
-            if turn:
-                times.append(seconds)
-    return [statistics.median(times) for times in spent]
+def _by_turns(programs: tuple[Sequence[str], Sequence[str]], count: int, visible: dict[str, str]) -> list[tuple[float, float]]:
+    """The seconds of each, turn by turn without the first."""
+    first, second = programs
+    return [(_start(first, visible), _start(second, visible)) for _ in range(count + 1)][1:]
 
 
 def _start(program: Sequence[str], visible: dict[str, str]) -> float:

@@ -66,3 +66,25 @@ def test_the_table_goes_between_its_marks(tmp_path_factory: pytest.TempPathFacto
     assert "| a reading | 1.50× | ≤ 2.00× | ≤ 1.40× | reached | 1 µs |" in text
     assert "3.00×" not in text
     assert "simulated" in text
+
+
+def test_the_runs_of_a_row_are_told_by_their_median_and_between_what_they_lay() -> None:
+    """Ratios are those of pairs, not of medians."""
+    row = rows.ratio("a reading", [(3e-6, 1e-6), (4e-6, 2e-6), (2e-6, 2e-6)], (2.0, None), " for 8 keys")
+    assert row == Row("a reading", 2.0, "×", 2.0, None, "3 µs, 2 µs for 8 keys; 1.00–3.00× over 3 runs")
+    assert rows.spread("one", [2.5], " ms", (None, None), "8 keys").note == "8 keys"
+    assert rows.spread("two", [2.5, 25.0], " ms", (None, None), "8 keys").note == "8 keys; 2.50–25.0 ms over 2 runs"
+
+
+def test_each_row_that_missed_says_why() -> None:
+    """In the page, below the table; a row that has reached its goal has no reason to miss it."""
+    assert rows.unexplained(rows.README.read_text()) == []
+
+
+def test_a_missing_reason_is_found_and_one_too_many() -> None:
+    """A reason goes with the row's own words."""
+    table = "\n".join(
+        row.line for row in (Row("a `sample()`", 3.0, "×", 2.0), Row("a scrape", 3.0, "×", 2.0), Row("a start", 1.0, "×", 2.0))
+    )
+    why = "- **a scrape**: it waits.\n- **a start**: no more.\n\n## How\n- **a `sample()`**: another section.\n"
+    assert rows.unexplained(f"{table}\n{rows.END}\n{rows.REASONS}\n{why}") == ["no reason: a `sample()`", "not missed: a start"]
