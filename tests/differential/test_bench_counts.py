@@ -131,8 +131,13 @@ def test_a_case_that_came_out_worse_is_counted_again_and_the_least_holds() -> No
         "worse": lambda: {CALLS: next(worse)},
         "new": lambda: {CALLS: 1},
     }
-    allowed = {name: {CALLS: Allowed(80, 0)} for name in ("chance", "worse")}
+    allowed = {name: {CALLS: Allowed(80, 0)} for name in ("chance", "worse", "gone")}
     assert counts.least(cases, allowed) == {"chance": {CALLS: 80}, "worse": {CALLS: 90}, "new": {CALLS: 1}}
+
+
+def test_the_file_has_the_least_of_two() -> None:
+    found = iter((90, 80))
+    assert counts.least({"a": lambda: {CALLS: next(found)}}, None) == {"a": {CALLS: 80}}
 
 
 def test_system_calls_are_those_between_the_marks(tmp_path: Path) -> None:
