@@ -237,12 +237,12 @@ def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch, tagg
     assert len(made) == len(expected) * 3 + 1
 
 
-@pytest.mark.parametrize(("more", "count"), [(0, 1), (1, 2)])
-def test_a_packet_is_filled_to_its_last_byte(more: int, count: int) -> None:
-    """Lines that come to just what a network carries whole are one packet; a byte more, and they are two."""
+@pytest.mark.parametrize(("more", "full"), [(0, True), (1, False)])
+def test_a_packet_is_filled_to_its_last_byte(more: int, full: bool) -> None:
+    """Lines that come to just what a network carries whole are one packet; a byte more, and one of them is in the next."""
     lengths = [350, 350, 350, MAX_PACKET - 3 * 350 - len("\n") * 3 + more]
-    names = [letter * (length - len(":1|g")) for letter, length in zip("abcd", lengths, strict=True)]
+    names = [letter * (length - len(":1|g")) for letter, length in zip("abcd", lengths, strict=True)] + ["e"]
     one = Record(Snapshot(1, "node", dict.fromkeys(names, 1)))
     found = list(PacketMaker("", tagged=False).of(one))
-    assert len(found) == count
+    assert [len(packet) == MAX_PACKET for packet in found] == [full, False]
     assert found == list(packets(gauge(name, 1, {}) for name in names))
