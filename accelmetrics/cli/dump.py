@@ -128,10 +128,11 @@ def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Ca
 
         dialect = registry.dialect(options.keys)
     if form == "influx":
-        from accelmetrics.exporters.influx import lines
+        from accelmetrics.exporters.influx import PointWriter
         from accelmetrics.schemas.record import Record
 
-        return lambda snapshot: "".join(f"{line}\n" for line in lines(Record(snapshot)))
+        points = PointWriter()
+        return lambda snapshot: points.text(Record(snapshot))
     if form in ("table", "csv"):
         from accelmetrics.cli import formats
 

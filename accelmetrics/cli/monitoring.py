@@ -23,6 +23,7 @@ from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
     from accelmetrics.exporters.files import FileExporter
+    from accelmetrics.exporters.influx import InfluxExporter
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter, Record
@@ -252,7 +253,7 @@ class FunctionExporter:
         self.close = other.close if other is not None else lambda: None
 
 
-def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
+def stream_lines(lines: FileExporter | InfluxExporter, descriptor: int) -> Exporter:
     """Return an exporter that writes to a stream that this process was given what one to a file would write.
 
     Args:
@@ -334,8 +335,10 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     head, mark, options = wanted.partition("?")
     name, _, target = head.partition(":")
     if target and (number := stream_number(target)) is not None:
+        from accelmetrics.exporters.influx import InfluxExporter
+
         made = create(f"{name}:{os.devnull}{mark}{options}")
-        if isinstance(made, FileExporter):
+        if isinstance(made, FileExporter | InfluxExporter):
             stream = stream_lines(made, duplicate_stream(target, number, out))
             return until_reader_gone(stream, stopped) if number == 1 else stream
     made = create(wanted)

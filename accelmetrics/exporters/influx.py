@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -31,6 +31,8 @@ PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 """Nanoseconds in each unit that a server takes timestamps in."""
 PASSING_STATUSES = frozenset({408, 429})
 
+_MOMENT = "\0"
+"""Stands for the time in what is kept, which has no other control character."""
 _HALF_AN_ADDRESS = re.compile(r"^//|^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AMBIGUOUS = re.compile(r"\\+(?=[\\,= ]|$)")
@@ -82,33 +84,40 @@ class InfluxExporter:
         if prefix.startswith("#"):
             raise InvalidOptionError("influx?prefix begins with #: that would make every line a comment")
         self.metrics = MetricSelection(metrics)
-        self._prefix = prefix
         self._token_file = token_file
         self._target: LineFile | Poster
         if _is_server(target):
             query = {"db": db, "rp": rp, "org": org, "bucket": bucket}
-            self._precision: str = precision
             self._target = _poster(Poster(target, timeout, (ca_file, None, None), "influx"), query, precision)
         else:
-            self._precision = "ns"
+            precision = "ns"
             # A cut line is never whole: how many digits its last number lacks cannot be told.
             self._target = LineFile(growing_path(target), HEADER, lambda _: False, FSYNC_EVERY)
+        self._points = PointWriter(prefix, precision)
 
     def open(self) -> None:
         self._target.open()
 
     def export(self, record: Record) -> None:
-        body = "".join(f"{line}\n" for line in lines(record, self._prefix, self._precision)).encode()
         if isinstance(self._target, LineFile):
-            self._target.write(lambda head: body if head else HEADER + body, record.snapshot.time_ns)
+            self._target.write(lambda head: self.lines(record, head), record.snapshot.time_ns)
             return
         headers = {"content-type": "text/plain; charset=utf-8"}
         if self._token_file is not None:
             headers["authorization"] = _authorization(Path(self._token_file).read_text("utf-8").strip())
-        answer = self._target.post(body, headers)
+        answer = self._target.post(self._points.text(record).encode(), headers)
         if not 200 <= answer.status < 300:
             message = f"{self._target.shown}: HTTP {answer.status}: {words(answer.text)}"
             raise (ConnectionError if answer.status >= 500 or answer.status in PASSING_STATUSES else RejectedError)(message)
+
+    def lines(self, record: Record, head: bytes, fresh: bool = False) -> bytes:
+        """Return a record's lines for a file with this first line, as :meth:`~accelmetrics.exporters.files.FileExporter.lines` does."""
+        del fresh
+        body = self._points.text(record).encode()
+        return body if head else HEADER + body
+
+    def wrote(self) -> None:
+        """Return at once: no line depends on what was written before."""
 
     def flush(self) -> None:
         """Have a file reach the disk; with a server nothing waits."""
@@ -157,14 +166,80 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
         prefix: What every measurement's name begins with.
         precision: Unit of the timestamps: ``ns``, ``us``, ``ms``, ``s``.
     """
-    unit = PRECISIONS[precision]
-    snapshot = record.snapshot
-    common = {**record.labels, "host": snapshot.hostname}
-    for slot, keys in by_device(snapshot):
-        tags = {**common, **identity_tags(slot)} if slot else common
+    yield from _measured(record, prefix, record.snapshot.time_ns // PRECISIONS[precision])
+    yield from _told(record, prefix, PRECISIONS[precision])
+
+
+class PointWriter:
+    """Writes records as :func:`lines` does; what names and tags come to is kept while they stay, and numbers are put into it.
+
+    Args:
+        prefix: What every measurement's name begins with.
+        precision: Unit of the timestamps.
+    """
+
+    def __init__(self, prefix: str = "", precision: str = "ns") -> None:
+        self._prefix, self._unit = prefix, PRECISIONS[precision]
+        self._made_for: tuple[object, ...] = ()
+        self._fields: list[tuple[Callable[[int | float], int | float], str]] = []
+        self._template = ""
+
+    def text(self, record: Record) -> str:
+        """Return the points of a record, each a whole line."""
+        snapshot, moment = record.snapshot, record.snapshot.time_ns // self._unit
+        made_for = list(snapshot.metrics), snapshot.identities, snapshot.hostname, dict(record.labels)
+        if made_for != self._made_for:
+            self._prepare(record)
+            self._made_for = made_for
+        metrics = self._put(snapshot.metrics)
+        if metrics is None:
+            metrics = "".join(f"{line}\n" for line in _measured(record, self._prefix, moment))
+        return metrics.replace(_MOMENT, str(moment)) + "".join(f"{line}\n" for line in _told(record, self._prefix, self._unit))
+
+    def _put(self, metrics: Mapping[str, int | float]) -> str | None:
+        """Put numbers in their places; None where one has no room in its field, and the field is left out."""
+        try:
+            numbers = [kind(metrics[key]) for kind, key in self._fields]
+        except (OverflowError, ValueError):
+            return None
+        within = not numbers or (min(numbers) >= -INT64 and max(numbers) < INT64)
+        return self._template % tuple(numbers) if within else None
+
+    def _prepare(self, record: Record) -> None:
+        self._fields, text = [], ""
+        for measurement, tags, keys in _points(record):
+            names = {escaped(_free(name)): key for name, key in keys.items() if name}
+            kinds = [int if _is_whole(key) else float for key in names.values()]
+            fields = (name.replace("%", "%%") + ("=%di" if kind is int else "=%r") for name, kind in zip(names, kinds, strict=True))
+            if names:
+                text += f"{_head(self._prefix + measurement, tags).replace('%', '%%')} {','.join(fields)} {_MOMENT}\n"
+            self._fields += zip(kinds, names.values(), strict=True)
+        self._template = text
+
+
+def _points(record: Record) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
+    """Return for each device, and the host, what is measured, its tags, and its keys by their names."""
+    common = _common(record)
+    for slot, keys in by_device(record.snapshot):
+        yield slot.identity.kind if slot else "host", {**common, **identity_tags(slot)} if slot else common, keys
+
+
+def _common(record: Record) -> dict[str, str]:
+    return {**record.labels, "host": record.snapshot.hostname}
+
+
+def _measured(record: Record, prefix: str, moment: int) -> Iterator[str]:
+    """Return the points of the metrics."""
+    metrics = record.snapshot.metrics
+    for measurement, tags, keys in _points(record):
         # A value keeps the type that its field always has: a server refuses one that changes it.
-        fields = {name: (_integer if _is_whole(key) else _float)(snapshot.metrics[key]) for name, key in keys.items()}
-        yield from _line(prefix + (slot.identity.kind if slot else "host"), tags, fields, snapshot.time_ns // unit)
+        fields = {name: (_integer if _is_whole(key) else _float)(metrics[key]) for name, key in keys.items()}
+        yield from _line(prefix + measurement, tags, fields, moment)
+
+
+def _told(record: Record, prefix: str, unit: int) -> Iterator[str]:
+    """Return the points of what the program logged, and of the monitor."""
+    common = _common(record)
     for step in record.steps:
         fields = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no others
         source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
@@ -175,17 +250,21 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
     if record.monitor is not None:
         fields = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
         fields["interval"] = _float(record.monitor.interval)  # the one that is no counter
-        yield from _line(f"{prefix}monitor", common, fields, snapshot.time_ns // unit)
+        yield from _line(f"{prefix}monitor", common, fields, record.snapshot.time_ns // unit)
 
 
 def _line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, str], timestamp: int) -> Iterator[str]:
     """Format one point, no name in it twice. Nothing where there are no fields, which the protocol does not have."""
     numbers = {escaped(_free(name)): value for name, value in fields.items() if name and value}
-    texts = {escaped(_free(tag)): escaped(value) for tag, value in tags.items() if tag and value}
     if numbers:
-        head = "".join(f",{tag}={texts[tag]}" for tag in sorted(texts))
         written = ",".join(f"{name}={value}" for name, value in numbers.items())
-        yield f"{measurement_name(measurement)}{head} {written} {timestamp}"
+        yield f"{_head(measurement, tags)} {written} {timestamp}"
+
+
+def _head(measurement: str, tags: Mapping[str, str]) -> str:
+    """Format what a point begins with."""
+    texts = {escaped(_free(tag)): escaped(value) for tag, value in tags.items() if tag and value}
+    return measurement_name(measurement) + "".join(f",{tag}={texts[tag]}" for tag in sorted(texts))
 
 
 @per_key

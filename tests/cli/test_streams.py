@@ -87,6 +87,15 @@ def test_records_on_standard_output(tmp_path: Path) -> None:
     assert head.startswith("timestamp,") and len(rows) >= 2 and piped.stderr == ""
 
 
+def test_line_protocol_on_standard_output(tmp_path: Path) -> None:
+    """A stream like those of other files: behind what is there, every line whole, and the console's line is not among them."""
+    shell(f"(echo before; am {' '.join(RECORD)} --no-console --exporter 'influx:/dev/stdout?prefix=x') > out 2> err", tmp_path)
+    before, comment, *lines = (tmp_path / "out").read_text().splitlines()
+    assert (before, comment, (tmp_path / "err").read_text()) == ("before", "# accelmetrics line protocol", "")
+    assert sum(line.startswith("xhost,host=") for line in lines) >= 2
+    assert all(line.startswith(("xhost,", "xmonitor,")) and line.rpartition(" ")[2].isdigit() for line in lines)
+
+
 def test_records_of_some_metrics_on_standard_output(tmp_path: Path) -> None:
     """What is chosen of a file is chosen of a stream too."""
     done = shell(f"am {' '.join(RECORD)} --no-console --exporter 'jsonl:/dev/stdout?metrics=memory_percent' | cat", tmp_path)
@@ -116,7 +125,7 @@ def test_other_commands_print_there_too(tmp_path: Path) -> None:
     assert (tmp_path / "err").read_text().startswith("Host Monitor")
 
 
-@pytest.mark.parametrize("exporter", ["jsonl:/dev/stdout", "console"])
+@pytest.mark.parametrize("exporter", ["jsonl:/dev/stdout", "influx:/dev/stdout", "console"])
 def test_a_reader_of_records_that_has_gone_ends_it(tmp_path: Path, exporter: str) -> None:
     """With the status of any command of a pipeline."""
     done = shell(

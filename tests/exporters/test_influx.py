@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from accelmetrics.exporters.influx import HEADER, InfluxExporter, escaped, lines, measurement_name
+from accelmetrics.exporters.fields import identity_tags
+from accelmetrics.exporters.influx import HEADER, InfluxExporter, PointWriter, escaped, lines, measurement_name
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, MissingDependencyError
-from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.exporters.receivers import exported, http_server, silent_server, victoria_metrics
 from tests.records import record
 from tests.support.network import free_port
@@ -374,3 +376,58 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_measurements_escape_less_than_tags() -> None:
     """An equals sign stands as it is in a measurement's name, and is escaped everywhere else."""
     assert (measurement_name("a=b c,d"), escaped("a=b c,d")) == ("a=b\\ c\\,d", "a\\=b\\ c\\,d")
+
+
+SLOTS = [DeviceSlot(f"gpu.{number}", number, None, DeviceIdentity("gpu", "nvidia", number, "H 100%", f"GPU-{number}")) for number in (0, 1)]
+WHOLE = ["gpu.0.memoryAllocatedBytes", "gpu.1.smClock", "network.sent"]
+REAL = ["gpu.0.powerWatts", "gpu.1.time", "cpu", "disk./%s.usageGB", "disk./a b.usageGB", "disk./a\n.usageGB", "disk./a\t.usageGB"]
+NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**70), 2**70) | st.integers(0, 9)
+RECORDS = st.builds(
+    Record,
+    st.builds(
+        Snapshot,
+        st.integers(0, 10**18),
+        st.sampled_from(["node.a", "node b"]),
+        st.dictionaries(st.sampled_from(WHOLE + REAL), NUMBERS | st.floats(0, 1e6)),
+        st.sampled_from([(), SLOTS]),
+    ),
+    st.dictionaries(st.sampled_from(["rank", "team=%d"]), st.text(max_size=5)),
+    st.just(()) | st.just((Step(1, 7, {"loss": -0.5, "odd": float("nan")}, 3, "node.c"),)),
+    st.none() | st.just(MonitorStatus(1.0)),
+)
+
+
+def plain_text(one: Record, prefix: str, precision: str) -> str:
+    """A record's points, each field of them formatted by itself."""
+    return "".join(f"{line}\n" for line in lines(one, prefix, precision))
+
+
+@settings(max_examples=50, deadline=None)
+@example([Record(Snapshot(5, "h", {WHOLE[0]: value, "cpu": 1, "a": 2**80})) for value in (1, 2.7, -2.7, 2**63, -(2**63), 1e300)], "", "ns")
+@example([Record(Snapshot(5, "h", values)) for values in ({}, {"cpu": 1}, {})], "x", "s")  # type: ignore[arg-type]
+@example([Record(Snapshot(5, "h", {WHOLE[2]: value})) for value in (2, float("inf"), float("nan"), True)], "", "ns")
+@given(st.lists(RECORDS, min_size=1, max_size=5), st.sampled_from(["", "lab %s,"]), st.sampled_from(["ns", "s"]))
+def test_what_is_kept_is_what_would_be_made_anew(several: list[Record], prefix: str, precision: str) -> None:
+    """Whatever records follow each other, their lines are, byte for byte, those whose fields are formatted one by one."""
+    points = PointWriter(prefix, precision)
+    for one in several:
+        assert points.text(one) == plain_text(one, prefix, precision)
+
+
+def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While keys, devices and labels stay, no device's identity is put into tags again; when one changes, each one's is."""
+    made: list[str] = []
+
+    def counted(slot: DeviceSlot) -> dict[str, str]:
+        made.append(slot.key)
+        return identity_tags(slot)
+
+    monkeypatch.setattr("accelmetrics.exporters.influx.identity_tags", counted)
+    points, one = PointWriter(), record(2)
+    points.text(one)
+    points.text(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.temp": 50})))
+    assert made == ["gpu.0", "gpu.1"]
+    points.text(one._replace(labels={"rank": "1"}))
+    assert made == ["gpu.0", "gpu.1"] * 2
+    assert "gpu,accelerator=gpu.0,host=" in points.text(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.new": 1}), labels={}))
+    assert made == ["gpu.0", "gpu.1"] * 3
