@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
 from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers
@@ -30,6 +30,7 @@ from accelmetrics.backends.nvidia.nvml import (
 )
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
 """Entries in a list: at first, to spare when it has grown, and the most that is believed."""
