@@ -1,7 +1,7 @@
 """Writes what is derived from tables of metrics: ``python -m scripts.generate [--check]``.
 
 - ``accelmetrics/backends/nvidia/conversion.py``: the conversion of what NVIDIA's GPUs are read for at every reading;
-- ``accelmetrics/schemas/catalogue/sources.py``: which metrics the built-in backends give, and where each is read;
+- ``accelmetrics/schemas/coverage.py``: which metrics the built-in backends give, and where each is read;
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONVERSION = Path("accelmetrics/backends/nvidia/conversion.py")
-SOURCES = Path("accelmetrics/schemas/catalogue/sources.py")
+SOURCES = Path("accelmetrics/schemas/coverage.py")
 MODELS = Path("accelmetrics/schemas/metrics_models.py")
 SCHEMA = Path("docs/schema.json")
 LINES = Path("docs/lines-schema.json")

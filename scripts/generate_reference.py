@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, Section, given_by
-from accelmetrics.schemas.catalogue.sources import COVERAGE, KINDS
+from accelmetrics.schemas.coverage import COVERAGE, KINDS
 from accelmetrics.schemas.metric import BASE_UNITS, Metric
 from accelmetrics.schemas.selection import ALL, presets_of
 from accelmetrics.schemas.vitals import EXPECTED_NAMES

@@ -95,7 +95,7 @@ class BrokenBackend:
 
 def declared(name: str) -> Coverage:
     """Return the coverage of a built-in backend, as it was when the package was built; nothing for any other name."""
-    from accelmetrics.schemas.catalogue.sources import COVERAGE
+    from accelmetrics.schemas.coverage import COVERAGE
 
     return Coverage(**COVERAGE.get(name, {}))
 

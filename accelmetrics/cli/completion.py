@@ -146,7 +146,7 @@ def _spellings(instance: str) -> Iterator[str]:
         instance: What stands for a disk, a link, a CPU.
     """
     from accelmetrics.schemas.catalogue import given_by, rows
-    from accelmetrics.schemas.catalogue.sources import KINDS
+    from accelmetrics.schemas.coverage import KINDS
     from accelmetrics.schemas.metric import ANY_KIND
 
     for row in rows():

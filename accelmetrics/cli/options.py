@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from accelmetrics.monitor import settings
@@ -21,6 +22,8 @@ Groups = dict[str, FlagArguments]
 
 PROGRAM = "accelmetrics"
 DEFAULT_INTERVAL = 1.0
+ANY_WIDTH = 80
+"""Columns while options are added: for each of them argparse makes a formatter, which would load ``shutil`` to ask for the terminal's."""
 
 
 class UsageError(Exception):
@@ -37,9 +40,19 @@ class Parser(argparse.ArgumentParser):
             prog=f"{PROGRAM} {name}".strip(),
             description=summary[0].upper() + summary[1:].removesuffix(".") + ".",
             epilog=f"examples:\n{examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=ANY_WIDTH),
             allow_abbrev=False,
         )
+
+    def format_help(self) -> str:
+        """Lay the help out for the terminal."""
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        return super().format_help()
+
+    def format_usage(self) -> str:
+        """Lay the usage out for the terminal."""
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        return super().format_usage()
 
     def add_options(self, groups: Groups) -> None:
         """Add options under their headings."""

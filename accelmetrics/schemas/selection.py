@@ -238,7 +238,7 @@ def _check(text: str) -> None:
         UnknownNameError: The message suggests the nearest.
     """
     from accelmetrics.schemas.catalogue import match, rows
-    from accelmetrics.schemas.catalogue.sources import KINDS
+    from accelmetrics.schemas.coverage import KINDS
 
     if match(text) is not None:
         return

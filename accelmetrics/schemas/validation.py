@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, resolve
 from accelmetrics.schemas.catalogue.host import INSTANCES
-from accelmetrics.schemas.catalogue.sources import KINDS
+from accelmetrics.schemas.coverage import KINDS
 from accelmetrics.schemas.document import Document, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import device_key

@@ -19,9 +19,24 @@ print(*sorted(set(sys.modules) - before), file=sys.stderr)
 sys.exit(status)
 """
 HEAVY = {"pydantic", "psutil", "rich", "inspect", "dataclasses", "importlib.metadata", "asyncio", "logging", "email", "csv"}
-UNUSED = {"pynvml", "pathlib", "tempfile", "random", "statistics", "subprocess", "ctypes.util", "traceback", "urllib.parse", "selectors"}
+UNUSED = {
+    "pynvml",
+    "pathlib",
+    "tempfile",
+    "random",
+    "statistics",
+    "subprocess",
+    "ctypes.util",
+    "traceback",
+    "urllib.parse",
+    "selectors",
+    "shutil",
+}
 """What some of this package uses, and a reading of GPUs does not."""
-OTHERS = {f"accelmetrics.{name}" for name in ("cli.formats", "cli.doctor", "cli.list", "schemas.document", "backends.amd", "backends.host")}
+OTHERS = {
+    f"accelmetrics.{name}"
+    for name in ("schemas.catalogue", "cli.formats", "cli.doctor", "cli.list", "schemas.document", "backends.amd", "backends.host")
+}
 
 
 def loaded(*arguments: str, env: dict[str, str], status: int = 0) -> tuple[str, set[str]]:

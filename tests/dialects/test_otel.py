@@ -10,7 +10,7 @@ import pytest
 from accelmetrics.dialects.otel import OTEL, SCHEMA_URL, SEMCONV_VERSION, UPDOWNCOUNTERS, _series, machine_points
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.catalogue import CATALOGUE, given_by
-from accelmetrics.schemas.catalogue.sources import KINDS
+from accelmetrics.schemas.coverage import KINDS
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, split_series

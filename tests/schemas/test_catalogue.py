@@ -23,7 +23,7 @@ from accelmetrics.schemas.catalogue import (
     recognise,
     resolve,
 )
-from accelmetrics.schemas.catalogue.sources import KINDS
+from accelmetrics.schemas.coverage import KINDS
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import BASE_UNITS, Metric, device_key, field_of, is_kind, name_of, split_series
 
@@ -483,7 +483,7 @@ def test_importing_the_catalogue_and_the_snapshot_loads_nothing_heavy() -> None:
     code = (
         "import sys; import accelmetrics.schemas.catalogue, accelmetrics.schemas.snapshot;"
         "print(sorted({'pydantic', 'dataclasses', 'inspect', 'json', 'datetime', 'psutil', 'pynvml'} & set(sys.modules)),"
-        "'accelmetrics.schemas.catalogue.sources' in sys.modules)"
+        "'accelmetrics.schemas.coverage' in sys.modules)"
     )
     bare = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert bare.stdout.strip() == "[] False"

@@ -1,7 +1,7 @@
 """The catalogue: what every metric means, one row each, and how keys are recognised.
 
 The tables are plain data, and name no vendor: which backends give a metric, and where each reads it, is generated from the
-backends' coverage into ``sources.py``. What is looked up is built on the first look-up, so that importing this costs next to
+backends' coverage into ``coverage.py``. What is looked up is built on the first look-up, so that importing this costs next to
 nothing. Rows that only a plug-in has are added when it is selected.
 """
 
@@ -227,7 +227,7 @@ def find(key: str) -> Metric:
 
 def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
     """Return what a built-in backend gives: by part of its coverage (``devices``, ``machine`` …), names with where each is read."""
-    from accelmetrics.schemas.catalogue.sources import COVERAGE
+    from accelmetrics.schemas.coverage import COVERAGE
 
     return COVERAGE.get(backend, {})
 
@@ -245,7 +245,7 @@ def expected_keys(backend: str) -> tuple[str, ...]:
 @cache
 def given_by() -> Mapping[str, Mapping[str, str]]:
     """Return, by the key of a row, the built-in backends that give it, each with where it is read."""
-    from accelmetrics.schemas.catalogue.sources import KINDS
+    from accelmetrics.schemas.coverage import KINDS
 
     found: dict[str, dict[str, str]] = {}
     for backend, kind in KINDS.items():
