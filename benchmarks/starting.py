@@ -15,6 +15,7 @@ from tests.simulators.nvml import NvmlSimulator
 
 DUMP = ("-m", "accelmetrics", "dump", "--json", "--backends", "nvidia", "--settle", "0")
 DEPENDENCIES = ("-c", "import pydantic, psutil, pynvml")
+SAMPLE = ("-c", "import accelmetrics; accelmetrics.sample(['nvidia'])")
 IMPORT = ("-c", "import accelmetrics")
 NOTHING = ("-c", "pass")
 
@@ -24,9 +25,11 @@ def starting(scale: Scale) -> Iterator[Row]:
     with NvmlSimulator(scale.gpus) as simulator:
         visible = environment(simulator)
         dumps = _by_turns((DUMP, DEPENDENCIES), scale.starts, visible)
+        samples = _by_turns((SAMPLE, DUMP), scale.starts, visible)
         imports = _by_turns((IMPORT, NOTHING), 2 * scale.starts, visible)
     what = '`accelmetrics dump --json --backends nvidia --settle 0` cold, against `python -c "import pydantic, psutil, pynvml"`'
     yield ratio(what, dumps, (0.8, 0.65))
+    yield ratio(f'`python -c "{SAMPLE[1]}"`, whole, against that dump', samples)
     imported, nothing = (statistics.median(pair[side] for pair in imports) for side in (0, 1))
     note = f"{imported * 1e3:.1f} ms, {nothing * 1e3:.1f} ms"
     over = [(imported - nothing) * 1e3 for imported, nothing in imports]

@@ -112,6 +112,19 @@ def test_a_sample_of_the_host_loads_neither_models_nor_vendor_libraries() -> Non
     assert loaded == "[]\n"
 
 
+def test_a_sample_of_everything_loads_no_more_than_it_needs() -> None:
+    """Looking for all vendors' hardware and for plug-ins is a part of every first reading."""
+    loaded = run("""
+        import os, sys
+        os.environ.pop("ACCELMETRICS_VALIDATE", None)
+        import accelmetrics
+        accelmetrics.sample()
+        heavy = "pydantic pynvml importlib.metadata email subprocess tempfile pathlib socket urllib.parse traceback logging shutil"
+        print(sorted(set(heavy.split()) & set(sys.modules)))
+    """)
+    assert loaded == "[]\n"
+
+
 def test_the_registry_and_the_entry_points_name_the_same_backends() -> None:
     registered = {point.name: point.value for point in entry_points(group=GROUP) if point.value.startswith("accelmetrics.")}
     if not registered:

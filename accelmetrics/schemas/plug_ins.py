@@ -6,9 +6,12 @@ What is built in is kept by name in a table of ``module:attribute``, so that nam
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
@@ -16,17 +19,49 @@ from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, U
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-
+PACKAGE = "accelmetrics"
 UNFIT = (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError, LookupError, RuntimeError, OSError)
 """What a plug-in raises that is incomplete, or was made for another release."""
 
 
 @lru_cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Find the entry points of a group by name, in the order of their names; looked for once."""
+    """Find what other packages register under a group, by name and in the order of names; looked for once."""
+    if not mentioned(group):
+        return {}
     from importlib.metadata import entry_points
 
-    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+    points = [point for point in entry_points(group=group) if point.dist is None or point.dist.name != PACKAGE]
+    return {point.name: point for point in sorted(points, key=lambda point: point.name)}
+
+
+def mentioned(group: str) -> bool:
+    """Return whether another installed package may register something under a group.
+
+    It looks for the group's name in files, where packages are in folders; anything else may. Most often none does, and then
+    ``importlib.metadata`` is not loaded, which with what it loads itself takes longer than all else of a first reading.
+    """
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return True
+    sought = group.encode()
+    return any(_is_mentioned(sought, folder or os.curdir) for folder in dict.fromkeys(sys.path))
+
+
+def _is_mentioned(sought: bytes, folder: str) -> bool:
+    try:
+        entries = os.listdir(folder)  # noqa: PTH208 - pathlib would be a part of every first reading
+    except FileNotFoundError:
+        return False
+    except OSError:  # an archive, as a rule
+        return True
+    if folder.lower().endswith(".egg"):
+        return True
+    for entry in entries:
+        if entry.lower().endswith((".dist-info", ".egg-info")) and not entry.startswith((f"{PACKAGE}-", f"{PACKAGE}.")):
+            with suppress(OSError), open(f"{folder}/{entry}/entry_points.txt", "rb") as file:  # noqa: PTH123
+                if sought in file.read():
+                    return True
+    return False
 
 
 def names(group: str, built_in: Mapping[str, object]) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, device_memory, exact_joules, is_integrated, let_sleep, memory_rows, pcie_generation
+from accelmetrics.backends.amd.cards import card_name, is_integrated, let_sleep
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
+from accelmetrics.backends.amd.values import device_memory, exact_joules, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, flat, text

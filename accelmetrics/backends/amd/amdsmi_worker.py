@@ -22,8 +22,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from accelmetrics.backends.amd import amdsmi_library
-from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
+from accelmetrics.backends.amd.cards import is_suspended
 from accelmetrics.backends.amd.gpu_metrics import JOULE
+from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
 from accelmetrics.backends.kit.fields import DeviceRecord, Field, Table

@@ -30,20 +30,9 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import (
-    LOAD_DRIVER,
-    PASS_DEVICES,
-    TOTAL,
-    USED,
-    card_name,
-    device_memory,
-    exact_joules,
-    is_integrated,
-    let_sleep,
-    memory_rows,
-    pcie_generation,
-)
+from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, is_integrated, let_sleep
 from accelmetrics.backends.amd.gpu_metrics import JOULE
+from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, exact_joules, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import (
     PRINTED,

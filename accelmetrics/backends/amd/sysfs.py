@@ -28,23 +28,19 @@ from accelmetrics.backends.amd.cards import (
     ASLEEP,
     DRIVERS,
     MAKERS,
-    TOTAL,
     VENDORS,
     TopologyNode,
     card_name,
-    device_memory,
     device_path,
-    exists,
     is_driven,
     is_integrated,
     is_suspended,
-    memory_rows,
-    pcie_generation,
     vendor_of,
 )
+from accelmetrics.backends.amd.values import TOTAL, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.fields import Derived, DeviceRecord, Field, Rate, Table, number, text
-from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text, system_path
+from accelmetrics.backends.kit.system import Files, KeptFile, exists, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 

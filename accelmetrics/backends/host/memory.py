@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RARE_PACE, RESET, Counter, HostReader
-from accelmetrics.backends.kit.system import Files, KeptFile, Memory, count, read_once, reason_of, sysroot, system_path
+from accelmetrics.backends.kit.system import Files, KeptFile, Memory, count, exists, read_once, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -188,7 +188,7 @@ def find_levels(pid: int, path: str | None) -> list[str]:
     """
     for mount in _mounts(pid) if path is not None else ():
         directory = directory_of(mount, path or "")
-        if directory is not None and system_path(directory).is_dir():
+        if directory is not None and exists(directory):
             return levels_of(mount, directory)
     return []
 
@@ -220,7 +220,7 @@ def _optional(path: str, parse: Callable[[bytes], T]) -> T | None:
 
 def limits_in_words(pid: int) -> str:
     """Describe the cgroup limits of a process, for ``doctor``."""
-    if not system_path("/proc/stat").exists():
+    if not exists("/proc/stat"):
         return "/proc is not mounted"
     try:
         levels = find_levels(pid, parse_path(read_once(f"/proc/{pid}/cgroup")))
@@ -261,7 +261,7 @@ class CgroupCollector:
                 self._path, self._mounts_due = path, reader.now + RARE_PACE
             limits = read_limits(self._levels) if self._levels else None
         except (FileNotFoundError, ProcessLookupError):
-            if system_path(f"/proc/{reader.pid}").exists():
+            if exists(f"/proc/{reader.pid}"):
                 raise
             reader.fail_gone()
             return

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader
 from accelmetrics.backends.kit import descendants
-from accelmetrics.backends.kit.system import Files, count, read_once, system_path
+from accelmetrics.backends.kit.system import Files, count, read_once, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -114,7 +114,7 @@ def parse_allowed(data: bytes) -> list[tuple[int, int]]:
 def numbers_are_ours() -> bool:
     """Return whether the ``/proc`` that is read numbers processes as this process's own PID namespace does."""
     try:
-        return os.readlink(system_path("/proc/self")) == str(os.getpid())  # noqa: PTH115  the link's text is wanted
+        return os.readlink(sysroot() + "/proc/self") == str(os.getpid())  # noqa: PTH115  the link's text is wanted
     except OSError:
         return False
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from accelmetrics.backends.contract import Number
-from accelmetrics.backends.kit.system import list_directory, read_text, sysroot, system_path
+from accelmetrics.backends.kit.system import exists, list_directory, read_once, read_text, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -199,7 +199,7 @@ def number_here(pid: int) -> int | None:
 def namespace_of(pid: int | str, kind: str = "pid") -> str:
     """Return which namespace of a kind (``pid``, ``mnt``, ``cgroup``) a process is in; empty where that may not be read."""
     try:
-        return str(system_path(f"/proc/{pid}/ns/{kind}").readlink())
+        return os.readlink(f"{sysroot()}/proc/{pid}/ns/{kind}")  # noqa: PTH115
     except OSError:
         return ""
 
@@ -223,7 +223,7 @@ def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
         progress: Grows with each process that is looked at.
     """
     progress = [] if progress is None else progress
-    listed = system_path(f"/proc/{root}/task/{root}/children").exists()
+    listed = exists(f"/proc/{root}/task/{root}/children")
     children = _children if listed else _children_by_parents(progress).get
     found, seen = [root], {root}
     for pid in found:
@@ -313,8 +313,8 @@ def environment_at(number: int, pid: int) -> Environment:
     if sys.platform != "linux":
         return _from_psutil(pid)
     try:
-        data = system_path(f"/proc/{number}/environ").read_bytes()
-        ended = not data and not system_path(f"/proc/{number}/cmdline").read_bytes()
+        data = read_once(f"/proc/{number}/environ")
+        ended = not data and not read_once(f"/proc/{number}/cmdline")
     except PermissionError:
         return Environment(None, f"the environment of process {pid} may not be read: it belongs to another user")
     except (FileNotFoundError, ProcessLookupError):

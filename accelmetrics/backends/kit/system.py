@@ -48,6 +48,11 @@ def system_path(path: str) -> Path:
     return Path(sysroot() + path)
 
 
+def exists(path: str) -> bool:
+    """Return whether a system path is there, as far as may be seen."""
+    return os.path.exists(sysroot() + path)  # noqa: PTH110 - pathlib would be a part of every first reading
+
+
 def list_directory(path: str) -> list[str]:
     """List the names in a system directory, sorted; empty when it is not there."""
     try:
@@ -273,7 +278,7 @@ def find_pci(ids: Sequence[str]) -> list[str]:
         for address in pci_devices(f"0x{vendor}", tuple(f"0x{each}" for each in beginning)):
             if fnmatchcase(read_text(f"{PCI}/{address}/device") or "0x", f"0x{device}"):
                 found.add(address)
-    return sorted(address for address in found if not system_path(f"{PCI}/{address}/physfn").exists())
+    return sorted(address for address in found if not exists(f"{PCI}/{address}/physfn"))
 
 
 def pci_address(printed: str) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
-from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -117,6 +116,8 @@ def open_sysfs(clock: Clock) -> Driver:
 
 def open_best(clock: Clock, period: float = PERIOD) -> Driver:
     """Start the tool where it may be run; else read the driver's counters."""
+    from accelmetrics.backends.kit.commands import find
+
     tool = find(TOOL, DIRECTORIES)
     if tool is not None and os.access(tool, os.X_OK):
         return open_monitor(clock, period)

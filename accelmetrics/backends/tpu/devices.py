@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.processes import UNSEEN
-from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, system_path
+from accelmetrics.backends.kit.system import PCI, exists, link_name, list_directory, pci_devices, read_text
 from accelmetrics.schemas.errors import MissingDependencyError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -117,7 +117,7 @@ def _node(address: str) -> str:
     if accelerators:
         return f"/dev/{accelerators[0]}"
     group, driver = (link_name(f"{PCI}/{address}/{name}") for name in ("iommu_group", "driver"))
-    shown = driver.startswith("vfio") or system_path(f"/dev/vfio/{group}").exists()
+    shown = driver.startswith("vfio") or exists(f"/dev/vfio/{group}")
     return f"/dev/vfio/{group}" if group.isdecimal() and shown else ""
 
 
@@ -132,7 +132,7 @@ def detect() -> Detection:
     advice = []
     nodes = list(dict.fromkeys(chip.node for chip in found))
     # A container that was given some of the nodes has what it asked for.
-    if not any(system_path(node).exists() for node in nodes):
+    if not any(exists(node) for node in nodes):
         evidence += f", no {', no '.join(nodes)}"
         # The nodes of VFIO go together with the directory's control node.
         flags = dict.fromkeys("--device=/dev/vfio" if node.startswith("/dev/vfio/") else f"--device={node}" for node in nodes)

@@ -1,0 +1,85 @@
+"""Rules for values of AMD's cards that hold in each source: memory, generations of PCIe, energy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
+from accelmetrics.backends.contract import Value
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, number, quoted
+from accelmetrics.schemas.errors import Reason, Unavailable
+
+USED, TOTAL = "memory.used", "memory.total"
+"""Where :func:`device_memory` puts the bytes in a record."""
+GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
+"""Of PCIe, by transfers per lane, in 1e9 a second."""
+
+_SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
+
+
+def memory_rows(used: str, total: str) -> tuple[Row, ...]:
+    """Make the rows of memory, which are the same in every source.
+
+    Args:
+        used: Where the bytes that are used are read, in words.
+        total: The same of those that there are.
+    """
+    return Field("memoryAllocatedBytes", USED, "B", words=used), Field("memoryTotalBytes", TOTAL, "B", words=total), *MEMORY, POWER_SHARE
+
+
+def device_memory(said: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B") -> dict[str, Value]:
+    """Return the memory that a device uses: its own; where it shares the host's, its carve-out and the GTT together.
+
+    Args:
+        said: Gives what stands at a place of the record.
+        unified: Whether the card shares the host's memory.
+        used: The place of what is used; ``{}`` stands for the kind of memory, ``vram`` or ``gtt``.
+        total: The same of what there is.
+        unit: What both are counted in.
+    """
+    found: dict[str, Value] = {}
+    absent = Unavailable(Reason.NOT_SUPPORTED, "is not there")
+    for kind in ("vram", "gtt") if unified else ("vram",):
+        places = {USED: used.format(kind), TOTAL: total.format(kind)}
+        pool = {name: number(absent if (value := said(place)) is None else value, unit, "B") for name, place in places.items()}
+        in_use, all_ = pool[USED], pool[TOTAL]
+        if all_ == 0:
+            pool[TOTAL] = Unavailable(Reason.NOT_SUPPORTED, "a total of 0 bytes stands for memory that is unknown")
+        elif not isinstance(in_use, Unavailable) and not isinstance(all_, Unavailable) and in_use > all_:
+            pool[USED] = Unavailable(Reason.INVALID_VALUE, f"{in_use} of {all_} bytes")
+        for name, value in pool.items():
+            before = found.get(name, 0)
+            if isinstance(before, Unavailable):
+                continue
+            if isinstance(value, Unavailable):
+                carved = "an APU's carve-out alone is not the memory it uses; " if name in found else ""
+                found[name] = value._replace(detail=f"{carved}{places[name]} {value.detail}")
+            else:
+                found[name] = before + value
+    return found
+
+
+def pcie_generation(speed: object, per: float = 1) -> object:
+    """Return the PCIe generation of a speed; what is no speed stays what it is.
+
+    Args:
+        speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
+        per: What 1e9 of them are in the speed's unit.
+    """
+    match = _SPEED.fullmatch(quoted(speed))
+    if match is None:
+        return speed
+    transfers = float(match[1]) / per
+    return GENERATIONS.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
+
+
+def exact_joules(printed: object, unit: str) -> Value:
+    """Return the energy behind what a tool of ROCm printed, which has the unit of the counter rounded.
+
+    Args:
+        printed: The energy as the tool has it.
+        unit: Its unit.
+    """
+    rounded = number(printed, unit, "J")
+    return rounded if isinstance(rounded, Unavailable) else rounded / TOOLS_JOULE
