@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ WARM_UP = 2.0
 SURVIVORS = 3
 DRIVER_LATENCY = 50
 HISTORY_GPUS, HISTORY_KEYS = 8, 40
+WEIGHED_GPUS = 6
 COLLECTORS = ("wandb-core", "wandb-symon")
 
 
@@ -216,6 +218,7 @@ def _difference(after: dict[tuple[str, int | None], int], before: dict[tuple[str
 def memory(scale: Scale) -> Iterator[Row]:
     """What a monitor's history weighs, and whether readings leave something behind."""
     yield from history(scale)
+    yield from whole(scale)
     few, many = scale.ticks // 100, scale.ticks
     with NvmlSimulator(scale.gpus) as simulator:
         results = side_by_side(scale.rounds, lambda: run(simulator, "watching", few, many, 1 / RATE, min(300, few // 2)))
@@ -240,6 +243,16 @@ def history(scale: Scale) -> Iterator[Row]:
     note = f"{first['readings']:,} readings over {first['seconds']:.0f} s, {plain / 2**20:.1f} MiB as bare numbers"
     what = f"memory of Monitor's history of one hour at 1 Hz, {HISTORY_GPUS} GPUs × {HISTORY_KEYS} keys"
     yield spread(what, [result["bytes"] / 2**20 for result in results], " MiB", (9.5, None), note)
+
+
+def whole(scale: Scale) -> Iterator[Row]:
+    """A Monitor with an hour in memory and all that it has loaded."""
+    with NvmlSimulator(WEIGHED_GPUS) as simulator:
+        monitors, bindings = (side_by_side(scale.rounds, partial(run, simulator, "weighing", size)) for size in (scale.history, 0))
+    what = f"resident memory, Monitor with an hour of {monitors[0]['keys']} keys, over bare Python with pynvml"
+    bare = statistics.median(result["resident"] for result in bindings)
+    note = f"{mebibytes(statistics.median(result['resident'] for result in monitors))}, {mebibytes(bare)}"
+    yield spread(what, [(result["resident"] - bare) / 2**20 for result in monitors], " MiB", (36, 30), note)
 
 
 def mebibytes(size: float) -> str:

@@ -125,6 +125,20 @@ def test_a_sample_of_everything_loads_no_more_than_it_needs() -> None:
     assert loaded == "[]\n"
 
 
+def test_a_monitor_loads_no_event_loop() -> None:
+    """It and what it loads are 6 MiB, for as long as a program runs; a program that iterates over a monitor has one."""
+    loaded = run("""
+        import os, sys
+        os.environ.pop("ACCELMETRICS_VALIDATE", None)
+        import accelmetrics
+        with accelmetrics.Monitor(backends=["host"]) as monitor, monitor.window("epoch"):
+            pass
+        heavy = "asyncio ssl uuid platform subprocess pathlib socket concurrent.futures importlib.metadata pydantic psutil pynvml"
+        print(sorted(set(heavy.split()) & set(sys.modules)))
+    """)
+    assert loaded == "[]\n"
+
+
 def test_the_registry_and_the_entry_points_name_the_same_backends() -> None:
     registered = {point.name: point.value for point in entry_points(group=GROUP) if point.value.startswith("accelmetrics.")}
     if not registered:

@@ -6,11 +6,9 @@ and callback. What the program calls does not wait for them, but ``stop``, ``flu
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from math import isnan
@@ -136,7 +134,7 @@ class Monitor:
         self.interval = _interval(interval)
         if share not in (None, "node"):
             raise InvalidOptionError(f"share is {share!r}: it must be 'node', or None to read alone")
-        self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **job_labels(), **_labels(labels)}
+        self.labels: Mapping[str, str] = {"run_id": os.urandom(6).hex(), "hostname": hostname(), **job_labels(), **_labels(labels)}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
         self._metrics = MetricSelection(options["metrics"])
         made = [create(exporter) for exporter in _listed(exporters)]
@@ -265,6 +263,8 @@ class Monitor:
         return self.start()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        import asyncio  # where there is a loop it is loaded; elsewhere it would be 6 MiB for nothing
+
         await asyncio.to_thread(self.stop)
 
     @property

@@ -6,7 +6,6 @@ Everything that begins anew with a start is here: counters, what readings are co
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import os
@@ -58,6 +57,8 @@ class Stream:
     """
 
     def __init__(self) -> None:
+        import asyncio  # where there is a loop it is loaded; elsewhere it would be 6 MiB for nothing
+
         self.dropped = 0
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Snapshot | None] = deque(maxlen=WAITING)  # None is the end, and stays

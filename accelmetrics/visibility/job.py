@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from accelmetrics.backends.kit.processes import (
     Environment,
@@ -148,7 +147,7 @@ def name_of(member: Member) -> str:
     if member.number is None:
         return ""
     words = (read_text(f"/proc/{member.number}/cmdline") or "").split("\0")
-    title = words[0] if words[0].startswith("ray::") else " ".join(Path(word).name for word in words[:2] if word)
+    title = words[0] if words[0].startswith("ray::") else " ".join(word.rstrip("/").rpartition("/")[2] for word in words[:2] if word)
     return title[:LONGEST_NAME]
 
 
