@@ -30,7 +30,7 @@ class DeviceEnergy:
         waits: Whether the first reading of power is known to stand from there on.
     """
 
-    __slots__ = ("_begin", "_counted", "_counter", "_covered", "_drawn", "_held", "_joined", "_power", "_reset", "_waits")
+    __slots__ = ("_begin", "_counted", "_counter", "_covered", "_drawn", "_held", "_joined", "_power", "_reset", "waits")
 
     def __init__(self, begin: float, waits: bool = True) -> None:
         self._begin = begin
@@ -38,7 +38,7 @@ class DeviceEnergy:
         self._counted = self._covered = 0.0  # joules, and the seconds in which they were used
         self._reset = False  # whether the counter began anew: what was used until then is not known
         self._power: tuple[float, float] | None = None
-        self._waits = waits
+        self.waits = waits
         # Joules, and the seconds in which they were used: between two readings, and at the edges.
         self._drawn = self._joined = self._held = 0.0
 
@@ -50,11 +50,11 @@ class DeviceEnergy:
         if counter is None or not joined:
             self._counter = None
         if power is None or not joined:
-            self._power, self._waits = None, False
+            self._power, self.waits = None, False
         if counter is not None and isfinite(counter):
             self._add_counter(at, counter, end)
         if power is not None and at < self._begin:
-            self._waits = True
+            self.waits = True
         elif power is not None:
             self._add_power(at, power, end)
 
@@ -106,6 +106,21 @@ class DeviceEnergy:
         found._counter, found._power = self._counter, self._power
         return found
 
+    def absorb(self, other: DeviceEnergy) -> None:
+        """Add what was used by one that :meth:`following` gave here."""
+        self._counted += other._counted
+        self._covered += other._covered
+        self._reset = self._reset or other._reset
+        self._drawn += other._drawn
+        self._joined += other._joined
+        self._held += other._held
+        self._counter, self._power, self.waits = other._counter, other._power, other.waits
+
+    @property
+    def state(self) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
+        """The last readings, which decide with the next ones about what was used between."""
+        return self._counter, self._power
+
     def _add_counter(self, at: float, value: float, end: float) -> None:
         """Add what was used since the last reading, but only the part between the window's beginning and end."""
         before, last = self._counter or (at, value)
@@ -119,7 +134,7 @@ class DeviceEnergy:
     def _add_power(self, at: float, watts: float, end: float) -> None:
         """Join a reading to the last one, or to the window's beginning; the one after the end shows that the last stood until then."""
         before, fresh = self._power, isfinite(watts)
-        if before is None and self._waits and fresh:
+        if before is None and self.waits and fresh:
             self._hold(watts, min(at, end) - self._begin)
         elif before is not None and at > end:
             self._hold(before[1], end - before[0])
@@ -127,9 +142,9 @@ class DeviceEnergy:
             self._drawn += (at - before[0]) * (before[1] + watts) / 2
             self._joined += at - before[0]
         if at > end:
-            self._power, self._waits = None, False
+            self._power, self.waits = None, False
         elif fresh:
-            self._power, self._waits = (at, watts), False
+            self._power, self.waits = (at, watts), False
 
     def _hold(self, watts: float, seconds: float) -> None:
         self._drawn += watts * seconds

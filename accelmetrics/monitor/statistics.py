@@ -13,16 +13,15 @@ The row after the window's end shows that the window was watched until then. It 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
-import operator
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import isfinite
 
+from accelmetrics.monitor.accumulator import Accumulator, BlockTimes
 from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.catalogue import match
@@ -34,258 +33,6 @@ AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *
 """Names whose values are also taken over all devices of a reading."""
 COUNTED = f".{COUNTER}"
 ACROSS = ("mean", "max", "total")
-DISTINCT = 512
-"""Different values up to which percentiles are exact."""
-ACCURACY = 0.005
-"""Relative width of a cell after that: what percentiles may be off by."""
-MANY = 8
-"""Readings from which on they are taken together: below that it costs more."""
-_GROWTH = math.log1p(ACCURACY)
-_LARGEST = math.log(1.7e308)
-_NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
-
-
-class Accumulator:
-    """Statistics of one metric, in bounded memory.
-
-    Values are kept as they are, each once with how often and how long it was seen, until there are too many different ones.
-    From then on neighbours share a cell whose width is half a percent of the value. Least, largest, last and mean stay exact.
-
-    Args:
-        waits: Whether its first reading will stand from the window's beginning on.
-        timed: Whether it is kept how long each value stood, for :meth:`seconds_above`; without it readings cost half as much.
-
-    Attributes:
-        count: Readings taken.
-        last: The last reading; 0 before the first.
-    """
-
-    __slots__ = (
-        "_cells",
-        "_coarse",
-        "_max",
-        "_min",
-        "_plain",
-        "_seconds",
-        "_spans",
-        "_stands",
-        "_timed",
-        "_times",
-        "_waits",
-        "_weighted",
-        "count",
-        "last",
-    )
-
-    def __init__(self, waits: bool = False, timed: bool = True) -> None:
-        self.count = 0
-        self.last = 0.0
-        # Side by side, in the order of the values: 24 bytes a cell, where a dict of pairs takes ten times that. There are none
-        # until there is a second value: most metrics do not change for long.
-        self._cells: array[float] = _NO_NUMBERS
-        self._times: array[int] = _NO_COUNTS
-        self._spans: array[float] = _NO_NUMBERS
-        self._coarse = self._stands = False
-        self._waits, self._timed = waits, timed
-        self._seconds = self._weighted = self._plain = 0.0
-        self._min, self._max = math.inf, -math.inf
-
-    def __deepcopy__(self, memo: object) -> Accumulator:
-        """Return an independent copy; a tenth of the time of a general one."""
-        twin = Accumulator.__new__(Accumulator)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        if self._cells:
-            twin._cells, twin._times, twin._spans = self._cells[:], self._times[:], self._spans[:]
-        return twin
-
-    def following(self) -> Accumulator:
-        """Return the statistics from here on: none yet, and the last reading stands where it does now."""
-        found = Accumulator(timed=self._timed)
-        found.last, found._stands = self.last, self._stands
-        return found
-
-    def add(self, value: float, seconds: float, times: int = 1) -> None:
-        """Take a reading that stands for so many seconds, or several equal ones that stand for them together."""
-        if self.count and value != self.last and not self._cells:
-            self._cells, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
-        if self._cells:
-            self._put(value, times, seconds)
-        self.count += times
-        self._seconds += seconds
-        self._weighted += value * seconds
-        self._plain += value * times
-        self.last = value
-        if value < self._min:  # noqa: PLR1730 - twice as quick
-            self._min = value
-        if value > self._max:  # noqa: PLR1730
-            self._max = value
-
-    def hold(self, seconds: float) -> None:
-        """Let the last reading stand for so much longer; there must have been one."""
-        if seconds:
-            if self._cells:
-                self._put(self.last, 0, seconds)
-            self._seconds += seconds
-            self._weighted += self.last * seconds
-
-    def fold(self, values: array[float], lead: float, after: Sequence[float], ages: Sequence[float]) -> None:
-        """Take the values of rows between which nothing was left out.
-
-        Args:
-            values: Infinity where the last reading was served again, NaN where there was none.
-            lead: Seconds from the row before them to the first one; 0 where something was left out there.
-            after: Seconds from each row to the next one; 0 after the last.
-            ages: Seconds from the window's beginning to each row.
-        """
-        if self._stands:
-            self.hold(lead)
-        stands, waits, first = self._stands, self._waits, values[0]
-        if isfinite(first) and values.count(first) == len(values):  # most metrics do not change for a while
-            self.add(first, sum(after, ages[0] if waits else 0.0), len(values))
-            stands, waits = True, False
-        elif len(values) >= MANY and isfinite(sum(values)):
-            self._add_all(values, [after[0] + ages[0], *after[1:]] if waits else after)
-            stands, waits = True, False
-        else:
-            for value, seconds, age in zip(values, after, ages, strict=True):
-                if isfinite(value):
-                    self.add(value, seconds + age if waits else seconds)
-                    stands, waits = True, False
-                elif math.isnan(value):
-                    stands = waits = False
-                elif stands:
-                    self.hold(seconds)
-        self._stands, self._waits = stands, waits
-
-    def lose(self, seconds: float = 0.0) -> None:
-        """End what stands, after so many seconds more: nothing is known until the next reading."""
-        if self._stands:
-            self.hold(seconds)
-        self._stands = self._waits = False
-
-    def close(self, value: float, seconds: float, duration: float) -> None:
-        """Take the reading after the window's end: what stands did so until then, and a metric without any reading has this one.
-
-        Args:
-            value: The reading.
-            seconds: From the last row to the window's end.
-            duration: The whole window's.
-        """
-        if not self.count and isfinite(value):
-            self.add(value, duration if self._waits else 0.0)
-        elif self._stands:
-            self.hold(seconds)
-
-    def summary(self) -> Summary:
-        """Return the statistics of what was taken so far; there must have been a reading."""
-        mean = self._weighted / self._seconds if self._seconds > 0 else self._plain / self.count
-        # The sum of equal values divided by their time may miss them by a rounding.
-        mean = self._clipped(mean)
-        p50, p95, p99 = self.quantiles(50, 95, 99)
-        return Summary(self.count, mean, self._min, self._max, self.last, p50, p95, p99, self._seconds)
-
-    def quantiles(self, *percents: int) -> list[float]:
-        """Return what so many percent of the readings do not exceed; there must have been a reading."""
-        if not self._cells:
-            return [self._max] * len(percents)
-        ranks = list(accumulate(self._times))
-        # In whole numbers: 0.95 times 180 is more than 171.
-        return [self._clipped(self._cells[bisect_left(ranks, -(-percent * self.count // 100))]) for percent in percents]
-
-    def cells(self) -> list[tuple[float, int]]:
-        """Return the values, rising, each with how often it was read; within half a percent where there are many."""
-        if not self._cells:
-            return [(self._max, self.count)] if self.count else []
-        return [(self._clipped(cell), times) for cell, times in zip(self._cells, self._times, strict=True)]
-
-    def seconds_above(self, threshold: float) -> float | None:
-        """Return for how long the value was above a threshold; None where that is not kept."""
-        if not self._timed:
-            return None
-        if not self._cells:
-            return self._seconds if self._max > threshold else 0.0
-        return sum((seconds for cell, seconds in zip(self._cells, self._spans, strict=True) if self._clipped(cell) > threshold), 0.0)
-
-    def _add_all(self, values: array[float], seconds: Sequence[float]) -> None:
-        """Take readings of which some differ, each of which stands for so many seconds: a tenth of the time of taking each alone."""
-        if self.count and not self._cells:
-            self._cells, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
-        times, spans = dict(zip(self._cells, self._times, strict=True)), dict(zip(self._cells, self._spans, strict=True))
-        if self._timed:
-            order = sorted(range(len(values)), key=values.__getitem__)
-            rising = [values[position] for position in order]
-            until = list(accumulate([seconds[position] for position in order], initial=0.0))
-        elif self._coarse:
-            rising, until = sorted(values), [0.0] * (len(values) + 1)
-        else:
-            rising, until = [], []
-            counts = Counter(values)
-            lowest, highest = min(counts), max(counts)
-            for value, number in counts.items():
-                times[value] = times.get(value, 0) + number
-        if rising:
-            lowest, highest = rising[0], rising[-1]
-        begin = 0
-        while begin < len(rising):
-            value = cell = rising[begin]
-            if self._coarse and value > 0:  # to the upper end of its cell
-                step = round(math.log(value) / _GROWTH)
-                cell = _middle(step)
-                end = bisect_left(rising, math.exp(min((step + 0.5) * _GROWTH, _LARGEST)), begin + 1)
-            else:
-                cell = self._cell(value)
-                end = bisect_right(rising, value, begin)
-            times[cell] = times.get(cell, 0) + end - begin
-            spans[cell] = spans.get(cell, 0.0) + until[end] - until[begin]
-            begin = end
-        cells = sorted(times)
-        self._cells, self._times = array("d", cells), array("q", [times[cell] for cell in cells])
-        self._spans = array("d", [spans.get(cell, 0.0) for cell in cells])
-        self._bound()
-        self.count += len(values)
-        self._seconds += sum(seconds)
-        self._weighted += sum(map(operator.mul, values, seconds))
-        self._plain += sum(values)
-        self.last = values[-1]
-        self._min, self._max = min(self._min, lowest), max(self._max, highest)
-
-    def _clipped(self, value: float) -> float:
-        return min(max(value, self._min), self._max)
-
-    def _put(self, value: float, times: int, seconds: float) -> None:
-        """Count a value in its cell."""
-        cell = self._cell(value)
-        position = bisect_left(self._cells, cell)
-        if position < len(self._cells) and self._cells[position] == cell:
-            self._times[position] += times
-            self._spans[position] += seconds
-            return
-        self._cells.insert(position, cell)
-        self._times.insert(position, times)
-        self._spans.insert(position, seconds)
-        self._bound()
-
-    def _cell(self, value: float) -> float:
-        """Return what stands for a value: itself, or the middle of a cell: cells grow with the value, and 0 has its own."""
-        if not self._coarse or not value:
-            return value
-        return math.copysign(_middle(round(math.log(abs(value)) / _GROWTH)), value)
-
-    def _bound(self) -> None:
-        """Have neighbours share cells from now on, where there are too many values."""
-        if len(self._cells) > DISTINCT and not self._coarse:
-            held = zip(self._cells, self._times, self._spans, strict=True)
-            self._cells, self._times, self._spans = array("d"), array("q"), array("d")
-            self._coarse = True
-            for one in held:
-                self._put(*one)
-
-
-@functools.lru_cache(maxsize=4096)
-def _middle(step: float) -> float:
-    """Return the middle of a cell of so many steps."""
-    return math.exp(min(step * _GROWTH, _LARGEST))
 
 
 def _always(key: str) -> bool:
@@ -319,7 +66,6 @@ class WindowAggregator:
         timed: Callable[[str], bool] = _always,
     ) -> None:
         self._has_across, self._timed = across, timed
-        self._members = _members if across else _no_members
         self.energy: dict[str, DeviceEnergy] = {}
         self.readings = 0
         self._trailing = trailing
@@ -354,12 +100,68 @@ class WindowAggregator:
 
     def following(self) -> WindowAggregator:
         """Return the statistics of the next window, which begins where the last reading was taken."""
-        found = WindowAggregator(self._at, None, self._trailing, self._has_across, self._timed)
-        found._layout, found._known, found._last = self._layout, self._known, self._last
+        found = WindowAggregator(-math.inf, None, self._trailing, self._has_across, self._timed)
+        found._at, found._layout, found._known, found._last = self._at, self._layout, copy.deepcopy(self._known), copy.deepcopy(self._last)
         found.energy = {key: held.following() for key, held in self.energy.items()}
         found._metrics = {key: held.following() for key, held in self._metrics.items()}
         found._across = {key: held.following() for key, held in self._across.items()}
         return found
+
+    def absorb(self, other: WindowAggregator) -> None:
+        """Add what was taken by one that :meth:`following` gave here, or that :meth:`goes_on_like` this one did."""
+        for ours, theirs in ((self._metrics, other._metrics), (self._across, other._across)):
+            for key, taken in theirs.items():
+                if key in ours:
+                    ours[key].absorb(taken)
+                else:
+                    ours[key] = copy.deepcopy(taken)
+        for device, used in other.energy.items():
+            if device in self.energy:
+                self.energy[device].absorb(used)
+            else:
+                self.energy[device] = copy.copy(used)
+        self.readings += other.readings
+        self._at, self._layout = other._at, other._layout
+        self._known, self._last = copy.deepcopy(other._known), copy.deepcopy(other._last)
+
+    @property
+    def settled(self) -> bool:
+        """Whether rows say the same from here on wherever the window began: nothing waits for its first reading."""
+        return self._layout is not None and not (
+            any(held.waits for held in self._series()) or any(used.waits for used in self.energy.values())
+        )
+
+    def goes_on_like(self, other: WindowAggregator) -> bool:
+        """Return whether rows from here on add the same to both, which are settled."""
+        return self._state() == other._state()
+
+    def goes_on_after(self, before: HistoryRow | None, rows: Sequence[HistoryRow]) -> bool:
+        """Return whether rows from here on add the same to a window that began with these, of which the last has all its values."""
+        last = rows[-1]
+        if last.at != self._at or last.layout != self._layout or not isfinite(sum(last.values)):
+            return False
+        known: dict[str, set[str]] = {}
+        for layout in {row.layout for row in ((before, *rows) if before is not None else rows)}:
+            for name, devices in self._members(layout).items():
+                known.setdefault(name, set()).update(devices)
+        return known == {name: devices for name, devices in self._known.items() if devices}
+
+    def sort_in(self) -> None:
+        """Have everything that was taken where it is looked up: asking for results changes nothing then."""
+        for held in self._series():
+            held.sort_in()
+
+    def _series(self) -> Iterator[Accumulator]:
+        yield from self._metrics.values()
+        yield from self._across.values()
+
+    def _state(self) -> tuple[object, ...]:
+        """Return all that decides about what rows from here on mean."""
+        standing = [{key: held.last for key, held in series.items() if held.stands} for series in (self._metrics, self._across)]
+        energy = {device: state for device, held in self.energy.items() if any(state := held.state)}
+        last = {name: values for name, values in self._last.items() if values}
+        known = {name: devices for name, devices in self._known.items() if devices}
+        return self._at, self._layout, standing, energy, last, known
 
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""
@@ -389,6 +191,10 @@ class WindowAggregator:
             raise UnknownNameError("metric of the window", key, self.metrics)
         return held.seconds_above(threshold) if held is not None else None
 
+    def _members(self, layout: Layout) -> Mapping[str, Mapping[str, int]]:
+        """Return, by name that is taken over all devices, the column of each device that has it."""
+        return _aggregated(layout) if self._has_across else {}
+
     def _start_from(self, row: HistoryRow) -> None:
         """Take a reading from before the beginning."""
         self._fold_energy([row._replace(at=min(row.at, self._begin))], self._begin)
@@ -417,15 +223,14 @@ class WindowAggregator:
             lead, after = 0.0, [lead, *after[:-1]]
         if not joined:
             self._last.clear()
-            for held in (*self._metrics.values(), *self._across.values()):
+            for held in self._series():
                 held.lose()
         self._change_layout(layout, 0.0 if closing else lead)
         self._at = moments[-1]
-        values = array("d")
-        for row in rows:
-            values.extend(row.values)
+        values = array("d", b"".join([row.values.tobytes() for row in rows]))
         columns = [values[position :: len(layout)] for position in range(len(layout))]
         across = self._columns_across(layout, columns)
+        times = BlockTimes(lead, after, ages)
         for series, found in ((self._metrics, zip(layout, columns, strict=True)), (self._across, across.items())):
             for key, column in found:
                 if not self._has_across and key.endswith(COUNTED):
@@ -434,7 +239,7 @@ class WindowAggregator:
                 if closing:
                     held.close(column[0], lead, end - self._begin)
                 else:
-                    held.fold(column, lead, after, ages)
+                    held.fold(column, times)
 
     def _change_layout(self, layout: Layout, lead: float) -> None:
         """End what stands of keys that are gone, and of the metrics over all devices where a device came or went."""
@@ -461,14 +266,22 @@ class WindowAggregator:
             known = self._known.setdefault(name, set())
             known.update(devices)
             last = self._last.setdefault(name, {})
+            members = [columns[position] for position in devices.values()]
+            if isfinite(sum(map(sum, members))):  # all were read in every row
+                last.update(zip(devices, (column[-1] for column in members), strict=True))
+                added = list(map(sum, zip(*members, strict=True)))
+                found[f"mean.{name}"] = array("d", [one / len(devices) for one in added])
+                found[f"max.{name}"] = array("d", map(max, zip(*members, strict=True)) if len(members) > 1 else members[0])
+                found[f"total.{name}"] = array("d", added if len(devices) == len(known) else [math.nan] * len(added))
+                continue
             mean, largest, total = (found.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
-            for values in zip(*(columns[position] for position in devices.values()), strict=True):
+            for values in zip(*members, strict=True):
                 fresh = {device: value for device, value in zip(devices, values, strict=True) if isfinite(value)}
                 last.update(fresh)
-                added = sum(last.values())
-                mean.append(added / len(last) if fresh else REPEATED)
+                among = sum(last.values())
+                mean.append(among / len(last) if fresh else REPEATED)
                 largest.append(max(last.values()) if fresh else REPEATED)
-                total.append(REPEATED if not fresh else added if len(last) == len(known) else math.nan)
+                total.append(REPEATED if not fresh else among if len(last) == len(known) else math.nan)
         return found
 
     def _fold_energy(self, rows: Sequence[HistoryRow], end: float) -> None:
@@ -488,12 +301,6 @@ class WindowAggregator:
 
 
 @functools.lru_cache(maxsize=64)
-def _members(layout: Layout) -> dict[str, Mapping[str, int]]:
+def _aggregated(layout: Layout) -> dict[str, Mapping[str, int]]:
     """Return, by aggregated name, the column of each device that has it."""
     return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED}
-
-
-def _no_members(layout: Layout) -> dict[str, Mapping[str, int]]:
-    """Return no name: nothing is taken over all devices."""
-    del layout
-    return {}

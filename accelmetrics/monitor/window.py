@@ -1,29 +1,28 @@
 """A stretch of the program (an epoch, a step, an evaluation) and what the hardware did meanwhile.
 
-The monitor's thread hands every reading to each open window, which keeps rows for a little while and then folds them into
-statistics of bounded size: a window may last a second or a month. The moments at which one begins and ends are read besides the
-monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
+The monitor's thread hands every reading to each open window, which keeps rows for a little while. Then they are folded into
+statistics of bounded size, once for all windows that are open over them: a window may last a second or a month. The moments at
+which one begins and ends are read besides the monitor's own ticks, in the background, so that short windows have readings too and
+energy is exact to the moment.
 
-That thread never waits for the program, which may hold a window's lock and be interrupted there by a signal handler that waits
+That thread never waits for the program, which may hold the windows' lock and be interrupted there by a signal handler that waits
 for the thread. Results are made from a copy, so that Ctrl-C in the middle leaves nothing half made.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import os
 import threading
-from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
-from accelmetrics.monitor.energy import COUNTER, DRAW
-from accelmetrics.monitor.history import HistoryRow, Layout
+from accelmetrics.monitor.history import HistoryRow
+from accelmetrics.monitor.shared_folds import SharedFolds, WantedColumns, WindowFolds
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -35,11 +34,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING = 64
-"""Rows that a window keeps before they are folded; more while the program is looking at its results."""
+"""Rows after which windows fold what they were given; more while the program is looking at results."""
 PATIENCE = 2.0
 """Seconds that results wait for the reading that closes the window: a driver may hang."""
-ENERGY = (f".{COUNTER}", f".{DRAW}")
-"""How the keys end that energy is reckoned from."""
 FINAL = object()
 """Marks results that do not change any more."""
 UNTOLD = 1000
@@ -51,8 +48,8 @@ KEPT_WINDOWS = 32
 class Windows:
     """The open and the last ended windows of one monitor. Outlives the monitor's stops and starts, as windows may.
 
-    Without a lock, since each step is one call in C: the program begins and ends windows, interrupted anywhere, and the
-    monitor's thread feeds them, which must not wait.
+    The program begins and ends windows without a lock, each step being one call in C: it is interrupted anywhere, and the
+    monitor's thread, which feeds them, must not wait. What is folded has a lock, which that thread only ever tries.
 
     Args:
         now: Seconds on the monitor's clock.
@@ -73,6 +70,15 @@ class Windows:
         self._open: dict[int, ref[Window]] = {}
         self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of those that no record has told
         self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
+        self._locks: dict[int, threading.RLock] = {}  # by process: in the child of a fork the thread that held it is not there
+        self._folds = SharedFolds()
+        self._unfolded = 0  # rows that were handed out since windows folded theirs
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of what is folded, in this process."""
+        pid = os.getpid()
+        return self._locks.get(pid) or self._locks.setdefault(pid, threading.RLock())
 
     def admit(self, window: Window) -> None:
         """Hand a window readings from now on, beginning with one that is taken at once."""
@@ -95,6 +101,13 @@ class Windows:
             window.feed(row)
             if row.at >= window.end_moment:
                 self._close(window)
+        self._unfolded += 1
+        if self._unfolded >= PENDING and (lock := self.lock).acquire(blocking=False):
+            try:
+                self._folds.fold([(window.folds, window.end_moment) for window in living(self._open) if not window.closed.is_set()])
+                self._unfolded = 0
+            finally:
+                lock.release()
 
     def spans(self, at: float, time_ns: int) -> tuple[WindowSpan, ...]:
         """Return the windows with a name that ended since the last call, and those that began and are open, each once.
@@ -151,6 +164,7 @@ class Window:
         end_moment: When it ended, on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
         told: Whether a record has said that it is open.
+        folds: Its rows, and what became of them.
     """
 
     def __init__(self, owner: Windows, name: str) -> None:
@@ -160,11 +174,8 @@ class Window:
         self.end_moment = float("inf")
         self.closed = Flag()
         self.told = False
-        self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
-        self._rows: deque[HistoryRow] = deque()
+        self.folds = WindowFolds()
         self._pid = os.getpid()
-        self._before: HistoryRow | None = None
-        self._aggregator: WindowAggregator | None = None
         self._last: HistoryRow | None = None
         # What results were made from: the last row then, or FINAL; the statistics; and the results, by what computes them.
         self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
@@ -178,8 +189,8 @@ class Window:
         if self._begin is not None:
             raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
         self._pid = os.getpid()
-        self._before = self._owner.last
-        self._begin = self._owner.now()
+        self.folds.before = self._owner.last
+        self._begin = self.folds.begin = self._owner.now()
         self._owner.admit(self)
         return self
 
@@ -267,21 +278,8 @@ class Window:
 
     def feed(self, row: HistoryRow) -> None:
         """Take a reading, on the monitor's thread."""
-        self._rows.append(row)
+        self.folds.rows.append(row)
         self._last = row
-        if len(self._rows) >= PENDING and self._lock.acquire(blocking=False):
-            try:
-                rows = self._narrowed(self._rows.copy())
-                self._rows.clear()  # first: the child of a fork in between does not fold them again
-                if self._kept[0] is not FINAL and self._begin is not None:
-                    self._aggregator = self._aggregator or WindowAggregator(self._begin, self._before)
-                    self._aggregator.fold(rows, self.end_moment)
-            finally:
-                self._lock.release()
-
-    def _narrowed(self, rows: Iterable[HistoryRow]) -> Iterable[HistoryRow]:
-        """Return rows with what statistics are wanted of: all of it."""
-        return rows
 
     def __repr__(self) -> str:
         state = "not begun" if self._begin is None else f"{self.duration:.1f} s" + ("" if self.ended else ", open")
@@ -304,22 +302,22 @@ class Window:
         """Return the statistics until now, folded on this thread into a copy, and the results that were computed from them."""
         if self._kept[0] is FINAL:
             return self._kept[1:]
-        if os.getpid() != self._pid:  # in the child of a fork no reading will come, and the thread that held the lock is not there
-            self._pid, self._lock = os.getpid(), threading.RLock()
+        if os.getpid() != self._pid:  # in the child of a fork no reading will come
+            self._pid = os.getpid()
             self.closed.set()
         if self.ended and not self.closed.wait(PATIENCE):
             self._owner.silent = True  # no window waits for a reading until there is one
             self._owner.settle()
             self.closed.set()
-        with self._lock:
+        with self._owner.lock:
             mark = FINAL if self.closed.is_set() else self._last
             if self._begin is not None and self._kept[0] is not mark:
-                folded = copy.deepcopy(self._aggregator) or WindowAggregator(self._begin, self._before)
-                folded.fold(self._rows.copy(), self.end_moment)
+                folded = self.folds.whole()
+                folded.fold(self.folds.rows.copy(), self.end_moment)
+                folded.sort_in()
                 self._kept = (mark, folded, {})
                 if mark is FINAL:
-                    self._aggregator = self._before = None
-                    self._rows.clear()
+                    self.folds.drop()
             return self._kept[1:]
 
 
@@ -331,18 +329,8 @@ class TumblingWindow(Window):
 
     def __init__(self, owner: Windows, name: str) -> None:
         super().__init__(owner, name)
-        self._selections: tuple[MetricSelection, ...] = ()
-        self._columns: tuple[Layout, Layout, list[int]] = ((), (), [])  # a layout, what is wanted of it, and where that stands
-
-    def begin(self) -> TumblingWindow:
-        """Begin the first one.
-
-        Raises:
-            InvalidOptionError: It has begun already.
-        """
-        super().begin()
-        self._aggregator = WindowAggregator(self._begin or 0.0, self._before, trailing=True)
-        return self
+        self._wanted = WantedColumns()
+        self.folds = WindowFolds(self._wanted)
 
     def take(self, selection: MetricSelection) -> WindowAggregator:
         """Return what was read since the last call, and begin the next window; where nothing was, the same one goes on.
@@ -353,31 +341,12 @@ class TumblingWindow(Window):
             selection: What statistics are wanted of. Others are reckoned where an earlier call asked for them.
         """
         if os.getpid() != self._pid:  # as for a window's results; what was read until then is part of a window of the parent
-            self._pid, self._lock = os.getpid(), threading.RLock()
-            self._rows.clear()
-            self._aggregator = None
-        with self._lock:
-            if selection not in self._selections:
-                self._selections, self._columns = (*self._selections, selection), ((), (), [])
-            rows = []
-            while self._rows:
-                rows.append(self._rows.popleft())
-            folded = self._aggregator or WindowAggregator(self._begin or self._owner.now(), trailing=True)
-            folded.fold(self._narrowed(rows))
-            self._aggregator = folded.following() if folded.readings else folded
+            self._pid = os.getpid()
+            self.folds.drop()
+        with self._owner.lock:
+            self._wanted.add(selection)
+            if self._begin is None:
+                self.folds.begin = self._owner.now()
+            folded = self.folds.fold(self.folds.take_rows(), float("inf"))
+            self.folds.taken = folded.following() if folded.readings else folded
             return folded
-
-    def _narrowed(self, rows: Iterable[HistoryRow]) -> Iterable[HistoryRow]:
-        """Yield rows with the columns that some call asked for, and those that energy is reckoned from; all before the first call."""
-        if not self._selections or any(selection.everything for selection in self._selections):
-            yield from rows
-            return
-        for row in rows:
-            if row.layout is not self._columns[0]:
-                chosen = [column for column, key in enumerate(row.layout) if self._wants(key)]
-                self._columns = (row.layout, tuple(row.layout[column] for column in chosen), chosen)
-            _, layout, columns = self._columns
-            yield row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
-
-    def _wants(self, key: str) -> bool:
-        return key.endswith(ENERGY) or any(selection.wants(key) for selection in self._selections)

@@ -353,7 +353,7 @@ def test_a_window_can_be_used_in_the_child_of_a_fork_that_found_it_locked() -> N
     with Monitor(INTERVAL, backends=[gpus(1)]) as monitor:
         window = monitor.window("w").begin()
         until(lambda: bool(window.summary))
-        with window._lock:
+        with monitor._run.state.windows.lock:
             assert in_child(lambda: window.summary["gpu.0.powerWatts"].count >= 1 and window.end().ended) == 0
         window.end()
 
@@ -425,7 +425,7 @@ def test_a_window_keeps_few_rows_however_long_it_is() -> None:
     window = Window(owner, "w").begin()
     for number in range(10_000):
         owner.feed(row({"cpu": float(number % 7)}, number / 10))
-        assert len(window._rows) <= PENDING
+        assert len(window.folds.rows) <= PENDING
     assert window.summary["cpu"].count == 10_000
 
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from math import ceil, isfinite, nan
 
-from accelmetrics.monitor.statistics import Accumulator
+from accelmetrics.monitor.accumulator import Accumulator, BlockTimes
 from accelmetrics.schemas.record import Step, StepSource
 from accelmetrics.views.report.run_report import Curve, Event, StepTimes, Stretch
 from accelmetrics.views.report.series import SeriesReducer
@@ -73,7 +73,7 @@ class LoggedSteps:
         seconds = array("d", filter(isfinite, columns.get(STEP_SECONDS, ())))
         if seconds:
             nothing = [0.0] * len(seconds)
-            self._seconds.fold(seconds, 0.0, nothing, nothing)
+            self._seconds.fold(seconds, BlockTimes(0.0, nothing, nothing))
         for epoch, moment in zip(columns.get(EPOCH, ()), times, strict=False):
             if isfinite(epoch):
                 self._note_epoch(epoch, moment)

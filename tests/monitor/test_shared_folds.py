@@ -1,0 +1,281 @@
+"""Windows that are open over the same rows fold them once, and each comes to what it would have come to by itself."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from accelmetrics.monitor import accumulator, window as module
+from accelmetrics.monitor.accumulator import DISTINCT, Accumulator, BlockTimes
+from accelmetrics.monitor.history import REPEATED, HistoryRow
+from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.monitor.window import PENDING, Window, Windows
+from tests.monitor.watching import row
+from tests.sampling.test_fork_and_exit import in_child, needs_fork
+
+ROWS = 40
+WATTS = "gpu.0.powerWatts"
+
+
+class Owner(Windows):
+    """Windows of a monitor that hands out what a test says, at the time that it says."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        super().__init__(lambda: self.time, lambda: True)
+
+
+@contextmanager
+def folded(by: str = "fold") -> Iterator[list[int]]:
+    """How many times a method of accumulators was called, in a list of one."""
+    calls, inner = [0], getattr(Accumulator, by)
+
+    def counted(self: Accumulator, *given: object) -> object:
+        calls[0] += 1
+        return inner(self, *given)
+
+    with patch.object(Accumulator, by, counted):
+        yield calls
+
+
+def approximately(found: object) -> object:
+    """Equal but for the last digits: sums of other parts are rounded otherwise."""
+    return None if found is None else pytest.approx(found, rel=1e-9, abs=1e-9)
+
+
+def assert_same(found: Window, expected: WindowAggregator, levels: Sequence[float] = (0.0, 100.0, 500.0)) -> None:
+    """Hold the results of a window against the statistics of its rows alone."""
+    summaries = expected.summary()
+    assert found.summary.keys() == summaries.keys()
+    for key, summary in summaries.items():
+        assert found.summary[key] == approximately(summary), key
+        for level in levels:
+            assert found.seconds_above(key, level) == approximately(expected.seconds_above(key, level)), key
+    across = expected.devices()
+    assert found.devices.keys() == across.keys()
+    for name, one in across.items():
+        for part, other in zip(found.devices[name], one, strict=True):
+            assert part == approximately(other)
+    energy = expected.energy_joules()
+    assert found.energy_joules.keys() == energy.keys()
+    for device, used in energy.items():
+        assert found.energy_joules[device].source == used.source
+        assert found.energy_joules[device][::2] == approximately(used[::2])
+
+
+KEYS = st.sampled_from((WATTS, "gpu.1.powerWatts", "gpu.0.energyJoules", "gpu.0.gpu", "cpu"))
+VALUES = st.one_of(st.just(REPEATED), st.just(0.0), st.integers(0, 1000).map(float), st.floats(0, 1000))
+READINGS = st.lists(st.tuples(st.dictionaries(KEYS, VALUES, min_size=1), st.floats(0.01, 5.0)), min_size=1, max_size=6)
+STRETCHES = st.lists(st.tuples(READINGS, st.integers(1, 12), st.booleans()), min_size=1, max_size=5)
+SPANS = st.lists(st.tuples(st.integers(0, ROWS), st.integers(0, ROWS), st.floats(0.0, 0.9)), min_size=1, max_size=6)
+
+
+def as_rows(stretches: Sequence[tuple[Sequence[tuple[dict[str, float], float]], int, bool]]) -> list[HistoryRow]:
+    """Rows that have the same keys for a while."""
+    moment, rows = 1.0, []
+    for readings, times, joined in stretches:
+        for number in range(times):
+            values, pause = readings[number % len(readings)]
+            moment += pause
+            rows.append(row(dict(sorted(values.items())), moment, joined or number > 0))
+    return rows[:ROWS]
+
+
+class Watched(NamedTuple):
+    """A window, and what it alone is to be made of."""
+
+    window: Window
+    before: HistoryRow | None
+    rows: list[HistoryRow]
+    until: int
+
+
+def watched(owner: Owner, rows: Sequence[HistoryRow], spans: Sequence[tuple[int, int, float]], looked_at: bool) -> list[Watched]:
+    """Hand out rows to windows that begin at some and end some rows later; all have ended by the last."""
+    known: list[Watched] = []
+    last = rows[0]
+    for number, one in enumerate([*rows, rows[-1]._replace(at=rows[-1].at + 1.0)]):
+        for begin, length, share in spans:
+            if min(begin, len(rows) - 1) == number:
+                owner.time = last.at + share * (one.at - last.at)
+                known.append(Watched(Window(owner, "w").begin(), owner.last, [], min(number + length, len(rows))))
+        owner.time = max(owner.time, last.at + 0.9 * (one.at - last.at))
+        for each in known:
+            if each.until <= number:
+                each.window.end()
+            if not each.window.closed.is_set():
+                each.rows.append(one)
+        owner.feed(one)
+        if looked_at and known and number % 3 == 0:
+            assert known[0].window.summary is not None
+        last = one
+    return known
+
+
+@given(STRETCHES, SPANS, st.integers(1, 7), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_each_window_comes_to_what_its_rows_alone_come_to(
+    stretches: list[tuple[list[tuple[dict[str, float], float]], int, bool]], spans: list[tuple[int, int, float]], size: int, looked_at: bool
+) -> None:
+    """Nested, crossing and side by side; over keys that come, go and are served again, pauses, and whatever is looked at meanwhile."""
+    with patch.object(module, "PENDING", size), patch.object(accumulator, "MANY", 2), patch.object(accumulator, "RECENT", 3):
+        for window, before, rows, _ in watched(Owner(), as_rows(stretches), spans, looked_at):
+            assert window.closed.is_set()
+            alone = WindowAggregator(window._begin or 0.0, before)
+            for each in rows:
+                alone.fold([each], window.end_moment)
+            assert_same(window, alone)
+
+
+def busy(number: int) -> HistoryRow:
+    """A reading of two devices of which some metrics change and others do not."""
+    values = {WATTS: 300.0 + number * 37 % 101, "gpu.1.powerWatts": 200.0 + number % 7, "gpu.0.temp": 60.0, "cpu": float(number % 3)}
+    return row(values, float(number))
+
+
+def test_ten_windows_fold_what_one_does() -> None:
+    """Once each has had the rest of the block in which it began, however many there are."""
+    counts = {}
+    for windows in (1, 10):
+        owner = Owner()
+        known = [Window(owner, str(number)).begin() for number in range(windows)]
+        for number in range(1, PENDING + 1):
+            owner.feed(busy(number))
+        with folded() as calls, folded("_take_all") as together:
+            for number in range(PENDING + 1, 5 * PENDING + 1):
+                owner.feed(busy(number))
+            counts[windows] = calls[0], together[0]
+        assert all(window.summary[WATTS].count == 5 * PENDING for window in known)
+    assert counts[10] == counts[1]
+    assert counts[1][0] > 0
+
+
+def test_a_long_window_does_not_grow_with_the_windows_within() -> None:
+    """Whatever they shared goes into what is left when they have ended, or were dropped."""
+    owner = Owner()
+    outer = Window(owner, "outer").begin()
+    inner: deque[Window] = deque()
+    for number in range(1, 40 * PENDING):
+        owner.time = number - 0.5
+        if number % PENDING == PENDING // 2:
+            inner.append(Window(owner, "inner").begin())
+            Window(owner, "dropped").begin()
+            if len(inner) > 3:
+                ended = inner.popleft().end()
+        owner.feed(busy(number))
+        assert sum(len(chain.parts) for chain in owner._folds.chains) <= 5
+    assert ended.summary[WATTS].count == 3 * PENDING
+    assert outer.summary[WATTS].count == 40 * PENDING - 1
+    owner.time += 1.0
+    for window in (outer, *inner):
+        window.end()
+    for number in range(40 * PENDING, 42 * PENDING):
+        owner.feed(busy(number))
+    assert not owner._folds.chains
+
+
+def test_windows_that_know_different_devices_do_not_share() -> None:
+    """One has seen a device that was lost before the other began: only the other has a sum over all devices afterwards."""
+    owner = Owner()
+    first = Window(owner, "first").begin()
+    owner.feed(row({WATTS: 100.0, "gpu.1.powerWatts": 50.0}, 1.0))
+    for number in range(2, 2 * PENDING):
+        owner.feed(row({WATTS: 100.0 + number % 2}, float(number)))
+    owner.time = 2 * PENDING - 0.5
+    second = Window(owner, "second").begin()
+    for number in range(2 * PENDING, 5 * PENDING):
+        owner.feed(row({WATTS: 100.0 + number % 2}, float(number)))
+    old, new = first.devices["powerWatts"].total, second.devices["powerWatts"].total
+    assert old is not None
+    assert new is not None
+    assert (old.count, new.count) == (1, 3 * PENDING)
+
+
+def test_rows_wait_while_the_program_looks_at_results() -> None:
+    """The monitor's thread does not wait for it, and folds them with the next one."""
+    owner = Owner()
+    window = Window(owner, "w").begin()
+    held, released = owner.lock, []
+    for number in range(1, 2 * PENDING):
+        owner.feed(busy(number))
+
+    def feed() -> None:
+        owner.feed(busy(2 * PENDING))
+        released.append(len(window.folds.rows))
+
+    with held:
+        thread = threading.Thread(target=feed)
+        thread.start()
+        thread.join()
+    assert released == [PENDING]
+    owner.feed(busy(2 * PENDING + 1))
+    assert len(window.folds.rows) == 0
+    assert window.summary[WATTS].count == 2 * PENDING + 1
+
+
+@needs_fork
+def test_in_the_child_of_a_fork_each_window_has_what_it_shared() -> None:
+    """Though the lock is held by a thread that is not there, and rows are not folded yet."""
+    owner = Owner()
+    windows = [Window(owner, str(number)).begin() for number in range(3)]
+    for number in range(1, 3 * PENDING + 10):
+        owner.feed(busy(number))
+    parent = os.getpid()
+    with owner.lock:
+        assert in_child(lambda: os.getpid() != parent and all(one.summary[WATTS].count == 3 * PENDING + 9 for one in windows)) == 0
+
+
+READ = st.one_of(st.just(REPEATED), st.just(math.nan), st.sampled_from((0.0, 1.0, 5.0)), st.floats(-1e6, 1e6))
+BLOCKS = st.lists(st.lists(READ, min_size=1, max_size=20), min_size=1, max_size=6)
+
+
+@given(BLOCKS, st.booleans(), st.integers(1, 40), st.integers(2, 30))
+@settings(max_examples=200, deadline=None)
+def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
+    blocks: list[list[float]], waits: bool, recent: int, distinct: int
+) -> None:
+    """Of one metric, whatever is folded together, with cells of its own for each value or shared; and cut in two at any block."""
+    together, apart, first = Accumulator(waits), Accumulator(waits), Accumulator(waits)
+    second, age = None, 0.0
+    with patch.object(accumulator, "RECENT", recent), patch.object(accumulator, "DISTINCT", distinct):
+        for number, block in enumerate(blocks):
+            values, after = array("d", block), [*([0.5] * (len(block) - 1)), 0.0]
+            times = BlockTimes(0.25, after, [age + 0.5 * position for position in range(len(block))])
+            age += 0.5 * len(block)
+            together.fold(values, times)
+            if apart.stands:
+                apart.hold(0.25)
+            apart._take_each(values, times)
+            if number >= len(blocks) // 2 and second is None and not first.waits:
+                second = first.following()
+            (second or first).fold(values, times)
+        if second is not None:
+            first.absorb(second)
+        for other in (together, first):
+            assert (other.count, other.stands, other.waits) == (apart.count, apart.stands, apart.waits)
+            if apart.count:
+                assert other.summary() == approximately(apart.summary())
+                assert other.cells() == apart.cells()
+                assert other.seconds_above(0.5) == approximately(apart.seconds_above(0.5))
+
+
+def test_sharing_cells_is_the_same_whether_values_come_together_or_apart() -> None:
+    """Of zeros, of numbers below 1 and of both signs."""
+    for lowest in (0.0, 1e-9, -50.0):
+        values = [lowest, *(lowest + number * 0.731 for number in range(1, 4 * DISTINCT))]
+        together, apart = Accumulator(), Accumulator()
+        together.fold(array("d", values), BlockTimes(0.0, [1.0] * len(values), [0.0] * len(values)))
+        for value in values:
+            apart.add(value, 1.0)
+        assert together.cells() == apart.cells()
+        assert together.summary() == approximately(apart.summary())
