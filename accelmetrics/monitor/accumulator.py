@@ -26,7 +26,8 @@ _GROWTH = math.log1p(ACCURACY)
 _LARGEST = math.log(1.7e308)
 _LEAST = 5e-324
 """Stands for 0, which has no logarithm: nothing that is measured is as small."""
-_LOWEST = math.log(_LEAST) // _GROWTH
+_HALF = _GROWTH / 2
+_LOWEST = (math.log(_LEAST) + _HALF) // _GROWTH
 Cells = tuple[Sequence[float], Sequence[int], Sequence[float]]
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
 
@@ -337,12 +338,12 @@ class Accumulator:
 
     def _insert(self, values: Sequence[float], times: Iterable[int] | None, seconds: Iterable[float]) -> None:
         """Count many values in their cells, each once where nothing else is said."""
-        steps = self._coarse and min(values) >= 0  # found by calls in C, and `_cell` looks at each different one
-        names: Sequence[float] = values
-        if steps:
-            names = list(map(operator.floordiv, map(math.log, map(max, values, repeat(_LEAST))), repeat(_GROWTH)))
-        elif self._coarse:
-            names = list(map(self._cell, values))
+        if times is None and not self._coarse and len(set(values)) > DISTINCT:  # they would have a cell each for a moment
+            self._share_cells()
+            self._insert(values, times, seconds)
+            return
+        steps = self._coarse and min(values) >= 0
+        names = _steps(values) if steps else list(map(self._cell, values)) if self._coarse else values
         counted: Counter[float] = Counter()
         stood: defaultdict[float, float] = defaultdict(float)
         if times is None:
@@ -371,7 +372,7 @@ class Accumulator:
         """Return what stands for a value: itself, or the middle of a cell: cells grow with the value, and 0 has its own."""
         if not self._coarse or not value:
             return value
-        return math.copysign(_middle(math.log(abs(value)) // _GROWTH), value)
+        return math.copysign(_middle((math.log(abs(value)) + _HALF) // _GROWTH), value)
 
     def _share_if_many(self) -> None:
         if len(self._cells) > DISTINCT and not self._coarse:
@@ -385,7 +386,13 @@ class Accumulator:
         self._insert(*held)
 
 
+def _steps(values: Sequence[float]) -> list[float]:
+    """Return what :func:`_middle` takes for each of many values, none of which is below 0, by calls in C."""
+    positive = values if min(values) > 0 else map(max, values, repeat(_LEAST))
+    return list(map(operator.floordiv, map(operator.add, map(math.log, positive), repeat(_HALF)), repeat(_GROWTH)))
+
+
 @functools.lru_cache(maxsize=4096)
 def _middle(step: float) -> float:
     """Return the middle of a cell, by how many steps it lies above 1; the lowest is that of 0."""
-    return math.exp(min((step + 0.5) * _GROWTH, _LARGEST)) if step > _LOWEST else 0.0
+    return math.exp(min(step * _GROWTH, _LARGEST)) if step > _LOWEST else 0.0

@@ -466,10 +466,15 @@ def rfc3339_second(time_ns: int) -> str:
     return f"{_to_the_second(time_ns // _NANOSECONDS)}Z"
 
 
-@lru_cache(maxsize=4)
 def _to_the_second(seconds: int) -> str:
-    year, month, day, hour, minute, second, *_ = time.gmtime(seconds)
-    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+    minutes, second = divmod(seconds, 60)
+    return f"{_to_the_minute(minutes)}:{second:02}"
+
+
+@lru_cache(maxsize=4)
+def _to_the_minute(minutes: int) -> str:
+    year, month, day, hour, minute, *_ = time.gmtime(60 * minutes)
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}"
 
 
 def device_entry(slot: DeviceSlot) -> dict[str, Any]:

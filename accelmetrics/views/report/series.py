@@ -7,7 +7,7 @@ neighbours become one. Buckets begin at whole multiples of their width, so that 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf, isfinite, nan
 from typing import NamedTuple
@@ -83,6 +83,7 @@ class SeriesReducer:
         self._shift = 0  # how often the width was doubled
         self._slots: dict[int, int] = {}  # by number of the bucket, its position in columns
         self._columns: dict[str, _Column] = {}
+        self._newest = -inf
 
     @property
     def width(self) -> float:
@@ -101,6 +102,11 @@ class SeriesReducer:
             times: Their moments.
             columns: By key, a value for each; infinity where the last one was served again, NaN where there was none.
         """
+        # What is served again stands in buckets as they are until then, and what is last in them is so by their time.
+        moments = [self._newest, *times]
+        if moments == sorted(moments) and not any(inf in values for values in columns.values()):
+            self._widen(times)
+        self._newest = max(moments)
         runs = self._runs(times)
         for key, values in columns.items():
             column = self._columns.get(key)
@@ -125,8 +131,7 @@ class SeriesReducer:
                         continue
                 column.latest = part[-1]
                 column.put(slot, min(part), max(part), total, len(part))
-        if len(self._slots) > self._most:
-            self._widen()
+        self._widen(())
 
     def begins(self) -> list[float]:
         """Return when each bucket with readings begins, rising."""
@@ -146,20 +151,27 @@ class SeriesReducer:
         ]
         return Points(low, mean, high, last)
 
+    def _numbers(self, times: Iterable[float]) -> Iterator[int]:
+        """Yield the number of the bucket that each moment is in."""
+        per_second = 1 / self.width
+        return (int(moment * per_second // 1) for moment in times)
+
     def _runs(self, times: Sequence[float]) -> list[tuple[int, int, int]]:
         """Return the stretches of readings that share a bucket: its position, and from where to where they stand."""
-        per_second = 1 / self.width
         found, begin = [], 0
-        for number, same in groupby(int(moment * per_second // 1) for moment in times):
+        for number, same in groupby(self._numbers(times)):
             end = begin + sum(1 for _ in same)
             found.append((self._slots.setdefault(number, len(self._slots)), begin, end))
             begin = end
         return found
 
-    def _widen(self) -> None:
-        """Double the width until half of the buckets are free."""
+    def _widen(self, times: Iterable[float]) -> None:
+        """Double the width until half of the buckets are free, where there are too many with those of readings that come."""
+        numbers = self._slots.keys() | set(self._numbers(times))
+        if len(numbers) <= self._most:
+            return
         by = 1
-        while len({number >> by for number in self._slots}) > self._most // 2:
+        while len({number >> by for number in numbers}) > self._most // 2:
             by += 1
         groups = [(number, list(same)) for number, same in groupby(sorted(self._slots), lambda number: number >> by)]
         positions = [[self._slots[number] for number in members] for _, members in groups]

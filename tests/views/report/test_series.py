@@ -6,7 +6,9 @@ from array import array
 from math import inf, nan
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
+from accelmetrics.views.report import series
 from accelmetrics.views.report.series import BUCKETS, SeriesReducer
 
 
@@ -48,6 +50,39 @@ def test_means_are_of_all_readings(block: int) -> None:
         inside = [value for moment, value in values.items() if begin <= moment < begin + reducer.width]
         assert (low, high) == (min(inside), max(inside))
         assert mean == pytest.approx(sum(inside) / len(inside))
+
+
+MOMENTS = st.lists(st.floats(0, 3000), min_size=1, max_size=80)
+
+
+@given(MOMENTS, st.lists(st.one_of(st.just(nan), st.floats(-1e6, 1e6)), min_size=80, max_size=80), st.integers(1, 80), st.integers(2, 40))
+@settings(max_examples=150, deadline=None)
+def test_buckets_that_are_wide_before_a_block_is_put_into_them_hold_what_narrow_ones_come_to(
+    moments: list[float], values: list[float], size: int, most: int
+) -> None:
+    """Against the plain way, which blocks with something that was served again go: narrow buckets first, and then fewer of them."""
+    quick, plain = SeriesReducer(most), SeriesReducer(most)
+    for begin in range(0, len(moments), size):
+        times = moments[begin : begin + size]
+        column = array("d", values[begin : begin + len(times)])
+        quick.add(times, {"cpu": column})
+        plain.add(times, {"cpu": column, "served": array("d", [inf] * len(times))})
+    assert quick.begins() == plain.begins()
+    for mine, other in zip(quick.points("cpu"), plain.points("cpu"), strict=True):
+        assert mine == pytest.approx(other)
+
+
+def test_buckets_are_wide_enough_before_a_block_is_put_into_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day at 1 Hz is put into a few thousand buckets all in all, and not into one for each reading first."""
+    puts, put = [0], series._Column.put
+
+    def counted(self: series._Column, *given: float) -> None:
+        puts[0] += 1
+        put(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(series._Column, "put", counted)
+    reduced({float(second): float(second % 7) for second in range(86_400)}, 2048)
+    assert puts[0] < 3 * BUCKETS
 
 
 def test_what_was_not_read_has_no_value_and_what_was_served_again_stands() -> None:
