@@ -37,11 +37,13 @@ class HeldClock(FakeClock):
 
     Attributes:
         waits: How often a ticker began to wait.
+        resting: Whether a ticker waits for the clock to go on, and has done what was due.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits = 0
+        self.resting = False
 
     def waited(self) -> None:
         """Wait until a ticker has done what was due and waits again."""
@@ -54,8 +56,10 @@ class HeldClock(FakeClock):
         if seconds <= REQUEST_PAUSE + 1e-9:
             super().wait(woken, seconds)
             return
+        self.resting = True
         while self.monotonic() < end - 1e-9 and not woken.is_set():
             woken.wait(0.0005)
+        self.resting = False
 
 
 class Recorder:
