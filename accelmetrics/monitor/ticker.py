@@ -4,6 +4,9 @@ The schedule is absolute: the n-th reading is due n intervals after the first, h
 not be taken in time are counted, not made up for. Between two ticks a reading is taken on request, for windows that begin
 and end and for monitors that join and leave.
 
+The thread makes the calls of its readings itself. A second one stands by, looks at it now and then, and goes on in its place where it is
+stuck in a driver (:class:`Standby`).
+
 No state has a lock, and each step that changes it is one call in C: ``Monitor.stop`` may interrupt any call of the program at
 any point.
 """
@@ -14,16 +17,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from accelmetrics.backends.guard import guarded
-from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.sampling.workers import OnDemandThread
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.sampler import OwnReadings, Sampler, own_readings
+from accelmetrics.sampling.workers import REPLACED, OnDemandThread
 
 if TYPE_CHECKING:
     from accelmetrics.monitor.run import Run
     from accelmetrics.sampling.node import NodeSampler
+    from accelmetrics.schemas.errors import Unavailable
+    from accelmetrics.schemas.snapshot import Snapshot
 
 REQUEST_PAUSE = 0.02
 """Seconds from one reading to a requested one: requests that come more often are answered together."""
@@ -33,6 +39,10 @@ LAG = 0.002
 """Seconds for which a tick may wait for a reading that is taken for several processes before later ticks come after it."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
+STUCK, LOOK = 0.1, 0.2
+"""Shares of the timeout: how long calls may take before another thread goes on with a reading, and the shortest pause between two looks."""
+SHORTEST_LOOK = 0.001
+"""Seconds: the shortest pause between two looks at the same reading."""
 
 
 class Flag:
@@ -96,6 +106,63 @@ class MonitorClock:
         woken.wait(seconds)
 
 
+class Standby:
+    """A thread that goes on in a ticker's place when that is stuck in a driver.
+
+    Nothing wakes it up but its end: it looks soon after each tick, and no more than a few times a second.
+
+    Args:
+        readings: What the ticker's thread takes readings with.
+        until_tick: Gives the seconds until the next tick.
+        go_on: Called with these readings, once, on this thread.
+    """
+
+    def __init__(self, readings: OwnReadings, until_tick: Callable[[], float], go_on: Callable[[OwnReadings], object]) -> None:
+        self.readings = readings
+        self._until_tick = until_tick
+        self._go_on = go_on
+        self._ended = Flag()
+
+    def start(self) -> None:
+        """Begin to look. Where no thread is to be had for that, the caller is never looked at."""
+        guarded(threading.Thread(target=self._run, name="accelmetrics-standby", daemon=True).start)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        caller = self.readings.caller
+        stuck, pause = STUCK * caller.timeout, 0.0
+        while not self._ended.wait(pause):
+            now = time.monotonic()
+            pause = max(LOOK * caller.timeout, self._until_tick() + stuck)
+            caller.looked_at = now + pause  # first: a reading that begins from here on sees it
+            if caller.calling:
+                spent = now - caller.since
+                if spent >= stuck and caller.take():
+                    self._go_on(self.readings)
+                    return
+                pause = max(SHORTEST_LOOK, stuck - spent)
+                caller.looked_at = now + pause
+
+
+class Turn(NamedTuple):
+    """What a turn of the ticker is for.
+
+    Attributes:
+        begun: When it began.
+        tick: Whether a tick is due.
+        owed: Those that joined, and are owed a first reading, and those that leave.
+        leaving: Those that leave.
+    """
+
+    begun: float
+    tick: bool
+    owed: set[Run]
+    leaving: set[Run]
+
+
 class Ticker:
     """One sampler read at one pace, for as long as it has observers.
 
@@ -115,6 +182,9 @@ class Ticker:
         self._joined: set[Run] = set()  # owed a first reading
         self._leaving: set[Run] = set()  # owed a last one
         self._requested = False
+        self._due = 0.0  # when the next tick is
+        self._turn = Turn(0.0, False, set(), set())
+        self._standby: Standby | None = None
         self._closed = Flag()  # not while there is a sampler
         self._closed.set()
 
@@ -156,79 +226,118 @@ class Ticker:
         self.drop(observer)
         guarded(observer.end)
 
-    def _run(self) -> None:
+    def _run(self) -> object:
         """Tick until there are no observers."""
         self._closed.clear()
         made = guarded(self._make)
-        failure = made.failure
         if made.value is not None:
-            failure = guarded(self._tick, made.value).failure
-            guarded(made.value.close)
+            self._due = self._clock.monotonic()
+            return self._go_on(made.value, None)
+        self._end_all(made.failure)
+        return None
+
+    def _go_on(self, sampler: Sampler | NodeSampler, stuck: OwnReadings | None) -> object:
+        """Tick until there are no observers, or another thread does.
+
+        Args:
+            sampler: What is read.
+            stuck: The readings whose turn is to be ended first: their thread is in a call into a driver.
+        """
+        ticked = guarded(self._tick, sampler, stuck)
+        if ticked.value is REPLACED:
+            return REPLACED
+        if self._standby is not None:
+            self._standby.end()
+            self._standby = None
+        guarded(sampler.close)
+        self._end_all(ticked.failure)
+        return None
+
+    def _end_all(self, failure: Unavailable | None) -> None:
         self._closed.set()
         if failure is not None:  # else those that are there now have joined just now
             for observer in tuple(self._observers):
                 guarded(observer.fail, failure.detail)
                 self._end(observer)
 
-    def _tick(self, sampler: Sampler | NodeSampler) -> None:
+    def _replace(self, sampler: Sampler, stuck: OwnReadings) -> None:
+        """Go on in the place of a thread that is stuck, on the one that stood by."""
+        self._standby = None
+        self._thread.replace(partial(self._go_on, sampler, stuck))
+
+    def _tick(self, sampler: Sampler | NodeSampler, stuck: OwnReadings | None) -> object:
         clock = self._clock
-        due = clock.monotonic()
-        while self._observers:
-            # An observer that leaves while a reading is taken is owed another one, which begins after that.
-            leaving = self._leaving.copy()
-            owed = self._joined | leaving
-            self._joined -= owed
-            self._requested = False
-            now = clock.monotonic()
-            tick = now >= due - TOLERANCE
-            if not all(observer.paused for observer in tuple(self._observers)):
-                self._read(sampler, now, tick, owed)
-            for observer in leaving:
+        while self._observers or stuck is not None:
+            if stuck is None:
+                # An observer that leaves while a reading is taken is owed another one, which begins after that.
+                leaving = self._leaving.copy()
+                owed = self._joined | leaving
+                self._joined -= owed
+                self._requested = False
+                now = clock.monotonic()
+                self._turn = Turn(now, now >= self._due - TOLERANCE, owed, leaving)
+            turn = self._turn
+            if stuck is not None or not all(observer.paused for observer in tuple(self._observers)):
+                outcome = self._sampled(sampler, turn, stuck)
+                if outcome.value is None and outcome.failure is None:
+                    return REPLACED
+                self._hand_out(outcome, turn, not isinstance(sampler, Sampler))
+            stuck = None
+            for observer in turn.leaving:
                 self._end(observer)
-            if tick:
-                due += self._interval
+            if turn.tick:
+                self._due += self._interval
                 if not isinstance(sampler, Sampler) and sampler.shares and sampler.waited > LAG:
-                    due += sampler.waited  # ticks follow the readings: the next one is there when it is due
-                missed = int((clock.monotonic() - due) // self._interval)
+                    self._due += sampler.waited  # ticks follow the readings: the next one is there when it is due
+                missed = int((clock.monotonic() - self._due) // self._interval)
                 if missed > 0:
-                    due += missed * self._interval
+                    self._due += missed * self._interval
                     for observer in tuple(self._observers):
                         guarded(observer.miss, missed)
             # A shared reading costs its time elsewhere, where requests are held up for it.
-            self._wait(due, now, clock.monotonic() - now if isinstance(sampler, Sampler) or not sampler.shares else 0.0)
+            self._wait(turn.begun, clock.monotonic() - turn.begun if isinstance(sampler, Sampler) or not sampler.shares else 0.0)
+        return None
 
-    def _read(self, sampler: Sampler | NodeSampler, now: float, tick: bool, owed: set[Run]) -> None:
-        take, at, shared = sampler.sample, now, not isinstance(sampler, Sampler)
-        if not isinstance(sampler, Sampler) and tick and not owed:
-            take = sampler.scheduled  # taken for several processes: it may have begun before it was due here
-        outcome = guarded(take)
-        if outcome.value is not None:
+    def _sampled(self, sampler: Sampler | NodeSampler, turn: Turn, stuck: OwnReadings | None) -> Outcome[Snapshot | None]:
+        """Take a reading, or complete the one of a thread that is stuck. Neither a value nor a failure: another thread completes it."""
+        if not isinstance(sampler, Sampler):
+            # Taken for several processes: it may have begun before it was due here.
+            return guarded(sampler.scheduled if turn.tick and not turn.owed else sampler.sample)
+        if stuck is not None:
+            return guarded(stuck.complete)
+        if self._standby is None and (own := own_readings(sampler)) is not None:
+            self._standby = Standby(own, lambda: self._due - self._clock.monotonic(), partial(self._replace, sampler))
+            self._standby.start()
+        return guarded(sampler.sample) if self._standby is None else guarded(self._standby.readings.sample)
+
+    def _hand_out(self, outcome: Outcome[Snapshot | None], turn: Turn, shared: bool) -> None:
+        at, snapshot = turn.begun, outcome.value
+        if snapshot is not None:
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
-            ages = [status.age_seconds for status in outcome.value.backends if status.age_seconds is not None]
+            ages = [status.age_seconds for status in snapshot.backends if status.age_seconds is not None]
             read_at = self._clock.monotonic() - min(ages, default=float("inf"))
-            at = read_at if shared and ages else max(now, read_at)
+            at = read_at if shared and ages else max(at, read_at)
         for observer in tuple(self._observers):  # without those that were dropped meanwhile
             failure = outcome.failure
-            if outcome.value is not None:
-                failure = guarded(observer.take, outcome.value, at, tick or observer in owed).failure
+            if snapshot is not None:
+                failure = guarded(observer.take, snapshot, at, turn.tick or observer in turn.owed).failure
             if failure is not None:
                 guarded(observer.fail, failure.detail)
 
-    def _wait(self, due: float, last: float, spent: float) -> None:
+    def _wait(self, last: float, spent: float) -> None:
         """Wait until the next tick, or until a reading is requested and enough time has passed since the last.
 
         Args:
-            due: When the next tick is due.
             last: When the last reading began.
             spent: Seconds that it took.
         """
         while True:
             self._woken.clear()  # before looking: what comes later sets it again
-            until = due
+            until = self._due
             if self._leaving or self._joined:
-                until = min(due, last + REQUEST_PAUSE)
+                until = min(until, last + REQUEST_PAUSE)
             elif self._requested:
-                until = min(due, last + max(REQUEST_PAUSE, REQUEST_SHARE * spent))
+                until = min(until, last + max(REQUEST_PAUSE, REQUEST_SHARE * spent))
             now = self._clock.monotonic()
             if now >= until - TOLERANCE or not self._observers:
                 return

@@ -20,7 +20,7 @@ from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
 from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
 from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
-from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, WorkerThread
+from accelmetrics.sampling.workers import MAX_WORKERS, Caller, CountDownLatch
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
@@ -120,6 +120,7 @@ class SourceReader:
         self._filter = VisibilityFilter(options)
         self._listing: tuple[DeviceIdentity, ...] | None = None
         self._units: list[tuple[int, KeyMapper]] = []
+        self._numbers: tuple[int, ...] = ()  # of the units
         self._lost: list[KeyMapper] = []
         self._readers: dict[OpenDriver, Reader] = {}
         self._lock = threading.Lock()
@@ -127,6 +128,7 @@ class SourceReader:
         self._served: dict[int, float] = {}
         self._latch: CountDownLatch | None = None
         self._spent = 0.0
+        self._workers = 1  # how many share what is read now
         self._timed: list[tuple[float, float]] | None = None
         self._untimed = 0
         self._sequence = 0
@@ -146,17 +148,18 @@ class SourceReader:
         for mapper in self.mappers.values():
             mapper.reasons = dict.fromkeys((key for key in keys if key.startswith(f"{mapper.key}.")), STILL_OPENING)
 
-    def ask(self, now: float, latch: CountDownLatch) -> None:
+    def ask(self, now: float, latch: CountDownLatch | None) -> None:
         """Ask the driver that is open now for a reading of the devices that it lists now, if one is due.
 
         Args:
             now: When, on the sampler's clock.
-            latch: What to count down when everything has arrived that is worth waiting for.
+            latch: What to count down when everything has arrived that is worth waiting for; None where no worker is to read yet.
         """
         source, opened = self.source, self.source.opened
         if opened is None:
             self.opened = None
-            latch.count_down(source.backend.name)
+            if latch is not None:
+                latch.count_down(source.backend.name)
             return
         if opened is self.opened:
             guarded(source.look)
@@ -167,19 +170,43 @@ class SourceReader:
         if source.devices is not self._listing:
             self._list_devices(source.devices, opened.machine_wide)
         self.opened, self.served_at = opened, now
-        paced = opened.interval > 0
-        if paced:
+        if opened.interval > 0:
             self.begin_if_due(now)
+            self._workers = 1
         else:
             self._begin(now)
+            self._workers = self._count_workers() if self.pending else 1
+        if latch is None:
+            return
         self.join(latch)
         if self.pending:
-            source.pool.submit(self.work, 1 if paced else self._count_workers(), patient=True)
-        if paced:
-            limit = now - 2.0 * source.pace - self._options.timeout
-            results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
-            if all(driver is opened and read_at >= limit for _, read_at, driver in results):
-                latch.count_down(source.backend.name)
+            source.pool.submit(self.work, self._workers, patient=True)
+        if opened.interval > 0 and not self.awaits(now):
+            latch.count_down(source.backend.name)
+
+    def submit(self) -> None:
+        """Have workers read what is pending still."""
+        self.source.pool.submit(self.work, self._workers, patient=True)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether what is pending is read now and by one thread, of a driver that answers."""
+        return self._workers == 1 and self.source.interval == 0 and self.source.pool.answers
+
+    def awaits(self, now: float) -> bool:
+        """Return whether anything is worth waiting for: not what a source with a pace of its own gave lately and reads anew.
+
+        Args:
+            now: When it was asked, on the sampler's clock.
+        """
+        source, opened = self.source, self.opened
+        if opened is None or not self.wanted:
+            return False
+        if opened.interval == 0:
+            return True
+        limit = now - 2.0 * source.pace - self._options.timeout
+        results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
+        return not all(driver is opened and read_at >= limit for _, read_at, driver in results)
 
     def _count_workers(self) -> int:
         """Return how many workers are to share this reading, and decide whether its calls are timed.
@@ -212,6 +239,10 @@ class SourceReader:
         """Note that every unit is to be read; those in a call since the last time are joined, not read again."""
         calls, pending, wanted = self.source.pool.calls, self.pending, self.wanted
         self.asked_at, self._spent, self._latch = now, 0.0, None
+        if not wanted and not pending and not self.given_up:  # as nearly always
+            wanted.update(self._numbers)
+            pending.extend(self._numbers)
+            return
         for unit, _ in self._units:
             if unit not in self.given_up or unit not in calls:
                 joined = unit in pending or (unit in wanted and unit in calls)
@@ -255,11 +286,12 @@ class SourceReader:
             pool.reinforce()
         return bool(self.wanted) and (bool(pool.workers) or not self.wanted.isdisjoint(pool.calls))
 
-    def work(self, worker: WorkerThread) -> None:
-        """Read pending units, on a worker, until there are none or the worker is abandoned."""
+    def work(self, worker: Caller) -> None:
+        """Read pending units until there are none or the caller is abandoned."""
         source, opened = self.source, self.opened
-        timer, timed = CallTimer(), self._timed
-        worker.reader, worker.progress = self, [] if timed is None else timer
+        timed = self._timed
+        timer = None if timed is None else CallTimer()
+        worker.reader, worker.progress = self, [] if timer is None else timer
         while opened is not None:
             outcome = guarded(self._read_pending, worker, opened)
             self._spent += outcome.seconds
@@ -269,7 +301,7 @@ class SourceReader:
             self._land(worker, opened, Failure.of(outcome.failure, error), source.clock.monotonic())
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
-        if timed is not None:
+        if timed is not None and timer is not None:
             timed += timer.units()
         worker.reader = None  # nothing there keeps the reader alive while the worker waits
         guarded(source.look)
@@ -279,7 +311,7 @@ class SourceReader:
         if source.retired or not source.readers:
             source.tidy(worker)
 
-    def _read_pending(self, worker: WorkerThread, opened: OpenDriver) -> None:
+    def _read_pending(self, worker: Caller, opened: OpenDriver) -> None:
         source, pending, progress = self.source, self.pending, worker.progress
         calls, monotonic, readers = source.pool.calls, source.clock.monotonic, self._readers
         while not worker.abandoned:
@@ -302,7 +334,7 @@ class SourceReader:
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
             self._land(worker, opened, reading, monotonic() if reading.read_at is None else float(reading.read_at))
 
-    def _land(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
+    def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
         unit, pool = worker.unit, self.source.pool
         self._arrived[unit] = (what, read_at, opened)
@@ -429,6 +461,7 @@ class SourceReader:
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
         self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys]
         self._units = units if whole is None else [*units, (len(keys), whole)]
+        self._numbers = tuple([unit for unit, _ in self._units])
         self._listing = devices
 
 

@@ -142,6 +142,38 @@ class Sampler:
         self.close()
 
 
+class OwnReadings:
+    """Readings of a sampler with the calls made on the thread that takes them, for a monitor's: see :class:`OwnCaller`.
+
+    Args:
+        engine: The sampler's.
+        check: What its snapshots go through.
+
+    Attributes:
+        caller: The thread.
+    """
+
+    def __init__(self, engine: ThreadEngine, check: Callable[[Snapshot], Snapshot] | None) -> None:
+        self.caller = engine.own_caller()
+        self._engine = engine
+        self._check = check
+
+    def sample(self) -> Snapshot | None:
+        """Read everything once. None where another thread has taken the reading."""
+        snapshot = self._engine.sample_here(self.caller)
+        return snapshot if self._check is None or snapshot is None else self._check(snapshot)
+
+    def complete(self) -> Snapshot:
+        """Complete the reading, on another thread, which has taken it."""
+        snapshot = self._engine.complete(self.caller)
+        return snapshot if self._check is None else self._check(snapshot)
+
+
+def own_readings(sampler: Sampler) -> OwnReadings | None:
+    """Return what a thread takes a sampler's readings with by itself; None with ``isolation="process"``."""
+    return OwnReadings(sampler._engine, sampler._check) if isinstance(sampler._engine, ThreadEngine) else None
+
+
 def check_of(metrics: MetricSelection) -> Callable[[Snapshot], Snapshot] | None:
     """Return what snapshots of these metrics go through: the whole schema with ``ACCELMETRICS_VALIDATE=1``, else nothing."""
     if os.environ.get("ACCELMETRICS_VALIDATE") != "1":

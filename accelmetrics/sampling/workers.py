@@ -1,9 +1,12 @@
-"""Daemon threads that call the drivers, so that a caller never waits inside one.
+"""Daemon threads that call the drivers, so that the program never waits inside one.
 
 A worker takes tasks from its pool's queue and is in at most one call into the driver at a time: one unit, for one reader. When that
 call makes no progress, a waiting caller abandons the worker and another one goes on with the rest; the abandoned worker keeps its
 unit until the call returns. So a unit is never read by two workers, a stuck call is never repeated, and the number of threads is
 bounded. Abandoning a worker says nothing about how long others wait: each reader has its own patience.
+
+A monitor's thread, which nothing else waits for, makes the calls of its readings itself: it is one more caller of the same drivers,
+bound by the same rules, and abandoned in the same way (`sampling/engine.py`).
 
 Workers are made here and not by an executor, which would join them at interpreter exit and so wait for a hung driver.
 
@@ -77,6 +80,10 @@ class CountDownLatch:
                 return  # another thread was quicker
 
 
+REPLACED = object()
+"""What the work of a thread returns when another thread has taken its place: the first one has nothing more to do."""
+
+
 class OnDemandThread:
     """A daemon thread that runs while there is work, at most one at a time.
 
@@ -117,35 +124,49 @@ class OnDemandThread:
         thread = self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         return guarded(thread.start)
 
+    def replace(self, work: Callable[[], object]) -> None:
+        """Work on, on the thread that calls this, in the place of one that is stuck in its work and that is to return ``REPLACED``.
+
+        Args:
+            work: What is left of it.
+        """
+        threading.current_thread().name = self._name
+        if self._worked(work):
+            self._run()
+
     def _run(self) -> None:
-        while self._claim.acquire(blocking=False):
-            self._thread = threading.current_thread()
-            try:
-                self._work()
-            finally:
+        while self._claim.acquire(blocking=False) and self._worked(self._work):
+            pass
+
+    def _worked(self, work: Callable[[], object]) -> bool:
+        """Work, and give the claim back. Returns whether there is more work for this thread."""
+        self._thread, outcome = threading.current_thread(), None
+        try:
+            outcome = work()
+        finally:
+            if outcome is not REPLACED:
                 self._thread = None
                 self._claim.release()
-            if not self._wanted():  # looked at when a start in between would begin another thread
-                return
+        return outcome is not REPLACED and bool(self._wanted())  # looked at when a start in between would begin another thread
 
 
-class WorkerThread(threading.Thread):
-    """One thread of a pool, and the call into the driver that it is in.
+class Caller:
+    """A thread that calls drivers, and the call that it is in.
 
     Attributes:
         reader: The reader that the call is made for; None while the driver is opened or closed.
         unit: The unit that is read.
         progress: What the backend appends to after every call into the driver, a new list for every task; its length is the progress.
         abandoned: The call is stuck: nothing waits for it any more.
+        thread: The thread's identifier; 0 before it runs.
     """
 
-    def __init__(self, pool: WorkerPool, number: int) -> None:
-        super().__init__(name=f"accelmetrics-{pool.name}-{number}", daemon=True)
+    def __init__(self) -> None:
         self.reader: SourceReader | None = None
         self.unit = 0
         self.progress: list[Any] = []
         self.abandoned = False
-        self._pool = pool
+        self.thread = 0
         self._seen: tuple[list[Any], int] = ([], 0)
         self._looked_at = 0.0
         self._idle = 0.0
@@ -159,9 +180,19 @@ class WorkerThread(threading.Thread):
         self._idle = 0.0 if moved else self._idle + seconds
         return self._idle
 
+
+class WorkerThread(threading.Thread, Caller):
+    """One thread of a pool."""
+
+    def __init__(self, pool: WorkerPool, number: int) -> None:
+        threading.Thread.__init__(self, name=f"accelmetrics-{pool.name}-{number}", daemon=True)
+        Caller.__init__(self)
+        self._pool = pool
+
     def run(self) -> None:
         """Work until there are more workers than the pool wants."""
         pool = self._pool
+        self.thread = threading.get_ident()
         with pool.lock:  # the thread that started this one may have been interrupted before it counted it
             pool.workers.add(self)
         try:
@@ -174,11 +205,7 @@ class WorkerThread(threading.Thread):
                     task(self)
                 del task  # nothing here keeps a reader alive while the worker waits
         finally:
-            with pool.lock:
-                pool.workers.discard(self)
-                pool.stuck.discard(self)
-                for unit in [unit for unit, other in pool.calls.items() if other is self]:  # it ended in the middle of something
-                    del pool.calls[unit]
+            pool.forget(self)
 
 
 class WorkerPool:
@@ -186,12 +213,12 @@ class WorkerPool:
 
     Attributes:
         name: The source's name, which its threads have in theirs.
-        calls: By unit, the worker that is in a call for it. Workers claim a unit with ``setdefault`` and give it back with ``del``.
+        calls: By unit, the caller that is in a call for it. Callers claim a unit with ``setdefault`` and give it back with ``del``.
         lock: Held for everything that looks at several workers.
         workers: Workers that take tasks, sooner or later.
-        stuck: Workers that were abandoned, and are in a call still.
+        stuck: Callers that were abandoned, and are in a call still.
         wanted: How many workers are kept.
-        fruitless: Workers abandoned since the driver last answered.
+        fruitless: Callers abandoned since the driver last answered.
         idle: What a worker without a task does for a source that is read in the background; gives the seconds until it is to be done
             again, None for never. None for other sources.
         blocked: Readers that wait for another one's call, each with the unit.
@@ -200,15 +227,20 @@ class WorkerPool:
     def __init__(self, name: str) -> None:
         self.name = name
         self.queue: SimpleQueue[Task | None] = SimpleQueue()
-        self.calls: dict[int, WorkerThread] = {}
+        self.calls: dict[int, Caller] = {}
         self.lock = threading.Lock()
-        self.workers: set[WorkerThread] = set()
-        self.stuck: set[WorkerThread] = set()
+        self.workers: set[Caller] = set()
+        self.stuck: set[Caller] = set()
         self.wanted = 0
         self.fruitless = 0
         self.idle: Callable[[WorkerThread], float | None] | None = None
         self.blocked: list[tuple[SourceReader, int]] = []
         self._started = 0
+
+    @property
+    def answers(self) -> bool:
+        """Whether the driver has answered since a caller was abandoned last, and one more may be."""
+        return not self.fruitless and len(self.stuck) + len(self.workers) < MAX_THREADS
 
     def submit(self, task: Task, wanted: int = 1, patient: bool = False) -> bool:
         """Queue a task once for each of so many workers, and have so many that are not in a call, as far as the limits allow.
@@ -235,24 +267,32 @@ class WorkerPool:
                 self.queue.put(task)
         return True
 
+    def shrink(self) -> None:
+        """Let all workers but one leave, where there are more."""
+        if len(self.workers) > 1:
+            with self.lock:
+                self.wanted = 1
+                for _ in range(len(self._free()) - 1):
+                    self.queue.put(None)
+
     def reinforce(self) -> None:
         """Start another worker if all are in calls."""
         with self.lock:
             if not self._free():
                 self._start()
 
-    def abandon(self, worker: WorkerThread, unit: int) -> None:
-        """Give up a worker that is stuck in a call; another one takes over, unless too many have been given up."""
+    def abandon(self, caller: Caller, unit: int) -> None:
+        """Give up a caller that is stuck in a call; another worker takes over, unless too many have been given up."""
         with self.lock:
-            if worker.abandoned or self.calls.get(unit) is not worker:
+            if caller.abandoned or self.calls.get(unit) is not caller:
                 return
-            worker.abandoned = True
-            self.workers.discard(worker)
-            self.stuck.add(worker)
+            caller.abandoned = True
+            self.workers.discard(caller)
+            self.stuck.add(caller)
             self.fruitless += 1
             if not self.workers:
                 self._start()
-            reader = worker.reader
+            reader = caller.reader
             if reader is not None and self.workers:
                 self.queue.put(reader.work)
 
@@ -263,7 +303,7 @@ class WorkerPool:
             for _ in self.workers:
                 self.queue.put(None)
 
-    def follow(self, reader: SourceReader, unit: int, other: WorkerThread) -> None:
+    def follow(self, reader: SourceReader, unit: int, other: Caller) -> None:
         """Have a unit read for another reader as soon as the call that is in progress for it returns."""
         with self.lock:
             self.blocked.append((reader, unit))
@@ -290,12 +330,21 @@ class WorkerPool:
                 self.workers.discard(worker)
             return leaves
 
+    def forget(self, caller: Caller) -> None:
+        """Note that a caller is in no call any more, whatever it has left in the middle."""
+        with self.lock:
+            self.workers.discard(caller)
+            self.stuck.discard(caller)
+            for unit in [unit for unit, other in self.calls.items() if other is caller]:
+                del self.calls[unit]
+
     def waits_for(self) -> Wait | None:
-        """Return the vendor's tool that a worker has waited for longest; None where none waits for one."""
-        waits = [WAITS.get(worker.ident or 0) for worker in (*list(self.stuck), *list(self.workers))]
+        """Return the vendor's tool that a caller has waited for longest; None where none waits for one."""
+        callers = {*list(self.stuck), *list(self.workers), *list(self.calls.values())}
+        waits = [WAITS.get(caller.thread) for caller in callers]
         return min(filter(None, waits), key=lambda wait: wait.since, default=None)
 
-    def _free(self) -> set[WorkerThread]:
+    def _free(self) -> set[Caller]:
         return self.workers.difference(list(self.calls.values()))
 
     def _start(self) -> bool:
