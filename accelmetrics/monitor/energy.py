@@ -8,11 +8,11 @@ from __future__ import annotations
 import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from math import isfinite
 
-from accelmetrics.monitor.history import HistoryRow, device_columns
+from accelmetrics.monitor.history import HistoryRow, Layout, device_columns
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.summary import Energy
 
@@ -169,6 +169,11 @@ class Meter:
         self._moments = array("d")
         self._totals = array("d")
         self._last: dict[str, EnergyReading | None] = {}  # by device, its last reading; None where that is not known
+        # The same where each device has a counter: the layout, the moment, and its values by device, which `_last` does not have yet.
+        self._layout: Layout | None = None
+        self._at = 0.0
+        self._counters: tuple[float, ...] = ()
+        self._columns: Mapping[str, int] = {}
 
     @property
     def devices(self) -> int:
@@ -182,6 +187,32 @@ class Meter:
 
     def add(self, row: HistoryRow) -> None:
         """Take one reading."""
+        if row.layout is self._layout and row.joined:  # as nearly always: counters have gone on
+            values = row.values
+            counters = tuple([values[column] for column in self._columns.values()])
+            if isfinite(sum(counters)) and all(map(operator.le, self._counters, counters)):
+                self._moments.append(row.at)
+                self._totals.append(self._totals[-1] + sum(map(operator.sub, counters, self._counters)))
+                del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
+                self._at, self._counters = row.at, counters
+                return
+        self._add(row)
+
+    def _add(self, row: HistoryRow) -> None:
+        """Take any reading."""
+        if self._layout is not None:
+            pairs = zip(self._columns, self._counters, strict=True)
+            self._last |= {device: EnergyReading(COUNTER, self._at, value) for device, value in pairs}
+            self._layout = None
+        self._compare(row)
+        columns = device_columns(row.layout)
+        counted = columns.get(COUNTER, {})
+        values = tuple([row.values[column] for column in counted.values()])
+        if counted and counted.keys() == self._last.keys() and isfinite(sum(values)):
+            self._layout, self._at, self._counters, self._columns = row.layout, row.at, values, counted
+
+    def _compare(self, row: HistoryRow) -> None:
+        """Add up what devices have used since their last readings."""
         columns = device_columns(row.layout)
         counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
         readings = {device: EnergyReading(COUNTER, row.at, row.values[column]) for device, column in counters.items()}

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import compress, groupby
 from math import isfinite
 from operator import itemgetter
-from struct import pack, unpack_from
+from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING
 
 from accelmetrics.schemas.catalogue import given_by, match
@@ -76,11 +76,13 @@ class _Columns:
     Attributes:
         layout: Their keys.
         values_of: Gives their values from those of a snapshot.
+        pack: Packs them as doubles, which is quicker than an array of numbers of two types.
         owners: By column, the name of the source; empty until that matters.
     """
 
     def __init__(self, layout: Layout, values_of: Callable[[Mapping[str, float]], Iterable[float]]) -> None:
         self.layout, self.values_of = layout, values_of
+        self.pack = Struct(f"{len(layout)}d").pack
         self.owners: list[str] = []
 
 
@@ -116,7 +118,9 @@ class RowMaker:
         return self._made(snapshot, row.at, row.joined, repeated) if repeated or self._marked else row
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
-        keys = tuple(snapshot.metrics)
+        metrics = snapshot.metrics
+        layout: Layout = getattr(metrics, "layout", ())
+        keys = layout if len(layout) == len(metrics) else tuple(metrics)
         if keys != self._keys or snapshot.identities is not self._identities:
             if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
                 self._layouts.clear()
@@ -124,7 +128,7 @@ class RowMaker:
             self._keys = keys
             self._columns = self._layouts.get(keys) or self._layouts.setdefault(keys, self._chosen(keys))
         columns = self._columns
-        values = array("d", columns.values_of(snapshot.metrics))
+        values = array("d", columns.pack(*columns.values_of(metrics)))
         self._marked = bool(repeated)
         if repeated:
             if not columns.owners:  # found out once per layout, and only where it matters
@@ -146,7 +150,7 @@ def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
 
 
 def _all_values(metrics: Mapping[str, float]) -> Iterable[float]:
-    return list(metrics.values())  # twice as quick to make an array of as without the list
+    return metrics.values()
 
 
 def _owners(snapshot: Snapshot, layout: Layout) -> Iterator[str]:

@@ -163,6 +163,7 @@ class SnapshotBuilder:
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
         self._mappers: list[KeyMapper] = []
+        self._layout: tuple[str, ...] = ()
 
     def build(
         self, entries: Sequence[Entry]
@@ -188,9 +189,13 @@ class SnapshotBuilder:
             for mapper, what in entries:
                 mapper.put(what, flat)
             self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
+            layout = tuple(flat)
+            self._layout = self._layout if layout == self._layout else layout
             self._flat, self._mappers = flat, [mapper for mapper, _ in entries]
         if listed != self._listed:
             self._listed = listed
             self._processes = {key: found for key, found in listed.items() if not isinstance(found, Unavailable)}
             self._unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
-        return Metrics(flat), self._reasons, self._processes, self._unlisted
+        metrics = Metrics(flat)
+        metrics.layout = self._layout
+        return metrics, self._reasons, self._processes, self._unlisted

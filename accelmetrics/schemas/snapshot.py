@@ -58,11 +58,13 @@ class Metrics(dict[str, int | float]):
 
     Attributes:
         unavailable: By key, why a value is absent.
+        layout: The keys in order, the same object in readings that follow each other with the same ones. Only sampling sets it.
     """
 
-    __slots__ = ("unavailable",)
+    __slots__ = ("layout", "unavailable")
 
     unavailable: Mapping[str, Unavailable]
+    layout: tuple[str, ...]
 
     def __missing__(self, key: str) -> int | float:
         """Say why there is no value.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from accelmetrics import Sampler
 from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
@@ -46,6 +47,27 @@ def test_equal_keys_share_one_layout_even_when_they_come_and_go() -> None:
     for number in range(5 * LAYOUTS):
         maker.row(snapshot({f"disk./{number}.usageGB": 1.0}), 20.0, True)
     assert len(maker._layouts) <= LAYOUTS
+
+
+def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None:
+    """Whose keys are compared and not recognised; also where keys come and go, or a snapshot was added to."""
+    backend, known, compared = FakeBackend(devices=2), RowMaker(), RowMaker()
+    for device in backend.all_devices():
+        device.set(temp=40, powerWatts=99.5)
+    layouts = set()
+    with Sampler([backend]) as sampler:
+        for turn in range(6):
+            backend.device(0).set(temp=41 + turn)
+            backend.device(1).miss("temp") if turn == 3 else backend.device(1).set(temp=2**70)
+            taken = sampler.sample()
+            if turn == 5:
+                taken = taken.with_metrics({"torch.0.memoryAllocatedBytes": 7})
+            own = known.row(taken, float(turn), True)
+            other = compared.row(taken.with_values(dict(taken.metrics), taken.unavailable), float(turn), True)
+            assert (own.layout, own.values) == (other.layout, other.values)
+            assert values(own) == {key: float(value) for key, value in taken.metrics.items()}
+            layouts.add(id(own.layout))
+    assert len(layouts) == 4, "as it was, without a value, with it at the end, and with one more"
 
 
 def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None:
