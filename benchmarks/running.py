@@ -224,7 +224,8 @@ def memory(scale: Scale) -> Iterator[Row]:
     yield from whole(scale)
     few, many = scale.ticks // 100, scale.ticks
     with NvmlSimulator(scale.gpus) as simulator:
-        results = side_by_side(scale.rounds, lambda: run(simulator, "watching", few, many, 1 / RATE, min(300, few // 2)))
+        soaks = max(1, scale.rounds - 1)  # each takes minutes
+        results = side_by_side(soaks, lambda: run(simulator, "watching", few, many, 1 / RATE, min(300, few // 2)))
     failed = max(result["failed"] for result in results)
     if failed:
         raise RuntimeError(f"the monitor's exporter failed {failed} times")
