@@ -21,7 +21,7 @@ from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.metric import Kind, split_series
 from accelmetrics.schemas.record import MonitorStatus, Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
 
 SUCCESS: tuple[Status, ...] = ("ok", "degraded")
 FAILING: tuple[Status, ...] = ("degraded", "failed", "timed_out")
@@ -228,7 +228,7 @@ def is_up(snapshot: Snapshot, key: str) -> bool:
 
     One of which no metric was selected has neither values nor reasons, and is up as long as it is listed.
     """
-    if snapshot.values_of(key):
+    if has_values(snapshot, key):
         return True
     reasons = snapshot.reasons_of(key).values()
     return all(why.reason in IN_ORDER for why in reasons) if reasons else any(slot.key == key for slot in snapshot.identities)

@@ -17,7 +17,7 @@ from accelmetrics.schemas.catalogue import per_key, rows
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.metric import ANY_KIND, split_series
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
 
 SEMCONV_VERSION = "1.44.0"
 """The semantic conventions that the names are taken from. Everything ``hw.*`` is still in development there: hence the pin."""
@@ -72,23 +72,33 @@ OTEL = OtelDialect()
 
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:
-    """Give what the snapshot holds, and ``hw.status`` of every device in it.
+    """Give what the snapshot holds, and ``hw.status`` of every device in it."""
+    for key, found, device in described(snapshot):
+        yield found.point(snapshot.metrics[key], device, of_one_type=True)  # some receivers hold a series to the type that it began with
+    yield from status_points(snapshot)
+
+
+def described(snapshot: Snapshot) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
+    """Give each key of a reading that becomes a series, what it becomes, and the attributes of its device."""
+    devices = {slot.key: attributes(slot) for slot in snapshot.identities}
+    for key in snapshot.metrics:
+        found = _series(key)
+        if found is not None and (found.meaning or found.device in devices):
+            yield key, found, devices.get(found.device, NO_LABELS)
+
+
+def status_points(snapshot: Snapshot) -> Iterator[Point]:
+    """Give ``hw.status`` of every device.
 
     A device is ``failed`` where it gives nothing, for a reason that is one, and ``degraded`` where it gives something, and a fault for
     the rest.
     """
-    devices = {slot.key: attributes(slot) for slot in snapshot.identities}
-    for key, value in snapshot.metrics.items():
-        found = _series(key)
-        if found is not None and (found.meaning or found.device in devices):
-            # Some receivers hold a series to the type that it began with.
-            yield found.point(value, devices.get(found.device, NO_LABELS), of_one_type=True)
     for slot in snapshot.identities:
         reasons = {why.reason for why in snapshot.reasons_of(slot.key).values()}
-        gives = bool(snapshot.values_of(slot.key))
+        gives = has_values(snapshot, slot.key)
         stands = "degraded" if gives and reasons & FAULTS else "failed" if not gives and reasons - IN_ORDER else "ok"
         for state in STATES:
-            labels = {**devices[slot.key], "hw.type": slot.identity.kind, "hw.state": state}
+            labels = {**attributes(slot), "hw.type": slot.identity.kind, "hw.state": state}
             yield Point("hw.status", int(state == stands), labels, "gauge", "1", "Whether the device is in this state.")
 
 

@@ -23,6 +23,8 @@ SCHEMA_VERSION = "1.0"
 NO_LIST = Unavailable(Reason.NOT_SUPPORTED, "its source does not list processes")
 _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
+_Places = dict[str, dict[str, int]]
+"""By device part and name, which of all keys it is."""
 
 
 class DeviceSlot(NamedTuple):
@@ -307,23 +309,35 @@ class _ByDevice:
     Its devices refer to this, not to the snapshot, which refers to them: what nothing refers to is freed without the collector.
     """
 
-    __slots__ = ("_grouped", "_identities", "_metrics", "_reasons", "_unavailable", "processes")
+    __slots__ = ("_grouped", "_identities", "_metrics", "_places", "_reasons", "_unavailable", "processes")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.processes = snapshot.processes
         self._metrics, self._unavailable, self._identities = snapshot.metrics, snapshot.unavailable, snapshot.identities
+        self._places: _Places | None = None
         self._grouped: dict[str, dict[str, int | float]] | None = None
         self._reasons: dict[str, dict[str, Unavailable]] | None = None
 
+    @property
+    def places(self) -> "_Places":
+        if self._places is None:
+            self._places = _places(self._metrics, self._identities)
+        return self._places
+
     def values_of(self, part: str) -> dict[str, int | float]:
         if self._grouped is None:
-            self._grouped = _group(self._metrics, self._identities)
+            self._grouped = _group(self._metrics, self.places)
         return self._grouped.get(part, {})
 
     def reasons_of(self, part: str) -> dict[str, Unavailable]:
         if self._reasons is None:
-            self._reasons = _group(self._unavailable, self._identities)
+            self._reasons = _group(self._unavailable, _places(self._unavailable, self._identities))
         return self._reasons.get(part, {})
+
+
+def has_values(snapshot: Snapshot, part: str) -> bool:
+    """Return whether a snapshot has a value below a device part, which costs less than to sort them."""
+    return bool(snapshot._sorted().places.get(part))
 
 
 def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | Unavailable]:
@@ -491,16 +505,26 @@ def reason_entry(why: Unavailable) -> dict[str, str]:
     return {"reason": str(why.reason), "detail": why.detail}
 
 
-def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dict[str, _T]]:
-    """Sort keys below the longest device part that they begin with."""
-    groups: dict[str, dict[str, _T]] = {}
-    for slot in slots:
-        groups[slot.key] = {}
-        groups[f"{slot.identity.kind}.process.{slot.index}"] = {}
-        if slot.identity.kind == "gpu":
-            groups[f"torch.{slot.index}"] = {}
-    nested = any(slot.key.count(".") > 1 for slot in slots)
-    for key, value in flat.items():
+def _group(flat: Mapping[str, _T], places: _Places) -> dict[str, dict[str, _T]]:
+    values = tuple(flat.values())
+    return {part: {name: values[place] for name, place in below.items()} for part, below in places.items()}
+
+
+def _places(flat: Mapping[str, object], slots: Sequence[DeviceSlot]) -> _Places:
+    return _sorted_keys(tuple(flat), tuple((slot.key, slot.identity.kind, slot.index) for slot in slots))
+
+
+@lru_cache(maxsize=8)
+def _sorted_keys(keys: tuple[str, ...], slots: tuple[tuple[str, str, int], ...]) -> _Places:
+    """Sort keys below the longest device part that they begin with. A reading has the keys of the one before it, as a rule."""
+    groups: dict[str, dict[str, int]] = {}
+    for slot, kind, index in slots:
+        groups[slot] = {}
+        groups[f"{kind}.process.{index}"] = {}
+        if kind == "gpu":
+            groups[f"torch.{index}"] = {}
+    nested = any(slot.count(".") > 1 for slot, _, _ in slots)
+    for place, key in enumerate(keys):
         # Nearly every key is two words and a name: that case is met without a loop.
         end = key.find(".", key.find(".") + 1)
         group = groups.get(key[:end])
@@ -510,7 +534,7 @@ def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dic
                 end = key.rfind(".", 0, end)
             group = groups.get(key[:end]) if end > 0 else None
         if group is not None:
-            group[key[end + 1 :]] = value
+            group[key[end + 1 :]] = place
     return groups
 
 
