@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.prometheus import SeriesTemplate
 from accelmetrics.schemas.catalogue import edition
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
+_T = TypeVar("_T")
 Described = Callable[[Snapshot], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
 """Gives, for each key of a reading that becomes a series, what it becomes and the labels of its device."""
 
@@ -62,6 +63,17 @@ def numbered(points: Iterable[Point]) -> Iterator[Point]:
             place = last + 2
 
 
+KEPT = 2
+"""Shapes of which something is kept: at ten readings a second some keys come with every second one alone."""
+
+
+def most_recent(kept: list[_T], fits: Callable[[_T], bool], make: Callable[[], _T]) -> _T:
+    """Return what fits of the things that were used last, or make another one; so many are kept, in the order of their use."""
+    found = next(filter(fits, kept), None) or make()
+    kept[:] = [found, *(one for one in kept if one is not found)][:KEPT]
+    return found
+
+
 class MetricColumns:
     """The columns of a reading's metrics. For the same keys on the same devices values are converted, and nothing else is done.
 
@@ -78,26 +90,57 @@ class MetricColumns:
         self._described = described
         self._of_one_type = of_one_type
         self._left_out = left_out
-        self._made_for: tuple[tuple[str, ...], Sequence[DeviceSlot], object] | None = None
+        self._kept: list[_Conversion] = []
         self.made = 0
 
     def of(self, snapshot: Snapshot) -> PointColumns:
         """Return the columns of a reading, equal to those of its points made one by one."""
-        keys = tuple(snapshot.metrics)
-        if self._made_for is None or edition() is not self._made_for[2] or (keys, snapshot.identities) != self._made_for[:2]:
-            self._make(keys, snapshot)
-        numbers = list(compress(snapshot.metrics.values(), self._has_series))
-        for place, times, over in self._scaled:
+        made_for = tuple(snapshot.metrics), snapshot.identities, edition()
+        known = most_recent(self._kept, lambda one: one.fits(*made_for), lambda: self._made(made_for, snapshot))
+        numbers = list(compress(snapshot.metrics.values(), known.has_series))
+        for place, times, over in known.scaled:
             numbers[place] = numbers[place] * times / over if over != 1 else numbers[place] * times
         if self._of_one_type:
-            numbers = [kind(number) for kind, number in zip(self._types, numbers, strict=True)]
-        return PointColumns(self._shape, self._points, numbers)
+            numbers = [kind(number) for kind, number in zip(known.types, numbers, strict=True)]
+        return PointColumns(known.shape, known.points, numbers)
 
-    def _make(self, keys: tuple[str, ...], snapshot: Snapshot) -> None:
+    def _made(self, made_for: _MadeFor, snapshot: Snapshot) -> _Conversion:
         found = {key: (series, labels) for key, series, labels in self._described(snapshot) if not series.name.startswith(self._left_out)}
-        self._has_series = [key in found for key in keys]
-        self._scaled = [(place, one.times, one.over) for place, (one, _) in enumerate(found.values()) if (one.times, one.over) != (1, 1)]
-        self._types = [round if series.whole else float for series, _ in found.values()]
-        self._shape, self._points, _ = columns(series.point(0, labels) for series, labels in found.values())
-        self._made_for = keys, snapshot.identities, edition()
+        shape, points, _ = columns(series.point(0, labels) for series, labels in found.values())
         self.made += 1
+        return _Conversion(
+            made_for,
+            [key in found for key in made_for[0]],
+            [(place, one.times, one.over) for place, (one, _) in enumerate(found.values()) if (one.times, one.over) != (1, 1)],
+            [round if series.whole else float for series, _ in found.values()],
+            shape,
+            points,
+        )
+
+
+_MadeFor = tuple[tuple[str, ...], Sequence[DeviceSlot], object]
+"""Keys, devices, and what the catalogue was."""
+
+
+class _Conversion(NamedTuple):
+    """How the values of some keys on some devices become numbers of series.
+
+    Attributes:
+        made_for: The keys and devices.
+        has_series: By key, whether it becomes a series.
+        scaled: Which numbers are converted: their places, what each is multiplied by and divided by.
+        types: What gives each number its type.
+        shape: Of the columns.
+        points: Of the columns.
+    """
+
+    made_for: _MadeFor
+    has_series: list[bool]
+    scaled: list[tuple[int, int, int]]
+    types: list[Callable[[Number], Number]]
+    shape: tuple[object, ...]
+    points: Sequence[Point]
+
+    def fits(self, keys: tuple[str, ...], identities: Sequence[DeviceSlot], known: object) -> bool:
+        """Return whether it was made for these; an edition of the catalogue is equal to itself alone."""
+        return known is self.made_for[2] and (keys, identities) == self.made_for[:2]

@@ -253,11 +253,17 @@ def _counted(history: HealthHistory) -> Iterator[Point]:
         yield Point("accelmetrics_collect_errors_total", number, {"source": source, "error": error}, "counter", "1", _ERRORS)
     for source, number in history.timeouts.items():
         yield Point("accelmetrics_collect_timeouts_total", number, {"source": source}, "counter", "1", _TIMEOUTS)
-    identities = {key: identity_labels(slot) for key, slot in history.slots.items()}
-    for (device, reason), seconds in history.throttled.items():
-        if device in identities:
-            labels = {**identities[device], "reason": reason}
+    devices = tuple((key, slot.unique_id) for key, slot in history.slots.items())
+    for seconds, labels in zip(history.throttled.values(), _throttle_labels(tuple(history.throttled), devices), strict=True):
+        if labels is not None:
             yield Point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
+
+
+@lru_cache(maxsize=8)
+def _throttle_labels(marks: tuple[tuple[str, str], ...], devices: tuple[tuple[str, str], ...]) -> tuple[Mapping[str, str] | None, ...]:
+    """Return the labels for each device and reason, which hardly ever change; None for a device that is not expected any more."""
+    ids = dict(devices)
+    return tuple({"accelerator": key, "uuid": ids[key], "reason": reason} if key in ids else None for key, reason in marks)
 
 
 @lru_cache(maxsize=1)

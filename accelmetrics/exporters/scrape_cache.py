@@ -23,7 +23,7 @@ from itertools import chain, compress, repeat
 from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.columns import MetricColumns, PointColumns, columns, numbered
+from accelmetrics.dialects.columns import MetricColumns, PointColumns, columns, most_recent, numbered
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, described, device_points, largest_uses, process_points, told_points
@@ -54,6 +54,8 @@ DROPPED = Point(
 
 _PLAIN = 1e6
 """Numbers below this, and from its negative on, ``prometheus_client`` writes as Python does."""
+_EXACT = 1e15
+"""Whole numbers below this are the digits that Python writes."""
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
@@ -139,7 +141,7 @@ class ScrapeCache:
         self._steps: dict[StepSource, Step] = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
         self._metric_columns = MetricColumns(described, left_out=self._left_out)
-        self._templates: dict[bool, TextTemplate] = {}
+        self._templates: dict[bool, list[TextTemplate]] = {}
 
     @property
     def ready(self) -> bool:
@@ -192,10 +194,12 @@ class ScrapeCache:
         def write() -> bytes:
             parts = list(self._columns(latest, fresh))
             shape = [part.shape for part in parts]
-            template = self._templates.get(openmetrics)
-            if template is None or template.shape != shape:
-                points = chain.from_iterable(part.points for part in parts)
-                template = self._templates[openmetrics] = TextTemplate(shape, points, self._max_series, openmetrics)
+            points = chain.from_iterable(part.points for part in parts)
+            template = most_recent(
+                self._templates.setdefault(openmetrics, []),
+                lambda one: one.shape == shape,
+                lambda: TextTemplate(shape, points, self._max_series, openmetrics),
+            )
             if latest is not self._counted:
                 self._dropped += template.dropped
                 self._counted = latest
@@ -366,20 +370,28 @@ class TextTemplate:
 
     def text(self, numbers: Sequence[Number]) -> bytes:
         """Return the text with these numbers, those left out among them."""
-        from prometheus_client.utils import floatToGoString
-
         before, texts = self._kept
         floats = array("d", numbers)
         bits = array("q", floats.tobytes())  # tells 0.0 and -0.0 apart, and finds a NaN equal to itself
         texts = texts.copy()
         for place in compress(range(len(texts)), map(ne, bits, before)):
             number = floats[place]
-            texts[place] = repr(number) if -_PLAIN < number < _PLAIN else floatToGoString(number)  # type: ignore[no-untyped-call]
+            texts[place] = repr(number) if -_PLAIN < number < _PLAIN else _large(number)
             self.formatted += 1
         self._kept = bits, texts
         parts = self._parts.copy()
         parts[1::2] = self._in_order(texts)
         return "".join(parts).encode()
+
+
+def _large(number: float) -> str:
+    """Write a number as ``prometheus_client`` does, and whole ones (bytes, hertz) in half of its time."""
+    from prometheus_client.utils import floatToGoString
+
+    if _PLAIN <= number < _EXACT and number.is_integer():
+        digits = str(int(number))
+        return f"{f'{digits[0]}.{digits[1:]}'.rstrip('0.')}e+{len(digits) - 1:02d}"
+    return floatToGoString(number)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:

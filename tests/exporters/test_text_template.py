@@ -37,7 +37,8 @@ NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70),
     st.integers(-200, 200),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.sampled_from((0.0, -0.0, 0, 1e6, 999999.9, -1e6, 1e-5, 5e-324, 1e16, 1e21, 2**53 + 1, True)),
+    st.floats(9e5, 2e15).map(float.__floor__),
+    st.sampled_from((0.0, -0.0, 0, 1e6, 1e15, 1e15 - 1, 1e15 + 1, 999999.9, -1e6, 1e-5, 5e-324, 1e16, 1e21, 2**53 + 1, True)),
 )
 """Also those whose text depends on how it is written: 1e+06, -0.0, what no float holds exactly."""
 ODD = {'disk./mnt/a b%s\\"\u2028\x85.usageGB': 1.5, "disk./d\udcff.usageGB": 2.0}
@@ -225,7 +226,7 @@ def test_series_over_the_limit_are_counted_in_each_record() -> None:
         cache.take(Record(taken(number, dict.fromkeys(some_keys(), number))))
         assert cache.metrics() == written_anew(cache, max_series=60)
         cache.metrics(openmetrics=True)
-    assert cache._dropped == 3 * cache._templates[False].dropped > 0
+    assert cache._dropped == 3 * cache._templates[False][0].dropped > 0
 
 
 # What it saves
@@ -239,22 +240,35 @@ def test_numbers_alone_are_written() -> None:
         cache.take(Record(taken(0, {**metrics, "gpu.0.powerWatts": 300.0 + number})))
         cache.metrics()
         if number == 1:
-            template = cache._templates[False]
+            template = cache._templates[False][0]
             formatted = template.formatted
-    assert cache._templates == {False: template}
+    assert cache._templates[False][0] is template
     assert cache._metric_columns.made == 1
     assert template.formatted == formatted + 2 * 8  # the power, and how many series were dropped: some keys are one series here
 
 
-def test_each_format_keeps_one_template() -> None:
-    """That of the latest shape; a cache that begins anew keeps none."""
+def test_keys_that_come_with_every_second_record_cost_two_templates() -> None:
+    """As those do that a driver counts anew five times a second, at ten readings a second."""
+    cache, made = ScrapeCache("prometheus", max_age=math.inf), []
+    metrics: dict[str, Number] = {key: 10.5 + place for place, key in enumerate(some_keys())}
+    for number in range(10):
+        more: dict[str, Number] = {"gpu.0.smActive": number} if number % 2 else {}
+        cache.take(Record(taken(number, {**metrics, **more}, identities=slots()[:3])))
+        assert cache.metrics() == written_anew(cache)
+        made.append(cache._templates[False][0])
+    assert len(set(map(id, made))) == cache._metric_columns.made == 2
+
+
+def test_each_format_keeps_two_templates_at_most() -> None:
+    """Those of the latest shapes; a cache that begins anew keeps none."""
     cache = ScrapeCache("prometheus", max_age=math.inf)
     for _, record in changes():
         cache.take(record)
         cache.metrics()
     assert list(cache._templates) == [False]
     cache.metrics(openmetrics=True)
-    assert len(cache._templates) == 2
+    assert [len(kept) for kept in cache._templates.values()] == [2, 1]
+    assert len(cache._metric_columns._kept) == 2
     cache.forget()
     assert not cache._templates
 
@@ -262,7 +276,7 @@ def test_each_format_keeps_one_template() -> None:
 def test_a_text_that_was_interrupted_leaves_no_wrong_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between two numbers: the next text has each number as it is."""
     cache = ScrapeCache("prometheus", max_age=math.inf)
-    first, second = ({"gpu.0.powerWatts": 1e7 + number, "gpu.0.memoryTotalBytes": 2**30 + number} for number in range(2))
+    first, second = ({"gpu.0.powerWatts": 1e7 + number + 0.5, "gpu.0.memoryTotalBytes": 2**30 + number + 0.5} for number in range(2))
     cache.take(Record(taken(0, first)))
     cache.metrics()
     told: list[float] = []

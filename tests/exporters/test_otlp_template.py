@@ -1,0 +1,238 @@
+"""A request in which numbers, times and starts are replaced is, byte for byte, the one that the message library serialises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings, strategies as st
+
+from accelmetrics import Sampler
+from accelmetrics.dialects.contract import Number, Point
+from accelmetrics.dialects.otel import described
+from accelmetrics.exporters import otlp
+from accelmetrics.exporters.otlp import OtlpExporter, RequestBuilder
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.exporters.receivers import grpc_collector
+from tests.exporters.test_text_template import RECENT, all_keys, changes, slots, some_keys, taken
+from tests.simulators.nvml import NvmlSimulator
+
+
+class Pair:
+    """A builder that keeps its template, and one that has each message made anew."""
+
+    def __init__(self) -> None:
+        self.kept, self.anew = RequestBuilder(), RequestBuilder()
+
+    def written(self, record: Record) -> bytes:
+        """The request, after a look that both are the same."""
+        found = self.kept.serialised(record)
+        assert found == self.anew.build(record).SerializeToString()
+        return found
+
+
+def reading(number: int, **metrics: Number) -> Record:
+    """A reading of one GPU at a time of its own."""
+    values: dict[str, Number] = {f"gpu.0.{name}": value for name, value in metrics.items()}
+    return Record(Snapshot(RECENT + number, "node-1", values, slots()[:1]))
+
+
+def _keys_of_one_series_each() -> list[str]:
+    found = {
+        (series.name, *series.labels.items(), *device.items()): key
+        for key, series, device in described(taken(0, dict.fromkeys(all_keys(), 1)))
+    }
+    return list(found.values())
+
+
+# Equal, whatever the numbers
+
+
+@settings(max_examples=5, deadline=None, phases=(Phase.generate,))
+@given(st.data())
+def test_numbers_of_every_metric_are_replaced(data: st.DataObject) -> None:
+    """Of devices of all vendors; counters that rise and fall among them."""
+    pair, keys = Pair(), _keys_of_one_series_each()
+    for number in range(4):
+        few = data.draw(st.lists(st.one_of(st.integers(-(2**30), 2**30), st.floats(-1e9, 1e9)), min_size=7, max_size=7))
+        record = Record(taken(number, {key: few[place % 7] for place, key in enumerate(keys)}), {"run_id": "a"})
+        pair.written(record)
+        pair.written(record)  # offered again
+    assert pair.kept.templates == 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.floats(0, 1e12), st.integers(-5, 2**64), st.integers(0, 2**64 - 1)), min_size=2, max_size=6))
+def test_any_numbers_and_times(rows: list[tuple[float, int, int]]) -> None:
+    """A time of 0, which has no bytes, and one that looks like a mark are among them."""
+    pair = Pair()
+    for joules, replays, time_ns in rows:
+        metrics: dict[str, Number] = {"gpu.0.energyJoules": joules, "gpu.0.pcieReplays": replays, "gpu.0.powerWatts": joules}
+        pair.written(Record(Snapshot(time_ns, "node-1", metrics, slots()[:1])))
+
+
+@pytest.mark.parametrize("time_ns", [0, 1, 2**64 - 2, 2**64 - 1])
+def test_times_at_the_edge(time_ns: int) -> None:
+    """The first time is the start of counters as well."""
+    pair = Pair()
+    for when in (time_ns, time_ns, RECENT):
+        for more in ({}, {"gpu.0.temp": 60}):
+            metrics: dict[str, Number] = {"gpu.0.energyJoules": 1.0, "gpu.0.powerWatts": 2.0, **more}
+            pair.written(Record(Snapshot(when, "node-1", metrics, slots()[:1])))
+
+
+# Equal, whatever else changes
+
+
+def test_what_changes_beside_the_numbers_is_written() -> None:
+    """Keys, devices, reasons, findings, steps, labels and the monitor's state, there and back."""
+    pair = Pair()
+    for _ in range(2):
+        for _, record in changes():
+            pair.written(record)
+
+
+def test_a_reset_counter_starts_anew_in_a_template_and_after_it() -> None:
+    """What a template knows of counters outlives it: through a reset, a key that goes, one that comes, a message that is asked for."""
+    pair = Pair()
+    joules = iter((1000.0, 1300.0, 1300.0, 20.0, 320.0, 400.0, 10.0, 50.0))
+    for number, others in enumerate(({}, {}, {}, {}, {"temp": 60}, {}, {"temp": 60}, {})):
+        pair.written(reading(number, energyJoules=next(joules), pcieReplays=number, **others))
+    assert pair.kept.templates == 2
+    point = reading(9, energyJoules=60.0, pcieReplays=9)
+    pair.written(point)
+    assert pair.kept.build(point).SerializeToString() == pair.written(point)
+    pair.written(reading(10, energyJoules=5.0, pcieReplays=9))
+
+
+def test_no_more_than_two_templates_are_kept() -> None:
+    """What a third one knew of counters is known when its shape comes again."""
+    pair = Pair()
+    for turn in range(3):
+        for number, name in enumerate(("temp", "powerWatts", "gpu")):
+            pair.written(reading(10 * turn + number, energyJoules=(1000.0, 5.0, 2000.0)[turn], **{name: turn}))
+    assert len(pair.kept._templates) == 2
+    assert pair.kept.templates == 9
+
+
+def test_an_earlier_request_stays_as_it_is() -> None:
+    """One that waits to be sent is not what the next one is written into."""
+    builder = RequestBuilder()
+    first = builder.serialised(reading(0, powerWatts=300.0))
+    kept = bytes(bytearray(first))
+    second = builder.serialised(reading(1, powerWatts=301.0))
+    assert first == kept != second
+    assert len(first) == len(second)
+
+
+def test_names_that_a_program_shares_with_the_machine_are_one_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the plain path: the program's points stand behind the machine's."""
+    shared = [Point("hw.power", 1.0, {"a": "b"}, "gauge", "W", "Power.")]
+    monkeypatch.setattr(otlp, "step_points", lambda step: shared)
+    pair = Pair()
+    for number in range(3):
+        pair.written(reading(number, powerWatts=300.0)._replace(steps=(Step(RECENT, number, {}),)))
+
+
+def test_a_layout_that_is_not_understood_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that put numbers elsewhere would cost time, and be right."""
+    monkeypatch.setattr(otlp, "_marked", lambda metrics: metrics.SerializeToString().replace(b"hw.power", b"hw.PoWeR") + otlp.MARK * 100)
+    pair = Pair()
+    for number in range(3):
+        assert b"hw.power" in pair.written(reading(number, powerWatts=300.0 + number))
+
+
+def test_simulated_gpus_read_again_and_again() -> None:
+    """A driver's own values, with an Xid error and steps that differ in number."""
+    pair = Pair()
+    with NvmlSimulator(gpus=2, profile="h100") as simulator:
+        simulator.load()
+        with Sampler(["nvidia", "host"], timeout=10) as sampler:
+            for turn in range(5):
+                if turn == 2:
+                    simulator.xid(0, 79)
+                snapshot = sampler.sample()
+                steps = tuple(Step(snapshot.time_ns - number, number, {"loss": 0.5}, rank=number % 2) for number in range(turn))
+                pair.written(Record(snapshot, {"run_id": "a"}, steps, MonitorStatus(1.0, turn)))
+
+
+# What it saves
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The points that were put into messages one by one."""
+    found: list[Any] = []
+    plain = RequestBuilder._add
+
+    def counted(self: RequestBuilder, scope: Any, metrics: Any, points: Any, time_ns: int) -> None:
+        points = list(points)
+        found.extend(points)
+        plain(self, scope, metrics, points, time_ns)
+
+    monkeypatch.setattr(RequestBuilder, "_add", counted)
+    yield found
+
+
+def test_messages_are_made_once(encoded: list[Any]) -> None:
+    """Then those of what the program logs and of the monitor alone, however many steps there are."""
+    builder = RequestBuilder()
+    metrics: dict[str, Number] = {key: 10.5 + place for place, key in enumerate(some_keys())}
+    for number in range(10):
+        steps = tuple(Step(RECENT, number, {"loss": 0.5}) for _ in range(number % 3))
+        builder.serialised(Record(taken(number, {**metrics, "gpu.0.powerWatts": 300.0 + number}), {}, steps, MonitorStatus(1.0, number)))
+        if not number:
+            first = len(encoded)
+    assert builder.templates == builder._columns.made == 1
+    assert first > 80
+    assert len(encoded) - first == 9 * 3 + 2 * sum(number % 3 for number in range(10))
+
+
+def test_reasons_alone_make_no_messages(encoded: list[Any]) -> None:
+    """They change the state of a device, which is a number."""
+    builder = RequestBuilder()
+    record = reading(0, powerWatts=300.0)
+    builder.serialised(record)
+    before = len(encoded)
+    lost = record.snapshot.with_values(record.snapshot.metrics, {"gpu.0.temp": Unavailable(Reason.DEVICE_LOST)})
+    assert builder.serialised(record._replace(snapshot=lost)) == RequestBuilder().build(record._replace(snapshot=lost)).SerializeToString()
+    assert len(encoded) == 2 * before
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "packed"),
+    [
+        ("http://127.0.0.1:4317", False),
+        ("localhost:4317", False),
+        ("http://[::1]:4317", False),
+        ("https://collector:4317", True),
+        ("http://10.0.0.1:4317", True),
+    ],
+)
+def test_what_stays_on_this_machine_is_not_packed(endpoint: str, packed: bool) -> None:
+    """Unless it is asked for."""
+    for protocol in ("grpc", "http"):
+        assert _packs(OtlpExporter(endpoint, protocol=protocol)) is packed
+        assert _packs(OtlpExporter(endpoint, protocol=protocol, compression="gzip"))
+        assert not _packs(OtlpExporter(endpoint, protocol=protocol, compression="none"))
+
+
+def _packs(exporter: OtlpExporter) -> bool:
+    sender: Any = exporter._sender
+    return sender._compress if isinstance(sender, otlp._Http) else sender._compression.name == "Gzip"
+
+
+def test_a_collector_reads_what_was_replaced() -> None:
+    """The second record's numbers and times, with the first one's start."""
+    with grpc_collector() as collector:
+        exporter = OtlpExporter(collector.endpoint)
+        exporter.open()
+        for number in range(2):
+            exporter.export(reading(number, energyJoules=1000.0 + number, powerWatts=300.0 + number))
+        exporter.close()
+        (power,), (energy,) = collector.named("hw.power"), collector.named("hw.energy")
+    assert (power.value, power.time_ns) == (301.0, RECENT + 1)
+    assert (energy.value, energy.time_ns, energy.start_ns) == (1001.0, RECENT + 1, RECENT)
