@@ -386,11 +386,11 @@ class TextTemplate:
 
 def _large(number: float) -> str:
     """Write a number as ``prometheus_client`` does, and whole ones (bytes, hertz) in half of its time."""
-    from prometheus_client.utils import floatToGoString
-
     if _PLAIN <= number < _EXACT and number.is_integer():
         digits = str(int(number))
         return f"{f'{digits[0]}.{digits[1:]}'.rstrip('0.')}e+{len(digits) - 1:02d}"
+    from prometheus_client.utils import floatToGoString
+
     return floatToGoString(number)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -435,11 +435,13 @@ def _value(value: str) -> str:
 # What a client accepts
 
 
+@lru_cache(maxsize=16)
 def prefers_openmetrics(accept: str) -> bool:
     """Return whether an ``Accept`` header asks for OpenMetrics 1.0 rather than plain text."""
     return 0 < _weight(accept, "application/openmetrics-text") >= _weight(accept, "text/plain")
 
 
+@lru_cache(maxsize=16)
 def accepts_gzip(accept_encoding: str) -> bool:
     """Return whether an ``Accept-Encoding`` header names gzip and does not refuse it."""
     return _weight(accept_encoding, "gzip") > 0
