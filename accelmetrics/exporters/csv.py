@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.errors import DocumentError, Reason
+from accelmetrics.schemas.lines import are_finite
 from accelmetrics.schemas.record import LOGGED, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -36,9 +37,17 @@ class CsvExporter(FileExporter):
     _head = b""
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()
+    _kept: _RowText | None = None
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
         del fresh  # what is in the file is known from its head
+        if head and head == self._head:
+            logged, metrics = _logged(record), record.snapshot.metrics
+            made_for = head, list(metrics), list(logged), dict(record.labels)
+            if self._kept is None or self._kept.made_for != made_for:
+                self._kept = _RowText(made_for, self._in_file)
+            if (text := self._kept.text([record.snapshot.timestamp, *metrics.values(), *logged.values()])) is not None:
+                return text
         cells = row(record)
         if not head:
             columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(record.snapshot), *cells)))
@@ -55,6 +64,35 @@ class CsvExporter(FileExporter):
         return False
 
 
+class _RowText:
+    """The text of a row but for its numbers, kept while the file and the names of what is in a record stay.
+
+    Args:
+        made_for: The file's first line, the metrics' keys, the columns of what the program logged, the labels.
+        columns: Of the file.
+    """
+
+    def __init__(self, made_for: tuple[bytes, list[str], list[str], dict[str, str]], columns: tuple[str, ...]) -> None:
+        self.made_for = made_for
+        _, keys, logged, labels = made_for
+        places = {column: place for place, column in enumerate((TIME, *map(_plain, keys), *logged))}
+        texts = {column: csv_text([["", text]]).decode()[1:-1] for column, text in _labels(labels).items()}
+        fields = (texts[column].replace("%", "%%") if column in texts else "%s" if column in places else "" for column in columns)
+        self._template = ",".join(fields) + "\n"
+        self._read = [places[column] for column in columns if column in places and column not in texts]
+        self._whole = {*places, *texts} <= set(columns)
+
+    def text(self, values: list[int | float | str]) -> bytes | None:
+        """Return the row; None where it is to be made field by field: a number is none that every record has, or there is no column."""
+        metrics = values[1 : 1 + len(self.made_for[1])]
+        try:
+            if not (self._whole and are_finite(metrics)):
+                return None
+        except OverflowError:
+            return None
+        return (self._template % tuple(map(values.__getitem__, self._read))).encode()
+
+
 def row(record: Record) -> Cells:
     """Return the fields of a record that have something in them, by column.
 
@@ -69,14 +107,23 @@ def row(record: Record) -> Cells:
     wrong = [name for name, value in metrics.items() if isinstance(value, float) and not isfinite(value)]
     if wrong:
         raise DocumentError(f"the record cannot be written as a row: {wrong[0]} = {metrics[wrong[0]]} is not finite")
+    return {**cells, **_logged(record), **_labels(record.labels)}
+
+
+def _logged(record: Record) -> Cells:
+    cells: Cells = {}
+    metrics = record.snapshot.metrics
     for step in record.own_steps:
         if step.step is not None:
             cells["step"] = step.step
         for name, value in step.values.items():
             taken = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
             cells[_plain(LOGGED + name if taken else name)] = value
-    cells.update((_plain(LABEL + name), _plain(value)) for name, value in record.labels.items())
     return cells
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    return {_plain(LABEL + name): _plain(value) for name, value in labels.items()}
 
 
 def columns_of(snapshot: Snapshot) -> list[str]:

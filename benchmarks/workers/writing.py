@@ -16,8 +16,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from accelmetrics import Sampler
+from accelmetrics.exporters import tensorboard
+from accelmetrics.exporters.csv import CsvExporter
+from accelmetrics.exporters.influx import PointWriter
 from accelmetrics.exporters.otlp import RequestBuilder
 from accelmetrics.exporters.scrape_cache import ScrapeCache
+from accelmetrics.exporters.statsd import PacketMaker
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD
@@ -52,6 +56,10 @@ def main() -> None:
         "prometheus": prometheus(records, turns),
         "otlp": otlp(records, turns),
         "jsonl": jsonl(standard, turns),
+        "csv": csv(standard, turns),
+        "tensorboard": tensorboard_events(standard, turns),
+        "statsd": statsd(records, turns),
+        "influx": influx(records, turns),
         "keys": {name: len(these[0].snapshot.metrics) for name, these in (("all", records), ("standard", standard))},
     }
     sys.stdout.write(json.dumps(result) + "\n")
@@ -103,6 +111,41 @@ def jsonl(records: Sequence[Record], turns: int) -> tuple[float, float]:
     write(records[0], fresh=True)
     flat = {record.snapshot.time_ns: record.snapshot.flat() for record in records}
     return by_turns(records, turns, write, lambda record: json.dumps(flat[record.snapshot.time_ns]))
+
+
+def csv(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """A row of a file, and one whose every part is made anew."""
+    exporter = CsvExporter("/dev/null")
+    head = (exporter.lines(records[0], b"", fresh=True) or b"").partition(b"\n")[0] + b"\n"
+    return by_turns(
+        records,
+        turns,
+        lambda record: exporter.lines(record, head, fresh=False),
+        lambda record: CsvExporter("/dev/null").lines(record, head, fresh=False),
+    )
+
+
+def tensorboard_events(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """An event as it stands in a file, and the same by TensorBoard's own writer."""
+    kept, compiled = tensorboard.Scalars(), tensorboard.compiled_crc32c()
+
+    def anew(record: Record) -> object:
+        values = {tensorboard.tag(key): value for key, value in record.snapshot.metrics.items()}
+        return tensorboard.framed([tensorboard.scalars(values)], None)
+
+    return by_turns(records, turns, lambda record: tensorboard.framed([kept.of(record.snapshot.metrics)], compiled), anew)
+
+
+def statsd(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """Packets with tags, and packets whose every part is made anew."""
+    kept = PacketMaker("accelmetrics", tagged=True)
+    return by_turns(records, turns, lambda record: list(kept.of(record)), lambda record: list(PacketMaker("accelmetrics", True).of(record)))
+
+
+def influx(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """Points, and points whose every part is made anew."""
+    kept = PointWriter()
+    return by_turns(records, turns, kept.text, lambda record: PointWriter().text(record))
 
 
 def by_turns(

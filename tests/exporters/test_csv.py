@@ -7,8 +7,9 @@ import errno
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings, strategies as st
 
-from accelmetrics.exporters.csv import CsvExporter
+from accelmetrics.exporters.csv import CsvExporter, columns_in, csv_text, row as row_of
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.record import Record, Step
@@ -176,3 +177,52 @@ def test_a_file_that_cannot_be_renamed_keeps_its_columns(tmp_path: Path, monkeyp
         assert [row["a"] for row in rows(path)] == ["1", "2", "4"]
         exporter.export(small(4, b=5))
     assert len(files_of(path)) == 2
+
+
+KEYS = ["cpu", "gpu.0.temp", "disk./a,b.x", 'disk./%s".x', "disk./\n.x", "disk./\udcff.x", "step", "label.team"]
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70) | st.booleans()
+LOGGED = st.dictionaries(st.sampled_from(["loss", "cpu", "timestamp", "a,b"]), st.floats() | st.integers(0, 9), max_size=3)
+RECORDS = st.builds(
+    Record,
+    st.builds(Snapshot, st.integers(0, 10**18), st.just("node"), st.dictionaries(st.sampled_from(KEYS), NUMBERS)),
+    st.dictionaries(st.sampled_from(["team", "a,b"]), st.text(max_size=5) | st.sampled_from(["%s", 'a"b', "a,b", "a\nb"])),
+    st.lists(st.builds(Step, st.just(1), st.none() | st.integers(0, 9), LOGGED), max_size=2).map(tuple),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@example([Record(Snapshot(1, "node", {"cpu": value}), {"team": "%s,"}) for value in (1, 2.5, 10**400, 1e300, True)] * 2)
+@example([Record(Snapshot(1, "node", values)) for values in ({"a": 1, "b": 2}, {"b": 2}, {"b": 3, "a": 4}, {"b": 5, "c": 6}, {"b": 7})])  # type: ignore[arg-type]
+@example([Record(Snapshot(1, "node", {"label.team": number, "cpu": 2}), {"team": "x"}) for number in (1, 2, 3)])
+@given(st.lists(RECORDS, min_size=2, max_size=5))
+def test_what_is_kept_is_what_would_be_made_anew(several: list[Record]) -> None:
+    """Whatever records follow each other in a file, a row is, byte for byte, what the standard library writes of its fields."""
+    exporter = CsvExporter("/dev/null")
+    text = exporter.lines(several[0], b"", fresh=True)
+    assert text is not None
+    head = text[: text.index(b"\n") + 1]
+    for one in several:
+        cells, columns = row_of(one), columns_in(head)
+        expected = csv_text([[cells.get(column, "") for column in columns]]) if cells.keys() <= set(columns) else None
+        assert exporter.lines(one, head, fresh=False) == expected
+
+
+def test_columns_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a file and the names in its records stay, rows are made without the fields one by one; an infinite value is still refused."""
+    exporter, made = CsvExporter("/dev/null"), []
+
+    def counted(record: Record) -> dict[str, float | str]:
+        made.append(record)
+        return row_of(record)
+
+    monkeypatch.setattr("accelmetrics.exporters.csv.row", counted)
+    text = exporter.lines(small(0, a=1, b=2), b"", fresh=True)
+    assert text is not None
+    head = text[: text.index(b"\n") + 1]
+    exporter.lines(small(1, a=1, b=2), head, fresh=False)
+    assert len(made) == 2
+    for number in range(2, 5):
+        exporter.lines(small(number, a=number, b=2.5), head, fresh=False)
+    assert len(made) == 2
+    with pytest.raises(DocumentError, match="b = inf is not finite"):
+        exporter.lines(small(5, a=1, b=float("inf")), head, fresh=False)
