@@ -14,6 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 import accelmetrics
 from accelmetrics import AccelMetricsError, InvalidOptionError, Sampler, UnknownNameError, visible_devices
 from accelmetrics.backends import visible as rules
+from accelmetrics.backends.kit import processes
 from accelmetrics.backends.kit.processes import environment_of, parse_environment
 from accelmetrics.backends.visible import VisibleSet, leading_number, plain_number, visibility, whole_number_any_base
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -599,10 +600,10 @@ def test_a_real_program_on_simulated_gpus(isolation: str) -> None:
 def test_an_environment_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel refuses it, and that is what is said; ours stays readable."""
 
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(path: str) -> bytes:
+        raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(processes, "read_once", refuse)
     found = environment_of(os.getppid())
     assert found.values is None
     assert found.why == f"the environment of process {os.getppid()} may not be read: it belongs to another user"
