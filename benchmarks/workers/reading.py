@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from accelmetrics import Monitor, Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend
@@ -68,10 +69,12 @@ class SteppingClock(FakeClock):
     def __init__(self) -> None:
         super().__init__()
         self.left = 0
+        self.ticks: list[float] = []  # when each ended
         self.go, self.done = threading.Event(), threading.Event()
 
     def wait(self, woken: Flag, seconds: float) -> None:
         """Let seconds pass at once, or stand until the next go."""
+        self.ticks.append(time.perf_counter())
         self.left -= 1
         if self.left <= 0:
             self.done.set()
@@ -79,13 +82,14 @@ class SteppingClock(FakeClock):
             self.go.clear()
         super().wait(woken, seconds)
 
-    def run(self, ticks: int) -> None:
-        """Let so many ticks pass."""
+    def run(self, ticks: int) -> float:
+        """Let so many ticks pass, and return the median seconds from one to the next, as of readings in a row."""
         self.done.wait()
         self.done.clear()
-        self.left = ticks
+        self.left, self.ticks = ticks, [time.perf_counter()]
         self.go.set()
         self.done.wait()
+        return statistics.median(after - before for before, after in pairwise(self.ticks))
 
 
 @contextmanager
@@ -93,13 +97,7 @@ def monitoring() -> Iterator[tuple[Turn, Callable[[], int]]]:
     """Ticks of a Monitor back to back: without a history, a window or an exporter they are its readings and its schedule."""
     clock = SteppingClock()
     with Monitor(SHORTEST, backends=[NvidiaBackend(clock)], clock=clock, history=0) as monitor:
-
-        def turn(count: int) -> float:
-            started, begun = time.perf_counter(), monitor.status.ticks
-            clock.run(count)
-            return (time.perf_counter() - started) / (monitor.status.ticks - begun)
-
-        yield turn, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
+        yield clock.run, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
         clock.left = sys.maxsize
         clock.go.set()
 
