@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit import DeviceSample
 from accelmetrics.backends.kit.fields import Row, Table, flat
 from accelmetrics.backends.kit.polled import PolledDriver, PolledReader
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.errors import SourceError, Unavailable
 from tests.support.waiting import wait_for
 
 
@@ -58,12 +59,14 @@ class Mac:
         return found
 
     def until(self, condition: Callable[[Read], bool]) -> Read:
-        """The first poll for which something is true; it must come."""
+        """The first poll for which something is true; it must come. One without an answer of any tool, on a busy machine, is none."""
         seen: list[Read] = []
 
         def holds() -> bool:
-            seen[:] = [self.read()]
-            return condition(seen[0])
+            seen.clear()
+            with suppress(SourceError):
+                seen.append(self.read())
+            return bool(seen) and condition(seen[0])
 
         wait_for(holds, what=lambda: seen)
         return seen[0]
