@@ -12,10 +12,10 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import lru_cache
-from itertools import compress, groupby
+from functools import lru_cache, partial
+from itertools import accumulate, compress, groupby
 from math import isfinite
-from operator import itemgetter
+from operator import is_not, itemgetter
 from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import MetricParts, Snapshot, metric_parts
 
 if TYPE_CHECKING:
     import pandas
@@ -77,13 +77,41 @@ class _Columns:
         layout: Their keys.
         values_of: Gives their values from those of a snapshot.
         pack: Packs them as doubles, which is quicker than an array of numbers of two types.
+        page: The values of the last snapshot whose metrics came in parts, of which those parts are written anew that are other objects.
         owners: By column, the name of the source; empty until that matters.
     """
 
     def __init__(self, layout: Layout, values_of: Callable[[Mapping[str, float]], Iterable[float]]) -> None:
         self.layout, self.values_of = layout, values_of
         self.pack = Struct(f"{len(layout)}d").pack
+        self.page = _Page()
         self.owners: list[str] = []
+
+
+class _Page:
+    """A row that is kept from snapshot to snapshot: most parts of the metrics are the same objects as in the one before."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self._lengths: tuple[int, ...] = ()
+        self._parts: Sequence[object] = ()
+        self._writers: list[Callable[..., None]] = []
+
+    def values(self, metrics: MetricParts) -> array[float]:
+        """Return a new row of these metrics."""
+        parts = metrics.parts
+        if metrics.lengths is not self._lengths:
+            self._values = array("d", bytes(8 * len(metrics.keys)))
+            offsets = accumulate(metrics.lengths, initial=0)
+            self._writers = [
+                partial(Struct(f"{length}d").pack_into, self._values, 8 * offset)
+                for length, offset in zip(metrics.lengths, offsets, strict=False)
+            ]
+            self._lengths, self._parts = metrics.lengths, (None,) * len(parts)
+        for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
+            self._writers[place](*parts[place])
+        self._parts = parts
+        return self._values[:]
 
 
 class RowMaker:
@@ -118,9 +146,8 @@ class RowMaker:
         return self._made(snapshot, row.at, row.joined, repeated) if repeated or self._marked else row
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
-        metrics = snapshot.metrics
-        layout: Layout = getattr(metrics, "layout", ())
-        keys = layout if len(layout) == len(metrics) else tuple(metrics)
+        parts = metric_parts(snapshot)
+        keys = _keys_of(snapshot) if parts is None else parts.keys
         if keys != self._keys or snapshot.identities is not self._identities:
             if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
                 self._layouts.clear()
@@ -128,7 +155,10 @@ class RowMaker:
             self._keys = keys
             self._columns = self._layouts.get(keys) or self._layouts.setdefault(keys, self._chosen(keys))
         columns = self._columns
-        values = array("d", columns.pack(*columns.values_of(metrics)))
+        if parts is not None and columns.layout is keys:
+            values = columns.page.values(parts)
+        else:
+            values = array("d", columns.pack(*columns.values_of(snapshot.metrics)))
         self._marked = bool(repeated)
         if repeated:
             if not columns.owners:  # found out once per layout, and only where it matters
@@ -146,7 +176,14 @@ class RowMaker:
 
 def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
     """Return the sources that served the reading of the last time again."""
-    return frozenset(name for name, sequence in sequences.items() if sequence and before.get(name) == sequence)
+    return frozenset([name for name, sequence in sequences.items() if sequence and before.get(name) == sequence])
+
+
+def _keys_of(snapshot: Snapshot) -> Layout:
+    """Return the keys of its metrics, by the same object in snapshots that follow each other with the same ones."""
+    metrics = snapshot.metrics
+    layout: Layout = getattr(metrics, "layout", ())
+    return layout if len(layout) == len(metrics) else tuple(metrics)
 
 
 def _all_values(metrics: Mapping[str, float]) -> Iterable[float]:

@@ -200,7 +200,7 @@ class Run:
         if not tick:
             return
         self._ticks += 1
-        self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
+        self._timed_out += "timed_out" in [status.status for status in snapshot.backends]
         tick_row = self._rows.tick_row(snapshot, row)
         self.state.history.add(tick_row)
         self.latest = snapshot
@@ -230,7 +230,8 @@ class Run:
     def _note_silence(self, sources: Iterable[BackendStatus]) -> None:
         """Keep why sources do not answer, and log it once for each and the way in which it does not."""
         silent = [status for status in sources if status.silent]
-        self._silent = {status.name: status.detail for status in silent}
+        if silent or self._silent:
+            self._silent = {status.name: status.detail for status in silent}
         for status in silent:
             mark = status.name, status.status
             if mark not in self._told:

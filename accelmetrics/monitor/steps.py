@@ -279,6 +279,11 @@ class StepLog:
             everything: Whether steps whose energy is not known yet are given out too. Tensors that are still computed are waited for,
                 a second at most.
         """
+        if self._latest < meter.latest:
+            self._pace = min(meter.latest - self._latest, LONGEST_PACE) if isfinite(self._latest) else 0.0
+            self._latest = meter.latest
+        if not everything and not any(process.pending for process in tuple(self._processes.values())):
+            return ()
         found: list[tuple[_Logged, _Process]] = []
         if not self._taking.acquire(timeout=TAKING):
             return ()
@@ -289,9 +294,6 @@ class StepLog:
                 pending = process.pending
                 while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
                     found.append((pending.popleft(), process))
-            if self._latest < meter.latest:
-                self._pace = min(meter.latest - self._latest, LONGEST_PACE) if isfinite(self._latest) else 0.0
-                self._latest = meter.latest
             found.sort(key=lambda pair: pair[0].at)
             steps = tuple(self._completed(process, logged, meter) for logged, process in found)
             for step in steps:

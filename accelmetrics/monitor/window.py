@@ -144,6 +144,8 @@ class Windows:
 
 def living(known: dict[int, ref[T]]) -> list[T]:
     """Return what the program still holds of objects that are known weakly, by number; the others are forgotten."""
+    if not known:
+        return []
     for number, one in list(known.items()):
         if one() is None and known.get(number) is one:  # else another object has the number by now
             known.pop(number, None)

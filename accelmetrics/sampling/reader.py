@@ -341,7 +341,8 @@ class SourceReader:
         worker.progress.append(LANDED)
         pool.fruitless = 0
         del pool.calls[unit]
-        self.given_up.pop(unit, None)
+        if self.given_up:
+            self.given_up.pop(unit, None)
         self.wanted.discard(unit)
         if pool.blocked:
             pool.unblock(unit)

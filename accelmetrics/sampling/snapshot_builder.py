@@ -7,14 +7,14 @@ recognised, by identity or else by equality, and not built again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
-from accelmetrics.schemas.snapshot import Metrics
+from accelmetrics.schemas.snapshot import MetricParts, Metrics
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""
@@ -33,12 +33,14 @@ class KeyMapper:
 
     Attributes:
         reasons: By key, why values are missing.
+        values: Of each block, the values that are wanted: the same object while the block is.
     """
 
     def __init__(self, key: str, owed: Iterable[str], metrics: MetricSelection = ALL_METRICS) -> None:
         kind, _, number = key.partition(".")
         self.key = key
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
+        self.values: list[tuple[Number, ...]] = []
         self._prefix = f"{key}." if key else ""
         self._process_prefix = f"{kind}.process.{number}." if key else ""
         self._wants = None if metrics.everything else metrics.wants
@@ -57,8 +59,17 @@ class KeyMapper:
         given = [key for block, keys in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
         return dict.fromkeys((*owed, *self.reasons, *given))
 
-    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
+    @property
+    def value_keys(self) -> Iterable[str]:
+        """The keys of ``values``."""
+        return chain.from_iterable(self._keys if self._failure is None else ())
+
+    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number] | None) -> bool:
         """Write this unit's values over the last ones, if nothing but values changed.
+
+        Args:
+            what: What came of reading it.
+            flat: The dict that has the last values; None where only ``values`` are kept.
 
         Returns:
             Whether that was all; if not, the flat dict must be written anew with :meth:`put`.
@@ -71,18 +82,20 @@ class KeyMapper:
                 return False
             self._given = what.unavailable
             # All equally long, and gone through in the hottest loop there is.
-            for known, keys, wanted, block in zip(self._blocks, self._keys, self._wanted, blocks):  # noqa: B905
+            for place, (known, block) in enumerate(zip(self._blocks, blocks)):  # noqa: B905
                 if known is block:
                     continue
-                values = block.values
+                keys, wanted, values = self._keys[place], self._wanted[place], block.values
                 if (known.names is not block.names and known.names != block.names) or known.process != block.process:
                     return False
-                if wanted is not None:
-                    values = tuple(compress(values, wanted)) if len(values) == len(wanted) else ()
+                if wanted is not None or type(values) is not tuple:
+                    values = _chosen(values, wanted)
                 # One sum tells whether all are finite numbers, since infinity and NaN survive it.
                 if len(values) != len(keys) or not isfinite(sum(values)):
                     return False
-                flat.update(zip(keys, values))  # noqa: B905 - the lengths were compared
+                self.values[place] = values
+                if flat is not None:
+                    flat.update(zip(keys, values))  # noqa: B905 - the lengths were compared
             self._blocks = tuple(blocks)
         except (TypeError, AttributeError, OverflowError):  # what a reader gave has no such parts: ``put`` says what is wrong
             return False
@@ -93,6 +106,7 @@ class KeyMapper:
         if isinstance(what, Reading) and (wrong := fault(what)):
             what = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
         self._given = None
+        self.values = []
         if isinstance(what, Unavailable):
             self.reasons = dict.fromkeys(self.keys, what)
             self._failure = what
@@ -116,6 +130,8 @@ class KeyMapper:
                     flat[key] = value
                 else:
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
+        if not refused:
+            self.values = [_chosen(block.values, chosen) for chosen, block in zip(wanted, self._blocks, strict=True)]
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
         told = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
@@ -124,6 +140,13 @@ class KeyMapper:
         self.reasons = {**told, **silent, **refused}
         if not refused:
             self._given = what.unavailable
+
+
+def _chosen(values: Sequence[Number], wanted: Sequence[bool] | None) -> tuple[Number, ...]:
+    """Return the values that are wanted, in a tuple: a list may be another one's to change. None where it is not known of each."""
+    if wanted is None:
+        return tuple(values)
+    return tuple(compress(values, wanted)) if len(values) == len(wanted) else ()
 
 
 def fault(reading: Reading) -> str:
@@ -149,32 +172,59 @@ Entry = tuple[KeyMapper, Reading | Unavailable]
 """What came of reading a unit: its mapper, and a reading or the reason why there is none."""
 
 
+Reasons = Mapping[str, Unavailable]
+Processes = Mapping[str, tuple[DeviceProcess, ...]]
+
+
 class SnapshotBuilder:
     """The flat dict and the reasons of one sampler, kept from reading to reading.
 
     As long as only values change, they are written over the old ones and the dict is copied, which costs a fraction of building it.
-    Anything else (a value appears or goes, a device fails) has the whole dict written anew.
+    Anything else (a value appears or goes, a device fails) has the whole dict written anew. Where a dict may never be looked at the values
+    alone are kept, by the parts in which they came, and a snapshot makes it of them when it is.
     """
 
     def __init__(self) -> None:
         self._flat: dict[str, Number] = {}
+        self._current = True  # whether the dict has the latest values
         self._reasons: Mapping[str, Unavailable] = NO_REASONS
         self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
         self._mappers: list[KeyMapper] = []
         self._layout: tuple[str, ...] = ()
+        self._lengths: tuple[int, ...] | None = None  # of the parts; None where they do not give the dict
 
-    def build(
-        self, entries: Sequence[Entry]
-    ) -> tuple[Metrics, Mapping[str, Unavailable], Mapping[str, tuple[DeviceProcess, ...]], Mapping[str, Unavailable]]:
+    def build(self, entries: Sequence[Entry]) -> tuple[Metrics, Reasons, Processes, Reasons]:
         """Write the entries.
 
         Returns:
             The metrics, the caller's own; the reasons, the processes by device, and by device why they are not known, each the
             same object as last time if nothing in it changed.
         """
-        flat = self._flat
+        if not self._current:
+            self._flat, self._current = dict(zip(self._layout, chain.from_iterable(self._parts()), strict=True)), True
+        if not self._refresh(entries, self._flat):
+            self._rebuild(entries)
+        return self._dict(), self._reasons, self._processes, self._unlisted
+
+    def build_parts(self, entries: Sequence[Entry]) -> tuple[Metrics | MetricParts, Reasons, Processes, Reasons]:
+        """Write the entries as :meth:`build` does; while only values change, the metrics are given by the parts that make up the dict."""
+        if self._lengths is None:
+            return self.build(entries)
+        self._current = False
+        if self._refresh(entries, None):
+            return MetricParts(self._layout, self._parts(), self._lengths), self._reasons, self._processes, self._unlisted
+        self._rebuild(entries)
+        return self._dict(), self._reasons, self._processes, self._unlisted
+
+    def _dict(self) -> Metrics:
+        metrics = Metrics(self._flat)
+        metrics.layout = self._layout
+        return metrics
+
+    def _refresh(self, entries: Sequence[Entry], flat: dict[str, Number] | None) -> bool:
+        """Write the values over the last ones, and what there is of processes. Returns whether nothing but values has changed."""
         known = iter(self._mappers)
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         same = len(entries) == len(self._mappers)
@@ -183,19 +233,25 @@ class SnapshotBuilder:
             found = what.processes if isinstance(what, Reading) else what
             if found is not None and mapper.key:
                 listed[mapper.key] = found
-        if not same:
-            self._mappers = []  # until all is written: an interrupted attempt is not taken for a finished one
-            flat = {}
-            for mapper, what in entries:
-                mapper.put(what, flat)
-            self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
-            layout = tuple(flat)
-            self._layout = self._layout if layout == self._layout else layout
-            self._flat, self._mappers = flat, [mapper for mapper, _ in entries]
         if listed != self._listed:
             self._listed = listed
             self._processes = {key: found for key, found in listed.items() if not isinstance(found, Unavailable)}
             self._unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
-        metrics = Metrics(flat)
-        metrics.layout = self._layout
-        return metrics, self._reasons, self._processes, self._unlisted
+        return same
+
+    def _parts(self) -> tuple[tuple[Number, ...], ...]:
+        return tuple(chain.from_iterable([mapper.values for mapper in self._mappers]))
+
+    def _rebuild(self, entries: Sequence[Entry]) -> None:
+        """Write the dict and the reasons anew."""
+        self._mappers, self._lengths = [], None  # until all is written: an interrupted attempt is not taken for a finished one
+        flat: dict[str, Number] = {}
+        for mapper, what in entries:
+            mapper.put(what, flat)
+        self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
+        layout = tuple(flat)
+        self._layout = self._layout if layout == self._layout else layout
+        self._flat, self._mappers, self._current = flat, [mapper for mapper, _ in entries], True
+        # A name that stands in two blocks, or a value that was refused, is in the dict once, or not at all.
+        if layout == tuple(chain.from_iterable([mapper.value_keys for mapper in self._mappers])):
+            self._lengths = tuple(map(len, self._parts()))

@@ -7,7 +7,8 @@ it is looked at. The typed views and the reading of documents load pydantic; not
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
@@ -88,6 +89,20 @@ class Metrics(dict[str, int | float]):
         return dict, (dict(self),)
 
 
+class MetricParts(NamedTuple):
+    """Metrics as sampling has them: made a dict of when they are looked at.
+
+    Attributes:
+        keys: The keys in order, the same object in readings that follow each other with the same ones.
+        parts: Their values, in the same order; a part in which nothing has changed since the reading before is the same object.
+        lengths: How many values each part has; the same object while that is so, and the keys are the same.
+    """
+
+    keys: tuple[str, ...]
+    parts: tuple[tuple[int | float, ...], ...]
+    lengths: tuple[int, ...]
+
+
 class Snapshot:
     """What one sample gave.
 
@@ -109,11 +124,12 @@ class Snapshot:
         "_by_device",
         "_devices",
         "_host",
+        "_metrics",
+        "_sampled",
         "_selected",
         "backends",
         "hostname",
         "identities",
-        "metrics",
         "processes",
         "time_ns",
         "unavailable",
@@ -127,7 +143,7 @@ class Snapshot:
         self,
         time_ns: int,
         hostname: str,
-        metrics: dict[str, int | float],
+        metrics: "dict[str, int | float] | MetricParts",
         identities: Sequence[DeviceSlot] = (),
         unavailable: Mapping[str, Unavailable] | None = None,
         backends: Sequence[BackendStatus] = (),
@@ -136,11 +152,15 @@ class Snapshot:
     ) -> None:
         self.time_ns = time_ns
         self.hostname = hostname
-        owned = metrics if type(metrics) is Metrics else Metrics(metrics)
-        self.metrics: dict[str, int | float] = owned
         self.identities = identities
         self.unavailable: Mapping[str, Unavailable] = {} if unavailable is None else unavailable
-        owned.unavailable = self.unavailable
+        self._metrics: Metrics | None = None
+        self._sampled: MetricParts | None = None
+        if isinstance(metrics, MetricParts):
+            self._sampled = metrics
+        else:
+            self._metrics = metrics if type(metrics) is Metrics else Metrics(metrics)
+            self._metrics.unavailable = self.unavailable
         self.backends = backends
         self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
         self.unlisted: Mapping[str, Unavailable] = {} if unlisted is None else unlisted
@@ -148,6 +168,16 @@ class Snapshot:
         self._host: HostMetrics | None = None
         self._by_device: _ByDevice | None = None
         self._selected: dict[MetricSelection, Snapshot] | None = None
+
+    @property
+    def metrics(self) -> dict[str, int | float]:
+        """The values by key."""
+        if self._metrics is None:
+            sampled = cast(MetricParts, self._sampled)
+            made = Metrics(zip(sampled.keys, chain.from_iterable(sampled.parts), strict=True))
+            made.unavailable = self.unavailable
+            self._metrics = made
+        return self._metrics
 
     @property
     def timestamp(self) -> str:
@@ -301,6 +331,11 @@ class Snapshot:
         if self._by_device is None:
             self._by_device = _ByDevice(self)
         return self._by_device
+
+
+def metric_parts(snapshot: Snapshot) -> MetricParts | None:
+    """Return a snapshot's metrics as sampling gave them; None where it gave a dict."""
+    return snapshot._sampled
 
 
 class _ByDevice:

@@ -7,12 +7,13 @@ import itertools
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given, strategies as st
 
 from accelmetrics import Sampler
 from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, MetricParts, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
 
@@ -68,6 +69,27 @@ def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None
             assert values(own) == {key: float(value) for key, value in taken.metrics.items()}
             layouts.add(id(own.layout))
     assert len(layouts) == 4, "as it was, without a value, with it at the end, and with one more"
+
+
+PARTS = st.lists(st.tuples(*[st.sampled_from([None, (1.5,), (7, 2**70)])] * 3, st.booleans()), min_size=1, max_size=8)
+
+
+@given(PARTS)
+def test_rows_of_metrics_in_parts_are_those_of_the_dict(turns: list[tuple[tuple[float, ...] | None, ...]]) -> None:
+    """Whatever parts come, go, change and stay, those of which have another length too, for ticks and for what lies between."""
+    known, compared = RowMaker(), RowMaker()
+    shape: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
+    for at, (*parts, tick) in enumerate(turns):
+        given_parts = [part for part in parts if part]
+        keys = tuple(f"gpu.{number}.{place}" for number, part in enumerate(parts) if part for place in range(len(part)))
+        shape = shape if shape == (keys, lengths := tuple(map(len, given_parts))) else (keys, lengths)
+        metrics = MetricParts(shape[0], tuple(given_parts), shape[1])
+        taken = Snapshot(10**18, "node", metrics, SLOTS, backends=(BackendStatus("nvidia", "ok", sequence=1 + at // 2),))
+        other = taken.with_values(dict(taken.metrics), {})
+        rows = [maker.row(each, float(at), True) for maker, each in ((known, taken), (compared, other))]
+        if tick:
+            rows = [maker.tick_row(each, row) for maker, each, row in ((known, taken, rows[0]), (compared, other, rows[1]))]
+        assert (rows[0].layout, rows[0].values) == (rows[1].layout, rows[1].values)
 
 
 def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None:

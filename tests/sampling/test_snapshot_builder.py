@@ -11,6 +11,7 @@ from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
+from accelmetrics.schemas.snapshot import MetricParts, Snapshot
 
 NAMES = ("temp", "powerWatts", "fanSpeed", "memory")
 KEYS = ("gpu.0", "gpu.1", "")
@@ -51,6 +52,37 @@ def test_a_kept_builder_agrees_with_a_new_one(rounds: list[tuple[list[Reading], 
             expected = SnapshotBuilder().build(entries(mappers(), read))
             # A duplicate name in two blocks: the last block's value stands, in both.
             assert (metrics, *map(dict, rest)) == (expected[0], *map(dict, expected[1:]))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.lists(readings(), min_size=1, max_size=3), st.lists(st.booleans(), min_size=1, max_size=4)), max_size=5))
+def test_metrics_in_parts_come_to_the_dict_of_a_new_builder(rounds: list[tuple[list[Reading], list[bool]]]) -> None:
+    """Readings in parts and as dicts by turns, in any order; a snapshot makes the same dict of the parts, in the same order."""
+    kept, known = SnapshotBuilder(), mappers()
+    for read, turns in rounds:
+        for in_parts in turns:
+            metrics, *rest = kept.build_parts(entries(known, read)) if in_parts else kept.build(entries(known, read))
+            expected = SnapshotBuilder().build(entries(mappers(), read))
+            assert list(Snapshot(0, "node", metrics).metrics.items()) == list(expected[0].items())
+            assert [*map(dict, rest)] == [*map(dict, expected[1:])]
+
+
+def test_parts_are_the_same_objects_while_nothing_in_them_changes() -> None:
+    """And new ones where a value has changed, in a list that its backend writes into as well."""
+    builder, known, powers = SnapshotBuilder(), mappers()[:1], [100.0]
+    static = Block(("fanSpeed",), (1,))
+
+    def read() -> MetricParts:
+        blocks = [Block(("temp",), (40,)), static, Block(("powerWatts",), powers)]
+        metrics, *_ = builder.build_parts(entries(known, [Reading(blocks)]))
+        return metrics if isinstance(metrics, MetricParts) else read()
+
+    first = read()
+    powers[0] = 200.0
+    second = read()
+    assert (first.keys, first.parts[1], first.lengths) == (second.keys, (1,), (1, 1, 1))
+    assert (first.keys is second.keys, first.parts[1] is second.parts[1], first.lengths is second.lengths) == (True, True, True)
+    assert (first.parts[2], second.parts[2]) == ((100.0,), (200.0,))
 
 
 @settings(deadline=None, max_examples=60)

@@ -31,9 +31,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         temp,
         sm_clock,
         memory_clock,
-        graphics_clock,
         throttled,
-        performance_state,
         _,
         power_watts,
         _,
@@ -59,9 +57,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         and 1 <= power_watts <= 4294967294
         and sm_clock <= 4294967294
         and memory_clock <= 4294967294
-        and graphics_clock <= 4294967294
         and throttled <= 9223372036854775807
-        and performance_state <= 15
         and -100 <= memory_temp <= 250
         and 0 <= energy_joules <= 9223372036854775807
         and 0 <= pcie_tx_bytes_total <= 9223372036854775807
@@ -80,8 +76,6 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         power_watts / 1000,
         sm_clock,
         memory_clock,
-        graphics_clock,
-        performance_state,
         memory_temp,
         energy_joules / 1000,
         pcie_tx_bytes_total,
@@ -113,9 +107,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         power_watts,
         sm_clock,
         memory_clock,
-        graphics_clock,
         throttled,
-        performance_state,
         _,
         memory_temp,
         _,
@@ -139,9 +131,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         and power_watts <= 4294967294
         and sm_clock <= 4294967294
         and memory_clock <= 4294967294
-        and graphics_clock <= 4294967294
         and throttled <= 9223372036854775807
-        and performance_state <= 15
         and -100 <= memory_temp <= 250
         and 0 <= energy_joules <= 9223372036854775807
         and 0 <= pcie_tx_bytes_total <= 9223372036854775807
@@ -160,8 +150,6 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         power_watts / 1000,
         sm_clock,
         memory_clock,
-        graphics_clock,
-        performance_state,
         memory_temp,
         energy_joules / 1000,
         pcie_tx_bytes_total,

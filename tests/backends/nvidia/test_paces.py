@@ -12,18 +12,18 @@ from tests.simulators.nvml import NvmlSimulator, Ret
 
 FAST = {
     *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature"),
-    *("nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState", "nvmlDeviceGetFieldValues"),
+    *("nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetFieldValues"),
 }
 GPM = {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
 SECOND = {
     *("nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization", "nvmlDeviceGetComputeRunningProcesses_v3"),
-    *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+    *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetPerformanceState"),
 }
 TEN = {
     *("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode"),
     "nvmlDeviceGetGpuFabricInfoV",
 }
-WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState"} | GPM
+WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons"} | GPM
 
 
 def functions(simulator: NvmlSimulator, consumer: Consumer, seconds: float) -> set[str]:
