@@ -188,8 +188,7 @@ class Meter:
     def add(self, row: HistoryRow) -> None:
         """Take one reading."""
         if row.layout is self._layout and row.joined:  # as nearly always: counters have gone on
-            values = row.values
-            counters = tuple([values[column] for column in self._columns.values()])
+            counters = tuple(map(row.values.__getitem__, self._columns.values()))
             if isfinite(sum(counters)) and all(map(operator.le, self._counters, counters)):
                 self._moments.append(row.at)
                 self._totals.append(self._totals[-1] + sum(map(operator.sub, counters, self._counters)))

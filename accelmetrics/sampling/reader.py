@@ -375,13 +375,14 @@ class SourceReader:
                 self._served[unit] = read_at
             else:
                 fresh = True
-                arrived.pop(unit, None)  # served once
+                del arrived[unit]  # served once
             if isinstance(what, Failure):
                 failures[mapper.key] = what
                 entries.append((mapper, what.why))
             else:
                 entries.append((mapper, what))
-                oldest = min(oldest, read_at)
+                if read_at < oldest:
+                    oldest = read_at
         if source.devices is not self._listing:
             # What this reading found out about its devices. Those that it found besides are read from the next one on.
             self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)

@@ -7,7 +7,7 @@ recognised, by identity or else by equality, and not built again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
@@ -225,11 +225,10 @@ class SnapshotBuilder:
 
     def _refresh(self, entries: Sequence[Entry], flat: dict[str, Number] | None) -> bool:
         """Write the values over the last ones, and what there is of processes. Returns whether nothing but values has changed."""
-        known = iter(self._mappers)
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         same = len(entries) == len(self._mappers)
-        for mapper, what in entries:
-            same = same and next(known) is mapper and mapper.refresh(what, flat)
+        for known, (mapper, what) in zip(self._mappers if same else repeat(None), entries, strict=False):
+            same = same and known is mapper and mapper.refresh(what, flat)
             found = what.processes if isinstance(what, Reading) else what
             if found is not None and mapper.key:
                 listed[mapper.key] = found
