@@ -241,7 +241,7 @@ class History:
     def add(self, row: HistoryRow) -> None:
         """Remember a reading and forget what is beyond the bound."""
         readings = self._readings
-        readings.append((row.layout, pack("dd", row.at, row.time) + row.values.tobytes()))
+        readings.append((row.layout, b"".join((pack("dd", row.at, row.time), row.values))))
         while readings and row.at - unpack_from("d", readings[0][1])[0] > self._age:
             readings.popleft()
 
