@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar, cast
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
-from accelmetrics.monitor import settings
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine, FindingNotifier
 from accelmetrics.monitor.history import History
@@ -31,7 +30,15 @@ from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
 from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
+from accelmetrics.sampling.options import (
+    DEFAULT_OPEN_TIMEOUT,
+    DEFAULT_TIMEOUT,
+    LONGEST_INTERVAL,
+    SHORTEST_INTERVAL,
+    Choice,
+    Isolation,
+    Visible,
+)
 from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.finding import Finding, Findings
@@ -191,6 +198,8 @@ class Monitor:
             InvalidOptionError: The file cannot be read, or has a value that cannot be used; or a variable has.
             UnknownNameError: The file has an unknown key.
         """
+        from accelmetrics.monitor import settings  # options of all commands, which no other monitor needs
+
         taker = settings.MONITOR
         found = settings.resolve(settings.taken_by(taker), overrides, taker, settings.read_file(path), settings.ARGUMENT)
         return cls(**{name: setting.value for name, setting in found.items() if setting.source != settings.DEFAULT} | overrides)
@@ -406,9 +415,8 @@ def _callable(callback: T) -> T:
 
 
 def _interval(interval: object) -> float:
-    shortest, longest = settings.SHORTEST_INTERVAL, settings.LONGEST_INTERVAL
-    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not shortest <= interval <= longest:
-        raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {shortest} to {longest}")
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
+        raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL}")
     return float(interval)
 
 
@@ -431,7 +439,7 @@ def _span(seconds: object) -> float:
     """Return a time-out that every clock can take."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
         raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
-    return min(max(0.0, seconds), settings.LONGEST_INTERVAL)
+    return min(max(0.0, seconds), LONGEST_INTERVAL)
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:

@@ -14,6 +14,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from accelmetrics.sampling.options import LONGEST_INTERVAL, MAX_SECONDS, SHORTEST_INTERVAL
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError, require
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -42,10 +43,6 @@ DEFAULT, FILE, ENVIRONMENT, FLAG, ARGUMENT = "default", "file", "environment", "
 LARGEST_FILE = 1 << 20
 """Bytes of a configuration file at most: the device /dev/zero has no end."""
 
-MAX_SECONDS = 1_000_000.0
-"""Eleven days: within what every platform's clocks take."""
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
-"""Seconds between two readings."""
 MAX_PID = 2**31 - 1
 JOBS, SUMMARIES = "/run/accelmetrics/jobs", "/run/accelmetrics/summaries"
 COLLECTOR = "/run/accelmetrics/collector.sock"

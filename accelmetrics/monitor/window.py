@@ -12,7 +12,6 @@ for the thread. Results are made from a copy, so that Ctrl-C in the middle leave
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import threading
 from collections import deque
@@ -217,6 +216,8 @@ class Window:
         Raises:
             InvalidOptionError: It is an asynchronous generator function, or nothing that can be called.
         """
+        import inspect  # 1.4 MiB, which only programs that decorate need
+
         given: object = function
         if not callable(given) or inspect.isasyncgenfunction(function):
             raise InvalidOptionError(f"{function!r} cannot be decorated: write `with monitor.window({self.name!r}):` within it")

@@ -19,7 +19,9 @@ Visible = bool | Literal["renumber"]
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
 MAX_SECONDS = 1_000_000.0
-"""Eleven days, as on the command line: within what every platform's clocks take."""
+"""Eleven days: within what every platform's clocks take."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
+"""Seconds between two readings of a monitor."""
 MIN_UUID_PREFIX = 8
 """Shorter beginnings of a UUID, such as ``GPU-1``, are more likely a mistake than a choice."""
 

@@ -381,8 +381,7 @@ class SourceReader:
                 entries.append((mapper, what.why))
             else:
                 entries.append((mapper, what))
-                if read_at < oldest:
-                    oldest = read_at
+                oldest = min(oldest, read_at)
         if source.devices is not self._listing:
             # What this reading found out about its devices. Those that it found besides are read from the next one on.
             self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -85,9 +84,10 @@ class CannotTell(NamedTuple):
         return {**self._asdict(), "keys": list(self.keys)}
 
 
-@dataclass(frozen=True)
 class Findings:
-    """What rules found until one moment. Iterating gives the current ones.
+    """What rules found until one moment. Iterating gives the current ones. It does not change.
+
+    No dataclass: every program with a monitor would load `inspect` for it, which takes 1.4 MiB.
 
     Attributes:
         current: What lasts, the gravest first.
@@ -95,9 +95,26 @@ class Findings:
         cannot_tell: What could not be judged.
     """
 
-    current: tuple[Finding, ...] = ()
-    ended: tuple[Finding, ...] = ()
-    cannot_tell: tuple[CannotTell, ...] = ()
+    __slots__ = ("cannot_tell", "current", "ended")
+
+    def __init__(
+        self, current: tuple[Finding, ...] = (), ended: tuple[Finding, ...] = (), cannot_tell: tuple[CannotTell, ...] = ()
+    ) -> None:
+        self.current = current
+        self.ended = ended
+        self.cannot_tell = cannot_tell
+
+    def _parts(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...], tuple[CannotTell, ...]]:
+        return self.current, self.ended, self.cannot_tell
+
+    def __eq__(self, other: object) -> bool:
+        return self._parts() == other._parts() if isinstance(other, Findings) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def __repr__(self) -> str:
+        return f"Findings(current={self.current!r}, ended={self.ended!r}, cannot_tell={self.cannot_tell!r})"
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.current)

@@ -15,7 +15,6 @@ every writer gives itself: several may write to one file. Values are read withou
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -103,7 +102,7 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
         line["monitor"] = record.monitor.flat()
     if record.findings != before:
         ended = tuple(one for one in record.findings.ended if one not in before.ended)
-        line["findings"] = replace(record.findings, ended=ended).to_dict()
+        line["findings"] = Findings(record.findings.current, ended, record.findings.cannot_tell).to_dict()
     return line
 
 

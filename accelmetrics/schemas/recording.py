@@ -23,7 +23,6 @@ import stat
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from io import BufferedReader
 from itertools import repeat
@@ -179,7 +178,8 @@ class LineDecoder:
             header, metrics, [line.status(status) for status in header.backends], self.lasting.get(line.stream, NO_FINDINGS)
         )
         if line.findings is not None:
-            self.lasting[line.stream] = replace(record.findings, ended=())  # until the stream says otherwise
+            # Until the stream says otherwise.
+            self.lasting[line.stream] = Findings(record.findings.current, (), record.findings.cannot_tell)
         return record
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Generator
@@ -55,6 +58,27 @@ def test_starting_and_stopping_takes_no_time_however_slow_the_driver_is() -> Non
     returned(lambda: monitor.stop(10 * HANG))
     assert not monitor.running
     backend.opening.release()
+
+
+def test_a_monitor_loads_no_module_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that take much memory: of commands, decorators, exporters, loops; a program that decorates has one of them then."""
+    monkeypatch.delenv("ACCELMETRICS_VALIDATE")
+    code = """
+        import sys
+        from accelmetrics import Monitor
+        def heavy():
+            names = {"argparse", "asyncio", "dataclasses", "inspect", "urllib.parse", "pydantic", "accelmetrics.monitor.settings"}
+            print(*sorted(names & set(sys.modules)))
+        with Monitor(3600, backends=["host"]) as monitor:
+            with monitor.window() as window:
+                pass
+            window.summary
+            heavy()
+            monitor.window("steps")(lambda: None)
+            heavy()
+    """
+    bare = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True, timeout=HANG)
+    assert bare.stdout.splitlines() == ["", "inspect"]
 
 
 def test_starting_or_stopping_twice_changes_nothing() -> None:

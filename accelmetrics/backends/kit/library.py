@@ -23,6 +23,7 @@ from accelmetrics.backends.loading import import_modules, loading
 LATER = (
     *("json", "_socket", "_csv", "array", "binascii", "_datetime", "math", "select", "unicodedata", "zlib", "_bz2", "_lzma"),
     *("_bisect", "_random", "_sha2" if sys.version_info >= (3, 12) else "_sha512"),  # of temporary files
+    "_opcode",  # of inspect
     *(("fcntl", "_posixsubprocess") if os.name == "posix" else ()),
 )
 """Modules of Python's that need the loader, and that a reading, the document made of it or another sampler imports where it needs them.
