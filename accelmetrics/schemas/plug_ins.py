@@ -44,7 +44,8 @@ def mentioned(group: str) -> bool:
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
     sought = group.encode()
-    return any(_is_mentioned(sought, folder or os.curdir) for folder in dict.fromkeys(sys.path))
+    # Programs put paths that are no texts there too, which importing passes over and importlib.metadata does not.
+    return any(_is_mentioned(sought, os.fsdecode(folder) or os.curdir) for folder in dict.fromkeys(sys.path))
 
 
 def _is_mentioned(sought: bytes, folder: str) -> bool:
@@ -57,7 +58,8 @@ def _is_mentioned(sought: bytes, folder: str) -> bool:
     if folder.lower().endswith(".egg"):
         return True
     for entry in entries:
-        if entry.lower().endswith((".dist-info", ".egg-info")) and not entry.startswith((f"{PACKAGE}-", f"{PACKAGE}.")):
+        package, end = os.path.splitext(entry)  # noqa: PTH122
+        if end.lower() in (".dist-info", ".egg-info") and package.partition("-")[0] != PACKAGE:
             with suppress(OSError), open(f"{folder}/{entry}/entry_points.txt", "rb") as file:  # noqa: PTH123
                 if sought in file.read():
                     return True

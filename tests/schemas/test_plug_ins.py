@@ -35,6 +35,12 @@ def in_egg_info(folder: Path) -> Path:
     return folder
 
 
+def in_wheel_of_a_name_that_begins_like_ours(folder: Path) -> Path:
+    """As older tools write it: newer ones have an underscore in the dot's place."""
+    in_wheel(folder).joinpath("acme-1.0.dist-info").rename(folder / f"{plug_ins.PACKAGE}.acme-1.0.dist-info")
+    return folder
+
+
 def in_egg(folder: Path) -> Path:
     info = folder / "acme-1.0-py3.egg" / "EGG-INFO"
     info.mkdir(parents=True)
@@ -57,7 +63,7 @@ def anew() -> Iterator[None]:
     plug_ins.registered.cache_clear()
 
 
-@pytest.mark.parametrize("put", [in_wheel, in_egg_info, in_egg, in_archive])
+@pytest.mark.parametrize("put", [in_wheel, in_wheel_of_a_name_that_begins_like_ours, in_egg_info, in_egg, in_archive])
 def test_what_another_package_registers(put: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not plug_ins.registered(GROUP)
     plug_ins.registered.cache_clear()
@@ -72,6 +78,12 @@ def test_a_package_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(in_wheel(tmp_path))
     monkeypatch.syspath_prepend("")
     assert list(plug_ins.registered(GROUP)) == ["acme"]
+
+
+def test_a_path_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is imported from there, but packages are found."""
+    monkeypatch.setattr(sys, "path", [*sys.path, in_wheel(tmp_path)])
+    assert list(plug_ins.registered(GROUP)) == [point.name for point in importlib.metadata.entry_points(group=GROUP)] == ["acme"]
 
 
 def test_what_a_finder_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
