@@ -12,6 +12,8 @@ every writer gives itself: several may write to one file. Values are read withou
 {"timestamp":"1970-01-01T00:00:00.000000Z","stream":"1f2e3d4c","metrics":{"gpu.0.powerWatts":300.0}}
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -51,7 +53,7 @@ class Header(NamedTuple):
     unlisted: Mapping[str, Unavailable] = {}
 
     @classmethod
-    def of(cls, record: Record) -> "Header":
+    def of(cls, record: Record) -> Header:
         """Take it from a record."""
         snapshot = record.snapshot
         backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices) for one in snapshot.backends)

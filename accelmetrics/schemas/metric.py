@@ -3,6 +3,8 @@
 A row says nothing about vendors: which of them give a metric, and where each reads it, is in the backends' coverage.
 """
 
+from __future__ import annotations
+
 # Annotations are evaluated here: a named tuple whose annotations are strings takes a millisecond longer to make.
 from collections.abc import Mapping
 from typing import Literal

@@ -1,5 +1,7 @@
 """What a monitor hands to exporters at every tick: the snapshot, and what the program and the monitor have to say beside it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, isnan
 from typing import Any, Literal, Protocol

@@ -4,6 +4,8 @@ Making a snapshot costs a microsecond, since a sampler makes one at every tick: 
 it is looked at. The typed views and the reading of documents load pydantic; nothing else here does.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -185,14 +187,14 @@ class Snapshot:
         return rfc3339(self.time_ns)
 
     @property
-    def devices(self) -> "tuple[Device, ...]":
+    def devices(self) -> tuple[Device, ...]:
         """The devices, in the order of their keys' numbers."""
         if self._devices is None:
             self._devices = tuple(Device(self._sorted(), slot) for slot in self.identities)
         return self._devices
 
     @property
-    def host(self) -> "HostMetrics":
+    def host(self) -> HostMetrics:
         """The host's metrics, typed: the same numbers as in ``metrics``, None where the host cannot say."""
         if self._host is None:
             from accelmetrics.schemas.typed_views import host_metrics
@@ -200,7 +202,7 @@ class Snapshot:
             self._host = host_metrics(self.metrics)
         return self._host
 
-    def device(self, name: str | int) -> "Device":
+    def device(self, name: str | int) -> Device:
         """Return the device with this key (``gpu.0``) or UUID; a number ``n`` is ``gpu.n``, as in ``gpus=``.
 
         Raises:
@@ -212,16 +214,16 @@ class Snapshot:
                 return device
         raise UnknownNameError("device", wanted, (known for device in self.devices for known in (device.key, device.uuid) if known))
 
-    def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
+    def with_metrics(self, more: Mapping[str, int | float]) -> Snapshot:
         """Return the same moment with more metrics; this one stays as it is."""
         return self.with_values({**self.metrics, **more}, self.unavailable)
 
-    def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> "Snapshot":
+    def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> Snapshot:
         """Return the same moment with other metrics and reasons; this one stays as it is."""
         rest = (self.backends, self.processes, self.unlisted)
         return Snapshot(self.time_ns, self.hostname, metrics, self.identities, unavailable, *rest)
 
-    def selected(self, selection: "MetricSelection") -> "Snapshot":
+    def selected(self, selection: MetricSelection) -> Snapshot:
         """Return the same moment with what a selection wants alone; made once for equal selections."""
         if selection.everything:
             return self
@@ -260,7 +262,7 @@ class Snapshot:
         return to_text(self.to_dict(), indent, "snapshot")
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "Snapshot":
+    def from_json(cls, text: str | bytes) -> Snapshot:
         """Read a document that ``to_json`` wrote, here or in another release of the same major schema version.
 
         Reasons that this release does not know are kept, fields that it does not know are passed over.
@@ -273,7 +275,7 @@ class Snapshot:
         return parse(text)
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> "Snapshot":
+    def from_dict(cls, document: Mapping[str, Any]) -> Snapshot:
         """Read a snapshot as :meth:`from_json` does, from what ``json.loads`` or :meth:`to_dict` gave.
 
         Raises:
@@ -327,7 +329,7 @@ class Snapshot:
         """Return the reasons below a device part, by name. Readers must not change it."""
         return self._sorted().reasons_of(part)
 
-    def _sorted(self) -> "_ByDevice":
+    def _sorted(self) -> _ByDevice:
         if self._by_device is None:
             self._by_device = _ByDevice(self)
         return self._by_device
@@ -354,7 +356,7 @@ class _ByDevice:
         self._reasons: dict[str, dict[str, Unavailable]] | None = None
 
     @property
-    def places(self) -> "_Places":
+    def places(self) -> _Places:
         if self._places is None:
             self._places = _places(self._metrics, self._identities)
         return self._places
@@ -428,7 +430,7 @@ class Device:
     minor_number: int | None
     part_number: str
 
-    def __init__(self, values: "_ByDevice | Snapshot", slot: DeviceSlot) -> None:
+    def __init__(self, values: _ByDevice | Snapshot, slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot
         self._sorted = values
         self._metrics: DeviceMetrics | None = None
@@ -445,7 +447,7 @@ class Device:
             return [*super().__dir__(), *DeviceIdentity._fields]
 
     @property
-    def metrics(self) -> "DeviceMetrics":
+    def metrics(self) -> DeviceMetrics:
         """The device's metrics, typed: the same numbers as in ``snapshot.metrics``, None where it cannot say."""
         if self._metrics is None:
             from accelmetrics.schemas.typed_views import device_metrics
@@ -454,7 +456,7 @@ class Device:
         return self._metrics
 
     @property
-    def process_metrics(self) -> "ProcessMetrics | None":
+    def process_metrics(self) -> ProcessMetrics | None:
         """What the watched process uses of the device (``gpu.process.{i}.…``), None while it does not use it.
 
         A partition has none of its own: what is used of it is among what is used of the whole device.

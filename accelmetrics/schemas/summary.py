@@ -1,5 +1,7 @@
 """What a window's results are: statistics of a metric, energy of a device, one metric over all devices."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from accelmetrics.schemas.named_tuple import NamedTuple

@@ -5,6 +5,8 @@ backends' coverage into ``coverage.py``. What is looked up is built on the first
 nothing. Rows that only a plug-in has are added when it is selected.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from typing import TypeVar
