@@ -356,8 +356,6 @@ class ThreadEngine:
     def _begin_here(self, caller: OwnCaller, called: float) -> None:
         """Ask for a reading that was called for then: workers of sources that are slow or have a pace of their own, the rest is here."""
         clock, readers = self._registry.clock, caller.readers
-        if caller.abandoned:  # while its call was in progress, by another sampler with less patience
-            _forget(caller)
         caller.thread, caller.since = threading.get_ident(), called
         caller.stamp, caller.asked_at = clock.time_ns(), clock.monotonic()
         readers.clear()
@@ -380,7 +378,7 @@ class ThreadEngine:
                         break
         finally:
             caller.end()
-            if caller.lost:
+            if caller.lost or caller.abandoned:  # by the other thread, or by another sampler with less patience
                 _forget(caller)
         return not caller.lost
 

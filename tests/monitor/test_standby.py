@@ -233,6 +233,25 @@ def test_a_sampler_with_less_patience_takes_no_turn_from_the_ticker() -> None:
         until(lambda: not pool.stuck)
 
 
+def test_a_call_that_came_back_to_a_monitor_that_has_ended_counts_as_stuck_no_more() -> None:
+    """Though another sampler gave it up meanwhile, and no reading follows."""
+    backend = gpus(2)
+    with Sampler([backend], timeout=HANG) as patient, Sampler([backend], timeout=0.1) as sampler:
+        patient.sample()
+        readings = own_readings(patient)
+        assert readings is not None
+        readings.caller.looked_at = 0.0
+        backend.device(1).hang()
+        last = threading.Thread(target=readings.sample)
+        last.start()
+        until(lambda: set(sampler.sample().metrics) == {"gpu.0.powerWatts", "gpu.0.gpu"})
+        pool = readings.caller.readers[0].source.pool
+        until(lambda: sampler.sample() is not None and bool(pool.stuck))
+        backend.device(1).release()
+        returned(last.join)
+        assert not pool.stuck
+
+
 def test_a_driver_that_goes_away_is_opened_again() -> None:
     """What the ticker finds out in its own call is what a worker finds out."""
     backend, clock = gpus(2), FakeClock()
