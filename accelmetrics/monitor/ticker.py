@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.reader import QUICK
 from accelmetrics.sampling.sampler import OwnReadings, Sampler, own_readings
 from accelmetrics.sampling.workers import REPLACED, OnDemandThread
 
@@ -39,7 +40,7 @@ LAG = 0.002
 """Seconds for which a tick may wait for a reading that is taken for several processes before later ticks come after it."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
-STUCK, LOOK = 0.1, 0.2
+STUCK, LOOK = QUICK, 0.2
 """Shares of the timeout: how long calls may take before another thread goes on with a reading, and the shortest pause between two looks."""
 SHORTEST_LOOK = 0.001
 """Seconds: the shortest pause between two looks at the same reading."""

@@ -29,6 +29,8 @@ FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
 SHORTEST_HANG = 0.05
 """Seconds without a returned call below which no worker is abandoned, however impatient a sampler is."""
+QUICK = 0.1
+"""Share of the deadline: a reading that takes longer is left to workers, since from a thread that makes its own calls it would be taken."""
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
@@ -190,8 +192,10 @@ class SourceReader:
 
     @property
     def is_quick(self) -> bool:
-        """Whether what is pending is read now and by one thread, of a driver that answers."""
-        return self._workers == 1 and self.source.interval == 0 and self.source.pool.answers
+        """Whether what is pending is read now and by one thread, of a driver that answers, and is not slow throughout."""
+        source = self.source
+        soon = min(source.busy_seconds, source.driver_seconds) < QUICK * self._options.timeout
+        return soon and self._workers == 1 and source.interval == 0 and source.pool.answers
 
     def awaits(self, now: float) -> bool:
         """Return whether anything is worth waiting for: not what a source with a pace of its own gave lately and reads anew.

@@ -11,7 +11,8 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading
-from accelmetrics.sampling.reader import LANDED, TIMED_EVERY, WAKE_UP, CallTimer
+from accelmetrics.sampling.reader import LANDED, QUICK, TIMED_EVERY, WAKE_UP, CallTimer
+from accelmetrics.sampling.sampler import own_readings
 from accelmetrics.sampling.workers import MAX_WORKERS, WorkerPool
 from accelmetrics.testing import FakeBackend
 
@@ -69,6 +70,26 @@ def sampled(clock: Passing, play: Play, readings: int, interval: float = 0.0) ->
     with Sampler([backend], timeout=60) as sampler:
         for _ in range(readings):
             assert len(sampler.sample().metrics) == UNITS
+
+
+@pytest.mark.parametrize(("share", "by_worker"), [(QUICK / 2, False), (2 * QUICK, True)])
+def test_one_device_that_answers_slowly_is_left_to_a_worker(clock: Passing, wanted: list[int], share: float, by_worker: bool) -> None:
+    """From a thread that makes its own calls each of its readings would be taken."""
+    backend = FakeBackend(devices=1)
+
+    def read(progress: list[Any]) -> Reading:
+        clock.call(progress, share * 60)
+        return Reading.of({"powerWatts": 100.0})
+
+    backend.device(0).read = read  # type: ignore[method-assign]
+    with Sampler([backend], timeout=60) as sampler:
+        sampler.sample()
+        readings = own_readings(sampler)
+        assert readings is not None
+        readings.caller.looked_at = 0.0
+        wanted.clear()
+        assert readings.sample() is not None
+        assert bool(wanted) == by_worker
 
 
 def slow_calls(clock: Passing, progress: list[Any]) -> None:
