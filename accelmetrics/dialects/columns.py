@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.prometheus import SeriesTemplate
 from accelmetrics.schemas.catalogue import edition
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
-_T = TypeVar("_T")
 Described = Callable[[Snapshot], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
 """Gives, for each key of a reading that becomes a series, what it becomes and the labels of its device."""
 
@@ -61,17 +61,6 @@ def numbered(points: Iterable[Point]) -> Iterator[Point]:
             buckets = tuple((bound, place + number) for number, (bound, _) in enumerate(whole.buckets))
             yield point._replace(distribution=whole._replace(observations=last, total=last + 1, buckets=buckets))
             place = last + 2
-
-
-KEPT = 2
-"""Shapes of which something is kept: at ten readings a second some keys come with every second one alone."""
-
-
-def most_recent(kept: list[_T], fits: Callable[[_T], bool], make: Callable[[], _T]) -> _T:
-    """Return what fits of the things that were used last, or make another one; so many are kept, in the order of their use."""
-    found = next(filter(fits, kept), None) or make()
-    kept[:] = [found, *(one for one in kept if one is not found)][:KEPT]
-    return found
 
 
 class MetricColumns:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from math import isfinite
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.errors import DocumentError, Reason
 from accelmetrics.schemas.lines import are_finite
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import LOGGED, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -37,16 +39,20 @@ class CsvExporter(FileExporter):
     _head = b""
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()
-    _kept: _RowText | None = None
+    _row: _RowText | None = None
+
+    @cached_property
+    def _kept(self) -> list[_RowText]:
+        return []
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
         del fresh  # what is in the file is known from its head
         if head and head == self._head:
             logged, metrics = _logged(record), record.snapshot.metrics
             made_for = head, list(metrics), list(logged), dict(record.labels)
-            if self._kept is None or self._kept.made_for != made_for:
-                self._kept = _RowText(made_for, self._in_file)
-            if (text := self._kept.text([record.snapshot.timestamp, *metrics.values(), *logged.values()])) is not None:
+            if self._row is None or self._row.made_for != made_for:
+                self._row = most_recent(self._kept, lambda one: one.made_for == made_for, lambda: _RowText(made_for, self._in_file))
+            if (text := self._row.text([record.snapshot.timestamp, *metrics.values(), *logged.values()])) is not None:
                 return text
         cells = row(record)
         if not head:

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from accelmetrics._version import __version__
-from accelmetrics.dialects.columns import MetricColumns, columns, most_recent
+from accelmetrics.dialects.columns import MetricColumns, columns
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, described, finding_points, machine_points, status_points, step_points
 from accelmetrics.exporters.fields import INT64, utf8
 from accelmetrics.exporters.network import USER_AGENT, Address, PemFiles, Poster, RejectedError, Response, check_timeout, words
 from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot

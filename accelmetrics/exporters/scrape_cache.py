@@ -23,13 +23,14 @@ from itertools import chain, compress, repeat
 from operator import itemgetter, ne
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.columns import MetricColumns, PointColumns, columns, most_recent, numbered
+from accelmetrics.dialects.columns import MetricColumns, PointColumns, columns, numbered
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, described, device_points, largest_uses, process_points, told_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.dialects.steps import StepCounts, step_points
 from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, surrogates_escaped, to_text
 
@@ -138,6 +139,7 @@ class _MetricsText:
     """Writes metrics as ``json`` does: the text of the keys is kept for as long as they stay, and the numbers are put into it."""
 
     def __init__(self) -> None:
+        self._kept: list[tuple[list[str], str]] = []
         self._keys: list[str] = []
         self._template = "{}"
 
@@ -151,9 +153,13 @@ class _MetricsText:
             return None
         keys = list(metrics)
         if keys != self._keys:
-            members = (f"{json.dumps(key)}:".replace("%", "%%") + "%r" for key in keys)
-            self._keys, self._template = keys, surrogates_escaped(f"{{{','.join(members)}}}")
+            self._keys, self._template = most_recent(self._kept, lambda one: one[0] == keys, lambda: (keys, _template(keys)))
         return self._template % tuple(values)  # repr() of an int and of a float is what JSON has
+
+
+def _template(keys: Collection[str]) -> str:
+    members = (f"{json.dumps(key)}:".replace("%", "%%") + "%r" for key in keys)
+    return surrogates_escaped(f"{{{','.join(members)}}}")
 
 
 def _plain_text(line: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from accelmetrics.exporters import csv as module
 from accelmetrics.exporters.csv import CsvExporter, columns_in, csv_text, row as row_of
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
@@ -226,3 +227,25 @@ def test_columns_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) == 2
     with pytest.raises(DocumentError, match="b = inf is not finite"):
         exporter.lines(small(5, a=1, b=float("inf")), head, fresh=False)
+
+
+def test_a_row_that_the_program_logs_to_now_and_then_is_kept_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is made anew for the other one."""
+    made: list[object] = []
+
+    class Counted(module._RowText):
+        def __init__(self, made_for: tuple[bytes, list[str], list[str], dict[str, str]], columns: tuple[str, ...]) -> None:
+            made.append(made_for)
+            super().__init__(made_for, columns)
+
+    monkeypatch.setattr(module, "_RowText", Counted)
+    exporter, logged = CsvExporter("/dev/null"), Step(1, 7, {"loss": 0.5})
+    text = exporter.lines(small(0, a=1)._replace(steps=(logged,)), b"", fresh=True)
+    assert text is not None
+    head = text[: text.index(b"\n") + 1]
+    for number in range(1, 9):
+        steps = (logged,) if number % 2 else ()
+        row = exporter.lines(small(number, a=number)._replace(steps=steps), head, fresh=False)
+        assert row is not None
+        assert row.endswith(b",%d,%s\n" % (number, b"7,0.5" if steps else b","))
+    assert len(made) == 2
