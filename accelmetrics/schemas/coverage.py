@@ -115,8 +115,8 @@ COVERAGE: dict[str, dict[str, dict[str, str]]] = {
         "processes": {
             "gpu": "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
             "memory": "nvmlDeviceGetProcessUtilization().memUtil, 1 s",
-            "memoryAllocated": "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s / total",
-            "memoryAllocatedBytes": "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s",
+            "memoryAllocated": "memoryAllocatedBytes / total",
+            "memoryAllocatedBytes": "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses, 1 s, and of …GraphicsRunningProcesses and …MPSComputeRunningProcesses, 1 s, 10 s while empty",
             "temp": "as `gpu.{i}.temp`",
             "powerWatts": "as `gpu.{i}.powerWatts`",
             "powerPercent": "as `gpu.{i}.powerPercent`",

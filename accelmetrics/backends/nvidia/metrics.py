@@ -397,7 +397,10 @@ def coverage() -> Coverage:
         name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
     }
     traffic = {f"nvlink.{{link}}.{way}": f"{field.words} of the link, KiB × 1024, 10 s" for way, field in LINK_TRAFFIC.items()}
-    held = "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s"
+    held = (
+        "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses, 1 s, "
+        "and of …GraphicsRunningProcesses and …MPSComputeRunningProcesses, 1 s, 10 s while empty"
+    )
     return Coverage(
         devices={
             **rows,
@@ -412,7 +415,7 @@ def coverage() -> Coverage:
         processes={
             "gpu": "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
             "memory": "nvmlDeviceGetProcessUtilization().memUtil, 1 s",
-            "memoryAllocated": f"{held} / total",
+            "memoryAllocated": "memoryAllocatedBytes / total",
             "memoryAllocatedBytes": held,
             **{name: f"as `gpu.{{i}}.{name}`" for name in (*BOARD_METRICS, POWER_LIMIT)},
         },

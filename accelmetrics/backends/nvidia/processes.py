@@ -2,6 +2,8 @@
 
 The lists are arrays of structures, taken by columns. As long as the driver answers with the same bytes as a second ago, nothing is
 decoded, and that is left until all calls of a reading were made.
+
+Most GPUs that compute have neither graphics nor MPS processes: these two lists are read every ten seconds while they stay empty.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import Any, Literal, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
 from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers
-from accelmetrics.backends.nvidia.calls import Paced
-from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
+from accelmetrics.backends.nvidia.calls import EARLY, Paced
+from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
@@ -60,6 +62,7 @@ class ProcessList:
         supported: Whether the driver has it, as far as is known.
         layout: That of an entry.
         data: The entries that the last call gave, as bytes.
+        due: When it is wanted next, at a pace of its own; always, unless it rests.
     """
 
     def __init__(self, library: Library, handle: Handle, forms: Mapping[str, struct.Struct]) -> None:
@@ -68,6 +71,8 @@ class ProcessList:
         self.supported = bool(self._name)
         self.layout = forms[self._name or next(iter(forms))]
         self.data = b""
+        self.due = -math.inf
+        self._watched = -math.inf
         self._handle = handle
         self._count = ctypes.c_uint()
         self._reserve(_ROOM)
@@ -89,6 +94,16 @@ class ProcessList:
         self.data = ctypes.string_at(self._entries, count * self.layout.size)
         return status
 
+    def watch(self, now: float) -> None:
+        """Have it read at every opportunity, for ten seconds at least."""
+        self._watched = now + TEN_SECONDS * EARLY
+        self.due = -math.inf
+
+    def rest(self, now: float) -> None:
+        """Have it read after ten seconds, unless there is reason to watch it."""
+        if now >= self._watched:
+            self.due = now + TEN_SECONDS * EARLY
+
     def _reserve(self, room: int) -> None:
         self._room = room
         self._entries = (ctypes.c_ulonglong * (room * self.layout.size // 8))()
@@ -107,6 +122,10 @@ class ProcessList:
 class DeviceProcesses(Paced):
     """The processes of one device, read again once a second.
 
+    The lists of graphics and of MPS processes are read once in ten seconds while they are empty. They are read with the list of computing
+    processes for as long as they have any, for ten seconds after, and for ten seconds after a computing process turned up, which may be in
+    them too.
+
     Attributes:
         answer: What was found last, or why NVML does not say.
         pending: Whether it is to be decoded, which is left until all calls were made.
@@ -124,6 +143,7 @@ class DeviceProcesses(Paced):
         self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
         self._table = DecodedProcesses({kind: source.layout for kind, source in self._lists.items()})
         self._answered: tuple[Mapping[str, bytes], bytes] = ({}, b"")
+        self._computing = b""  # the numbers of computing processes, as they stand in the list
         self._refusal = FUNCTION_NOT_FOUND
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
@@ -132,13 +152,22 @@ class DeviceProcesses(Paced):
         lists: dict[str, bytes] = {}
         failed = False
         for kind, source in self._lists.items():
-            if source.supported:
-                status = source.read(progress)
-                if kind == COMPUTE:
-                    self._refusal = status
-                failed |= status not in (0, NOT_SUPPORTED)
-                if status == 0:
-                    lists[kind] = source.data
+            if not source.supported:
+                continue
+            if now < source.due:
+                lists[kind] = source.data
+                continue
+            status = source.read(progress)
+            failed |= status not in (0, NOT_SUPPORTED)
+            if status == 0:
+                lists[kind] = source.data
+            if kind == COMPUTE:
+                self._refusal = status
+                self._look_for_new(now, lists)
+            elif source.data:
+                source.watch(now)
+            elif status == 0:
+                source.rest(now)
         samples = b""
         if any(lists.values()) and self._samples.supported:
             failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
@@ -149,6 +178,19 @@ class DeviceProcesses(Paced):
         # Graphics or MPS alone would pass for a device on which nothing is computed.
         self.answer = self._table if COMPUTE in lists else unavailable(self._refusal)
         return None
+
+    def _look_for_new(self, now: float, lists: Mapping[str, bytes]) -> None:
+        """Watch the other lists where a computing process has turned up."""
+        data = lists.get(COMPUTE, b"")
+        if data == self._answered[0].get(COMPUTE, b""):
+            return
+        pids = memoryview(data).cast("I")[:: self._lists[COMPUTE].layout.size // 4].tobytes()
+        if pids != self._computing:
+            computing, before = (frozenset(memoryview(column).cast("I")) for column in (pids, self._computing))
+            self._computing = pids
+            if not computing <= before:
+                for kind in (GRAPHICS, MPS):
+                    self._lists[kind].watch(now)
 
     def decode(self) -> None:
         """Decode what was read last."""

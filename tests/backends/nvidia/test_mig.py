@@ -120,6 +120,22 @@ def test_processes_of_instances(simulator: NvmlSimulator, consume: Callable[...,
     assert consumer.read(0).share["memoryAllocatedBytes"] == 12
 
 
+def test_graphics_processes_of_instances(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Listed within ten seconds, as those of GPUs; what one instance has wakes no other's list."""
+    instances = simulator.partition(0, ["3g.40gb", "1g.10gb"])
+    consumer = consume()
+    for unit in (3, 4):
+        consumer.read(unit)
+    for _ in range(25):
+        assert consumer.later(1.0, 3).processes == consumer.read(4).processes == ()
+    place = {"gpu_instance": instances[1].gpu_instance, "compute_instance": 0}
+    simulator.processes(0, [Process(4_194_309, kind="G", used=9, **place)])
+    assert any(consumer.later(1.0, 4).processes == (DeviceProcess(4_194_309, "graphics", 9),) for _ in range(10))
+    assert consumer.read(3).processes == ()
+    simulator.processes(0, [])
+    assert consumer.later(1.0, 4).processes == ()
+
+
 def test_mig_mode_without_instances(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """The GPU is there, and nothing below it."""
     simulator.partition(1, [])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
 from accelmetrics.backends.nvidia.calls import CallBuffer
 from tests.backends.nvidia.machine import Consumer, called
-from tests.simulators.nvml import NvmlSimulator, Ret
+from tests.simulators.nvml import NvmlSimulator, Process, Ret
 
 FAST = {
     *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature"),
@@ -16,10 +17,12 @@ FAST = {
 }
 GPM = {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
 SECOND = {
-    *("nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization", "nvmlDeviceGetComputeRunningProcesses_v3"),
-    *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetPerformanceState"),
+    *("nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization", "nvmlDeviceGetPerformanceState"),
+    "nvmlDeviceGetComputeRunningProcesses_v3",
 }
-TEN = {
+EMPTY = {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
+"""The lists that nothing is in here."""
+TEN = EMPTY | {
     *("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode"),
     "nvmlDeviceGetGpuFabricInfoV",
 }
@@ -163,6 +166,23 @@ def test_progress_is_reported_call_by_call(simulator: NvmlSimulator, consumer: C
     before = simulator.calls()
     consumer.read(0, steps)
     assert len(steps) == sum(called(before, simulator.calls()).values())
+
+
+def test_wandb_keys_take_eleven_calls_at_one_reading_a_second(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """With GPM, the processes and what is read every ten seconds, on a GPU that nothing uses and on one that is computed on."""
+    simulator.processes(1, [Process(pid=os.getpid(), used=1 << 20, sm=50)])
+    for unit in (0, 1):
+        consumer.read(unit)
+        for _ in range(20):
+            consumer.later(1.0, unit)
+        before = simulator.calls()
+        for _ in range(10):
+            consumer.later(1.0, unit)
+        counts = called(before, simulator.calls())
+        lists = {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"}
+        wanted = WANDB_KEYS | lists | {"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuFabricInfoV"}
+        assert sum(count for (name, _), count in counts.items() if name in wanted) <= 11 * 10
+        assert sum(counts.values()) <= 16 * 10
 
 
 def test_wandb_keys_take_nine_calls_in_steady_state(simulator: NvmlSimulator, consumer: Consumer) -> None:

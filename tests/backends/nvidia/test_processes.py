@@ -11,7 +11,7 @@ import pytest
 
 from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consumer, Seen
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 
 MIB = 2**20
@@ -211,3 +211,128 @@ def test_lists_that_are_not_supported(simulate: Callable[..., NvmlSimulator], co
     before = simulator.count(f"nvmlDeviceGet{kind}RunningProcesses_v3")
     consumer.later(1.0)
     assert simulator.count(f"nvmlDeviceGet{kind}RunningProcesses_v3") == before
+
+
+OTHERS = {"G": "nvmlDeviceGetGraphicsRunningProcesses_v3", "M": "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
+"""The lists beside that of computing processes, by what stands in them."""
+
+
+def listed(seen: Seen) -> dict[int, str]:
+    """The processes of a reading with their types."""
+    return {process.pid: process.type for process in seen.processes or ()}
+
+
+def asked(simulator: NvmlSimulator, consumer: Consumer, seconds: int) -> dict[str, int]:
+    """How often each of the other lists is read in so many readings, one a second."""
+    before = {kind: simulator.count(function) for kind, function in OTHERS.items()}
+    for _ in range(seconds):
+        consumer.later(1.0)
+    return {kind: simulator.count(function) - before[kind] for kind, function in OTHERS.items()}
+
+
+def test_lists_that_stay_empty_are_read_every_ten_seconds(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Those of graphics and of MPS processes, beside a computing process that has been there for a while as without one."""
+    consumer.read(0)
+    assert asked(simulator, consumer, 30) == {"G": 3, "M": 3}
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=50)])
+    asked(simulator, consumer, 20)
+    compute = "nvmlDeviceGetComputeRunningProcesses_v3"
+    before = simulator.count(compute)
+    assert asked(simulator, consumer, 30) == {"G": 3, "M": 3}
+    assert simulator.count(compute) - before == 30
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_process_of_another_list_is_late_by_ten_seconds_at_most(simulator: NvmlSimulator, consumer: Consumer, kind: str) -> None:
+    """Once it is listed its list is read with the others: what it holds is as fresh, and it leaves at the next reading."""
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=50)])
+    consumer.read(0)
+    asked(simulator, consumer, 25)
+    both = [Process(pid=STRANGER, used=MIB, sm=50), Process(pid=STRANGER + 1, kind=kind, used=2 * MIB)]
+    simulator.processes(0, both)
+    late = next(seconds for seconds in range(1, 100) if STRANGER + 1 in listed(consumer.later(1.0)))
+    assert late <= 10
+    assert listed(consumer.later(1.0)) == {STRANGER: "compute", STRANGER + 1: "graphics" if kind == "G" else "compute"}
+    quiet = {"G": "M", "M": "G"}[kind]
+    counts = asked(simulator, consumer, 30)
+    assert (counts[kind], counts[quiet]) == (30, 3)
+    simulator.processes(0, [both[0], Process(pid=STRANGER + 1, kind=kind, used=3 * MIB)])
+    assert [process.memory_bytes for process in consumer.later(1.0).processes or ()] == [MIB, 3 * MIB]
+    simulator.processes(0, both[:1])
+    assert listed(consumer.later(1.0)) == {STRANGER: "compute"}
+    simulator.processes(0, both)
+    assert STRANGER + 1 in listed(consumer.later(5.0)), "a list that was emptied just now is watched"
+    simulator.processes(0, both[:1])
+    asked(simulator, consumer, 20)
+    assert asked(simulator, consumer, 30) == {"G": 3, "M": 3}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_process_of_another_list_alone(simulator: NvmlSimulator, consumer: Consumer, kind: str) -> None:
+    """On a device on which nothing computes: its share and its utilisation come with it, and go with it."""
+    consumer.read(0)
+    asked(simulator, consumer, 25)
+    simulator.processes(0, [Process(pid=os.getpid(), kind=kind, used=MIB, sm=30)])
+    found = next(seen for seen in (consumer.later(1.0) for _ in range(10)) if seen.processes)
+    assert [(process.memory_bytes, process.utilization) for process in found.processes or ()] == [(MIB, 30)]
+    assert (found.share["memoryAllocatedBytes"], found.share["gpu"]) == (MIB, 30)
+    simulator.processes(0, [])
+    gone = consumer.later(1.0)
+    assert (gone.processes, gone.share) == ((), {})
+
+
+def test_a_computing_process_that_turns_up_is_looked_for_in_all_lists(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """One that computes and draws has its type at once, and one that begins to draw some seconds later too."""
+    consumer.read(0)
+    asked(simulator, consumer, 25)
+    old, new = Process(pid=STRANGER, used=MIB), Process(pid=STRANGER + 1, kind="CG", used=MIB)
+    simulator.processes(0, [old, new])
+    assert listed(consumer.later(1.0)) == {STRANGER: "compute", STRANGER + 1: "compute+graphics"}
+    simulator.processes(0, [old])
+    asked(simulator, consumer, 25)
+    simulator.processes(0, [old, Process(pid=STRANGER + 1, used=MIB)])
+    asked(simulator, consumer, 5)
+    simulator.processes(0, [old, new])
+    assert listed(consumer.later(1.0)) == {STRANGER: "compute", STRANGER + 1: "compute+graphics"}
+
+
+def test_what_computing_processes_hold_wakes_no_other_list(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Neither other numbers of the same processes nor one that ends."""
+    simulator.processes(0, [Process(pid=STRANGER + number, used=MIB) for number in range(3)])
+    consumer.read(0)
+    asked(simulator, consumer, 30)
+    found = dict.fromkeys(OTHERS, 0)
+    for second in range(20):
+        simulator.processes(0, [Process(pid=STRANGER + number, used=(second + 2) * MIB) for number in range(3 if second < 10 else 2)])
+        found = {kind: found[kind] + count for kind, count in asked(simulator, consumer, 1).items()}
+    assert found == {"G": 2, "M": 2}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_list_that_fails_is_read_until_it_answers(simulator: NvmlSimulator, consumer: Consumer, kind: str) -> None:
+    """What is not known does not rest; the other lists are not read for it more often than at their pace."""
+    consumer.read(0)
+    asked(simulator, consumer, 25)
+    simulator.rule(OTHERS[kind], 0, error=Ret.TIMEOUT)
+    asked(simulator, consumer, 10)
+    counts = asked(simulator, consumer, 20)
+    assert (counts[kind], counts[{"G": "M", "M": "G"}[kind]]) == (20, 2)
+    simulator.processes(0, [Process(pid=STRANGER, kind=kind, used=MIB)])
+    assert listed(consumer.later(1.0)) == {}
+    simulator.clear_rules()
+    assert listed(consumer.later(1.0)) == {STRANGER: "graphics" if kind == "G" else "compute"}
+
+
+def test_calls_that_are_bound_anew_have_all_lists(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Another consumer of the same driver that wants more, and a driver that is opened by itself, wait for nothing."""
+    some = Consumer(consumer.clock, metrics="processes")
+    some.given()
+    some.given(5.0)
+    simulator.processes(0, [Process(pid=STRANGER, kind="G", used=MIB)])
+    assert some.given(1.0).processes == ()
+    assert some.another(metrics="processes").given(1.0).processes == ()
+    assert some.another().given(1.0).processes == (DeviceProcess(STRANGER, "graphics", MIB),)
+    fresh = Consumer(consumer.clock)
+    assert listed(fresh.read(0)) == {STRANGER: "graphics"}
+    fresh.driver.close()
+    some.driver.close()
