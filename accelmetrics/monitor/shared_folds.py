@@ -22,6 +22,8 @@ from accelmetrics.monitor.history import HistoryRow, Layout
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.selection import MetricSelection
 
+FEW = 32
+"""Rows of a window that take less memory than the statistics of its metrics would: eight bytes a value, and some 300 a metric."""
 ENERGY = (f".{COUNTER}", f".{DRAW}")
 """How the keys end that energy is reckoned from."""
 
@@ -77,6 +79,11 @@ class WindowFolds:
         self.taken: WindowAggregator | None = None
         self.head: list[HistoryRow] = []
         self.share: ChainShare | None = None
+
+    @property
+    def worth_folding(self) -> bool:
+        """Whether folding its rows takes no more memory than it saves: a window that is short may end without."""
+        return self.taken is not None or self.share is not None or len(self.rows) >= FEW
 
     def take_rows(self) -> list[HistoryRow]:
         """Return the rows that are not folded yet, which are forgotten: the child of a fork does not fold them again."""

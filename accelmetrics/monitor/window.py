@@ -103,7 +103,8 @@ class Windows:
         self._unfolded += 1
         if self._unfolded >= PENDING and (lock := self.lock).acquire(blocking=False):
             try:
-                self._folds.fold([(window.folds, window.end_moment) for window in living(self._open) if not window.closed.is_set()])
+                going = [window for window in living(self._open) if not window.closed.is_set() and window.folds.worth_folding]
+                self._folds.fold([(window.folds, window.end_moment) for window in going])
                 self._unfolded = 0
             finally:
                 lock.release()

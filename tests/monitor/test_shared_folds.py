@@ -15,9 +15,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor import accumulator, window as module
+from accelmetrics.monitor import accumulator, shared_folds, window as module
 from accelmetrics.monitor.accumulator import DISTINCT, Accumulator, BlockTimes
 from accelmetrics.monitor.history import REPEATED, HistoryRow
+from accelmetrics.monitor.shared_folds import FEW
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.window import PENDING, Window, Windows
 from tests.monitor.watching import row
@@ -122,13 +123,22 @@ def watched(owner: Owner, rows: Sequence[HistoryRow], spans: Sequence[tuple[int,
     return known
 
 
-@given(STRETCHES, SPANS, st.integers(1, 7), st.booleans())
-@settings(max_examples=150, deadline=None)
+@given(STRETCHES, SPANS, st.integers(1, 7), st.integers(1, 9), st.booleans())
+@settings(max_examples=200, deadline=None)
 def test_each_window_comes_to_what_its_rows_alone_come_to(
-    stretches: list[tuple[list[tuple[dict[str, float], float]], int, bool]], spans: list[tuple[int, int, float]], size: int, looked_at: bool
+    stretches: list[tuple[list[tuple[dict[str, float], float]], int, bool]],
+    spans: list[tuple[int, int, float]],
+    size: int,
+    few: int,
+    looked_at: bool,
 ) -> None:
     """Nested, crossing and side by side; over keys that come, go and are served again, pauses, and whatever is looked at meanwhile."""
-    with patch.object(module, "PENDING", size), patch.object(accumulator, "MANY", 2), patch.object(accumulator, "RECENT", 3):
+    with (
+        patch.object(module, "PENDING", size),
+        patch.object(shared_folds, "FEW", few),
+        patch.object(accumulator, "MANY", 2),
+        patch.object(accumulator, "RECENT", 3),
+    ):
         for window, before, rows, _ in watched(Owner(), as_rows(stretches), spans, looked_at):
             assert window.closed.is_set()
             alone = WindowAggregator(window._begin or 0.0, before)
@@ -158,6 +168,34 @@ def test_ten_windows_fold_what_one_does() -> None:
         assert all(window.summary[WATTS].count == 5 * PENDING for window in known)
     assert counts[10] == counts[1]
     assert counts[1][0] > 0
+
+
+def test_short_windows_keep_their_rows_until_they_are_looked_at() -> None:
+    """Statistics of every metric would take more room, and be made for nothing where no result is asked for."""
+    owner = Owner()
+    known = [Window(owner, "short").begin()]
+    with folded() as calls:
+        for number in range(1, 6 * PENDING):
+            owner.time = number - 0.5
+            if number % 8 == 0:
+                known[-1].end()
+                known.append(Window(owner, "short").begin())
+            owner.feed(busy(number))
+    assert calls == [0]
+    assert {window.summary[WATTS].count for window in known[1:-1]} == {8}
+
+
+def test_windows_keep_a_bounded_number_of_rows() -> None:
+    """However their beginnings lie to the moments at which rows are folded."""
+    owner = Owner()
+    known: list[Window] = []
+    for number in range(1, 4 * PENDING):
+        owner.time = number - 0.5
+        if number < 2 * PENDING:
+            known.append(Window(owner, str(number)).begin())
+        owner.feed(busy(number))
+        assert max(len(window.folds.rows) for window in known) < PENDING + FEW
+    assert [window.summary[WATTS].count for window in known] == [4 * PENDING - number for number in range(1, 2 * PENDING)]
 
 
 def test_a_long_window_does_not_grow_with_the_windows_within() -> None:
