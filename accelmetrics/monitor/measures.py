@@ -216,21 +216,22 @@ class WindowSums:
 
     def __init__(self) -> None:
         self.part = self.whole = 0.0
-        self._pieces: deque[list[float]] = deque()  # since when, and the sums since then
+        # Of each piece since when, and the sums since then, one behind the other: a sixth of the memory of as many objects.
+        self._pieces = array("d")
 
     def add(self, at: float, part: float, whole: float, piece: float, span: float) -> None:
         """Add to both, and take away what is older than ``span``; pieces of so many seconds are kept together."""
         pieces = self._pieces
-        if not pieces or at - pieces[-1][0] >= piece:
-            pieces.append([at, 0.0, 0.0])
-        pieces[-1][1] += part
-        pieces[-1][2] += whole
+        if not pieces or at - pieces[-3] >= piece:
+            pieces.extend((at, 0.0, 0.0))
+        pieces[-2] += part
+        pieces[-1] += whole
         self.part += part
         self.whole += whole
-        while at - pieces[0][0] > span:
-            _, old_part, old_whole = pieces.popleft()
-            self.part = max(0.0, self.part - old_part)
-            self.whole = max(0.0, self.whole - old_whole)
+        while at - pieces[0] > span:
+            self.part = max(0.0, self.part - pieces[1])
+            self.whole = max(0.0, self.whole - pieces[2])
+            del pieces[:3]
 
 
 class Recent:
