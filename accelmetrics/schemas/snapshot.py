@@ -145,7 +145,7 @@ class Snapshot:
         self,
         time_ns: int,
         hostname: str,
-        metrics: "dict[str, int | float] | MetricParts",
+        metrics: dict[str, int | float] | MetricParts,
         identities: Sequence[DeviceSlot] = (),
         unavailable: Mapping[str, Unavailable] | None = None,
         backends: Sequence[BackendStatus] = (),
