@@ -10,10 +10,14 @@ Version 2 cgroups alone are read. The path comes from the line ``0::`` of ``/pro
 table, since it is through our own mounts that the files are opened. In a container the mount shows a part of the tree only (a
 bind mount, or a namespace): its root is stripped from the path. Limits hold for whole subtrees, so every level from the leaf
 up to the mount counts and the tightest one binds. What lies above a container's own mount cannot be seen from within.
+
+The files of limits stay open and are read each time. Which of them a level has, and whether there is a ``memory.events``, is looked
+up with the mounts: every ten seconds, and when the process moves.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import posixpath
@@ -92,18 +96,34 @@ class Mount(NamedTuple):
     point: str
 
 
+class Level(NamedTuple):
+    """One cgroup, of the watched process's own and those above it.
+
+    Attributes:
+        directory: Where it lies.
+        memory_max: Its limit of memory. None where it has no such file: at the root, and where the controller is off.
+        memory_current: Its use of memory.
+        cpu_max: Its CPU quota; None as above.
+    """
+
+    directory: str
+    memory_max: KeptFile | None
+    memory_current: KeptFile
+    cpu_max: KeptFile | None
+
+
 class CgroupLimits(NamedTuple):
     """What limits a process.
 
     Attributes:
         leaf: The directory of its own cgroup.
-        memory: Limit in bytes and directory of each level that has one, the leaf first.
+        memory: Limit in bytes and file of current use of each level that has one, the leaf first.
         quota: The tightest CPU quota, in CPUs; None without one.
         quota_directory: The level that sets it, empty without one.
     """
 
     leaf: str
-    memory: tuple[tuple[int, str], ...]
+    memory: tuple[tuple[int, KeptFile], ...]
     quota: float | None
     quota_directory: str
 
@@ -179,25 +199,33 @@ def parse_flat(data: bytes) -> dict[bytes, int]:
     return {key: int(value) for key, _, value in pairs if value.isdigit() and len(value) <= 20}
 
 
-def find_levels(pid: int, path: str | None) -> list[str]:
-    """Find the directories of a process's version 2 cgroup and of those above it, the leaf first; none where it cannot be seen.
+def find_levels(files: Files, pid: int, path: str | None) -> list[Level]:
+    """Find a process's version 2 cgroup and those above it, the leaf first; none where it cannot be seen.
 
     Args:
+        files: Where their files are kept open.
         pid: The process.
         path: Its cgroup's path, as :func:`parse_path` gives it.
     """
+
+    def kept(path: str) -> KeptFile | None:
+        return files.keep(path) if exists(path) else None
+
     for mount in _mounts(pid) if path is not None else ():
-        directory = directory_of(mount, path or "")
-        if directory is not None and exists(directory):
-            return levels_of(mount, directory)
+        leaf = directory_of(mount, path or "")
+        if leaf is not None and exists(leaf):
+            return [
+                Level(directory, kept(f"{directory}/memory.max"), files.keep(f"{directory}/memory.current"), kept(f"{directory}/cpu.max"))
+                for directory in levels_of(mount, leaf)
+            ]
     return []
 
 
-def read_limits(levels: Sequence[str]) -> CgroupLimits:
+def read_limits(levels: Sequence[Level]) -> CgroupLimits:
     """Read the limits of each level. Raises ``OSError``, and ``ValueError`` where one is not a number."""
-    memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
-    quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
-    return CgroupLimits(levels[0], tuple(memory), *min(quotas, default=(None, "")))
+    memory = [(limit, level.memory_current) for level in levels if (limit := _optional(level.memory_max, parse_limit)) is not None]
+    quotas = [(quota, level.directory) for level in levels if (quota := _optional(level.cpu_max, parse_quota)) is not None]
+    return CgroupLimits(levels[0].directory, tuple(memory), *min(quotas, default=(None, "")))
 
 
 def _mounts(pid: int) -> list[Mount]:
@@ -210,12 +238,14 @@ def _mounts(pid: int) -> list[Mount]:
     return [Mount("/", _USUAL_MOUNT)]
 
 
-def _optional(path: str, parse: Callable[[bytes], T]) -> T | None:
-    """Read a file that a level may lack: the root, and a level whose controller is off."""
+def _optional(file: KeptFile | None, parse: Callable[[bytes], T]) -> T | None:
+    """Read a file that a level may lack, or may have lost since its controller was switched off."""
     try:
-        return parse(read_once(path))
-    except FileNotFoundError:
-        return None
+        return None if file is None else parse(file.read())
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            return None
+        raise
 
 
 def limits_in_words(pid: int) -> str:
@@ -223,13 +253,13 @@ def limits_in_words(pid: int) -> str:
     if not exists("/proc/stat"):
         return "/proc is not mounted"
     try:
-        levels = find_levels(pid, parse_path(read_once(f"/proc/{pid}/cgroup")))
+        levels = find_levels(Files(), pid, parse_path(read_once(f"/proc/{pid}/cgroup")))
         if not levels:
             return "no cgroup v2"
         limits = read_limits(levels)
     except (OSError, ValueError) as error:
         return f"cgroup unreadable: {error}"
-    words = [f"{min(limits.memory)[0] / GIB:.4g} GiB"] if limits.memory else []
+    words = [f"{min(limit for limit, _ in limits.memory) / GIB:.4g} GiB"] if limits.memory else []
     words += [] if limits.quota is None else [f"{limits.quota:.4g} CPUs"]
     return f"cgroup v2 limit {' and '.join(words)}" if words else "cgroup v2 without limits"
 
@@ -245,20 +275,20 @@ class CgroupCollector:
     def __init__(self, files: Files, pid: int) -> None:
         self._files = files
         self._membership = files.keep(f"/proc/{pid}/cgroup")
-        self._path: str | None = None
-        self._levels: list[str] = []
-        self._mounts_due = -math.inf
-        # Of the reader's levels: their files stay open while these are looked up anew.
-        self._levels_kept: Sequence[tuple[int, KeptFile]] = ()
+        self._known: bytes | None = None  # what the file of the membership said
+        self._levels: list[Level] = []
+        self._levels_due = -math.inf
+        self._without_events: Unavailable | None = None
         self._begin(CgroupLimits("", (), None, ""))
 
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
         try:
-            path = parse_path(self._membership.read())
-            if path != self._path or reader.now >= self._mounts_due:
-                self._levels = find_levels(reader.pid, path)
-                self._path, self._mounts_due = path, reader.now + RARE_PACE
+            membership = self._membership.read()
+            if membership != self._known or reader.now >= self._levels_due:
+                self._levels = find_levels(self._files, reader.pid, parse_path(membership))
+                self._known, self._levels_due = membership, reader.now + RARE_PACE
+                self._without_events = None
             limits = read_limits(self._levels) if self._levels else None
         except (FileNotFoundError, ProcessLookupError):
             if exists(f"/proc/{reader.pid}"):
@@ -272,16 +302,8 @@ class CgroupCollector:
         if (limits.leaf, limits.quota_directory) != self._counted:
             self._begin(limits)
         reader.cpu_quota = limits.quota
-        self._levels_kept = reader.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
-        try:
-            kills = parse_flat(self._events.read()).get(b"oom_kill")
-            if kills is None:
-                reader.put("proc.memory.oomKills", _NO_OOM_KILL)
-            else:
-                self._kills.feed({"": kills})
-                reader.put_counter(self._kills, "proc.memory.oomKills")
-        except OSError as error:
-            reader.put("proc.memory.oomKills", reason_of(error, self._events.path))
+        reader.memory_levels = limits.memory
+        self._put_kills(reader)
         try:
             reader.put("proc.cpu.throttledPercent", _NO_QUOTA if limits.quota is None else self._throttled_percent())
         except (OSError, ValueError) as error:
@@ -293,6 +315,23 @@ class CgroupCollector:
         self._stat = self._files.keep(f"{limits.quota_directory}/cpu.stat")
         self._events = self._files.keep(f"{limits.leaf}/memory.events")
         self._periods, self._throttled, self._kills = Counter(), Counter(), Counter()
+
+    def _put_kills(self, reader: HostReader) -> None:
+        if self._without_events is not None:
+            reader.put("proc.memory.oomKills", self._without_events)
+            return
+        try:
+            kills = parse_flat(self._events.read()).get(b"oom_kill")
+        except OSError as error:
+            why = reason_of(error, self._events.path)
+            self._without_events = why if error.errno == errno.ENOENT else None
+            reader.put("proc.memory.oomKills", why)
+            return
+        if kills is None:
+            reader.put("proc.memory.oomKills", _NO_OOM_KILL)
+        else:
+            self._kills.feed({"": kills})
+            reader.put_counter(self._kills, "proc.memory.oomKills")
 
     def _throttled_percent(self) -> float | Unavailable:
         stat = parse_flat(self._stat.read())

@@ -1,5 +1,6 @@
 """Host memory and swap; where a cgroup lies, what limits it, throttling and kills."""
 
+import errno
 import os
 import shutil
 
@@ -97,6 +98,40 @@ def test_a_limit_that_is_changed_is_noticed_within_a_second(tree: HostTree) -> N
     watch.read()
     tree.level("/job", memory_max=str(2 * GIB))
     assert watch.read(1.0)["memory_percent"] == pytest.approx(50.0)
+
+
+def test_a_limit_that_a_level_had_not_is_noticed_within_ten_seconds(tree: HostTree) -> None:
+    """Its controller has been switched on: there is a file now, of limits and of events."""
+    tree.cgroup("/job")
+    tree.level("/job", memory_current=str(GIB))
+    watch = tree.reader()
+    watch.read()
+    assert watch.reason("proc.memory.oomKills") == "not_supported"
+    tree.level("/job", memory_max=str(2 * GIB), memory_events="oom_kill 3")
+    watch.read(10.0)
+    values = watch.read(1.0)
+    assert (values["memory_percent"], values["proc.memory.oomKills"]) == (50.0, 0)
+
+
+def test_a_limit_whose_controller_is_switched_off_is_none_at_once(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file stays open and answers that there is no such device."""
+    tree.cgroup("/job")
+    tree.level("/job", memory_max=str(2 * GIB), memory_current=str(GIB))
+    tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 1\nnr_throttled 0")
+    watch = tree.reader()
+    assert watch.read()["memory_percent"] == 50.0
+    limit = (tree.root / "sys/fs/cgroup/job/memory.max").stat().st_ino
+    pread = os.pread
+
+    def answer(descriptor: int, size: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == limit:
+            raise OSError(errno.ENODEV, "No such device")
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", answer)
+    values = watch.read(1.0)
+    assert values["memory.totalBytes"] == 16384000 * 1024
+    assert watch.reason("proc.cpu.throttledPercent") == "needs_interval", "the quota is there still"
 
 
 def test_use_that_cannot_be_read_is_a_reason_and_not_the_hosts_number(tree: HostTree) -> None:
