@@ -34,6 +34,8 @@ _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 _MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
 _FIRST_SIZE = 4096
+_LONGEST_LINE = 2048
+"""Bytes, several times what a line of a list of devices has."""
 
 
 def sysroot() -> str:
@@ -114,8 +116,8 @@ class KeptFile:
 
     Args:
         path: The absolute system path, without the root in front of it.
-        pieces: Whether the kernel hands the file out a page at a time (lists of devices), so that only an empty read is
-            its end. Most files of ``/proc`` and ``/sys`` come whole, and the second call is saved.
+        pieces: Whether the kernel hands the file out a page at a time (lists of devices), cut between two lines, so that only an
+            empty read is its end, or one after which a whole line had had room. Most files of ``/proc`` and ``/sys`` come whole.
     """
 
     __slots__ = ("__weakref__", "_fd", "_pieces", "_size", "path")
@@ -152,7 +154,7 @@ class KeptFile:
 
     def _content(self) -> bytes:
         data = os.pread(self._fd, self._size, 0)
-        if len(data) < self._size and not self._pieces:
+        if len(data) < (_FIRST_SIZE - _LONGEST_LINE if self._pieces else self._size):
             return data
         parts = [data]
         length = len(data)

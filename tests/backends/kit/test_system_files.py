@@ -37,11 +37,21 @@ def test_every_size_is_read_whole_at_once_and_again(root: Path, size: int, piece
     assert len(file.read()) == len(file.read()) == len(read_once("/proc/x")) == size
 
 
-def test_a_file_handed_out_a_page_at_a_time_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(root / "proc/x", "b" * 1000)
-    real = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, offset: real(fd, min(size, 300), offset))
-    assert len(KeptFile("/proc/x", pieces=True).read()) == 1000
+@pytest.mark.parametrize("lines", [1, 20, 25, 30, 40, 41, 100, 1000])
+def test_a_file_handed_out_a_page_at_a_time_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
+    """The kernel puts whole lines into a page; a list that leaves room for more of them is whole, and read in one call."""
+    text = "".join(f"{number:099d}\n" for number in range(lines))
+    write(root / "proc/x", text)
+    real, calls = os.pread, []
+
+    def page(descriptor: int, size: int, offset: int) -> bytes:
+        calls.append(offset)
+        data = real(descriptor, min(size, 4096), offset)
+        return data[: data.rfind(b"\n") + 1]
+
+    monkeypatch.setattr(os, "pread", page)
+    assert KeptFile("/proc/x", pieces=True).read() == text.encode()
+    assert len(calls) == 1 or lines > 20
 
 
 def test_a_file_that_comes_later_is_found(root: Path) -> None:
