@@ -35,7 +35,7 @@ CPU_PACE = 0.45
 SLOW_PACE = 0.95
 """Seconds between two readings of everything else. A little less than one: a reading every second always finds it due."""
 RARE_PACE = 9.5
-"""Seconds between two looks at what is arranged once: mounts, which interfaces are ports of another."""
+"""Seconds between two looks at what is arranged once: mounts, which interfaces are ports of another, which adapters there are."""
 
 FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
 RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")

@@ -2,14 +2,17 @@
 
 Counters are the port's own, since its driver was loaded or they were reset. ``port_rcv_data`` and ``port_xmit_data`` count words of four
 bytes. A port has those files that its adapter knows: a counter without one has no key, and one that answers "N/A" says why.
+Which ports there are is looked up every ten seconds.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
-from accelmetrics.backends.host.collector import INFINIBAND, PORT_FILES, Counter, HostReader
+from accelmetrics.backends.host.collector import INFINIBAND, PORT_FILES, RARE_PACE, Counter, HostReader
 from accelmetrics.backends.kit.system import count, list_directory, read_once, reason_of
 from accelmetrics.schemas.selection import MetricSelection
 
@@ -74,10 +77,14 @@ class InfinibandCollector:
             if any(metrics.wants_some(f"ib.{{port}}.{each}") for each in (name, RATES.get(name)) if each)
         }
         self._counters: dict[str, Counter] = {}
+        self._ports: list[tuple[str, str]] = []
+        self._ports_due = -math.inf
 
     def __call__(self, reader: HostReader) -> None:
+        if reader.now >= self._ports_due:
+            self._ports, self._ports_due = list(islice(ports(), MOST_PORTS)), reader.now + RARE_PACE
         known, self._counters = self._counters, {}
-        for adapter, number in list(ports())[:MOST_PORTS]:
+        for adapter, number in self._ports:
             reader.progress.append(None)
             head = f"ib.{adapter}.{number}"
             for name, file in self._files.items():

@@ -108,6 +108,16 @@ def test_adapters_that_go_and_come(tree: HostTree) -> None:
     assert watch.reason("ib.mlx5_0.1.rxBps") == "needs_interval"
 
 
+def test_adapters_are_looked_for_every_ten_seconds(tree: HostTree) -> None:
+    """One that is new shows then."""
+    port(tree, "mlx5_0")
+    watch = tree.reader()
+    watch.read()
+    port(tree, "mlx5_1")
+    assert "ib.mlx5_1.1.rxBytesTotal" not in watch.read(1.0)
+    assert {"ib.mlx5_0.1.rxBytesTotal", "ib.mlx5_1.1.rxBytesTotal"} <= watch.read(9.0).keys()
+
+
 def test_names_that_are_none(tree: HostTree) -> None:
     """Files and folders beside adapters and ports are passed over."""
     port(tree, "mlx5_0")
