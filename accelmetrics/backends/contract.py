@@ -188,7 +188,11 @@ class Reading:
 
 
 class Reader(Protocol):
-    """One consumer's view of an open driver."""
+    """One consumer's view of an open driver.
+
+    One whose values are kept for a while may have a method ``kept(unit)``: what ``read`` would give now, while that is what it gave
+    last, else None. It is called by the thread that samples, so it must not call into the driver, nor look at a file.
+    """
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         """Read one unit now. See the module's docstring for progress and errors."""

@@ -177,6 +177,7 @@ class SourceReader:
             self._workers = 1
         else:
             self._begin(now)
+            self._take_kept(opened, now)
             self._workers = self._count_workers() if self.pending else 1
         if latch is None:
             return
@@ -185,6 +186,18 @@ class SourceReader:
             source.pool.submit(self.work, self._workers, patient=True)
         if opened.interval > 0 and not self.awaits(now):
             latch.count_down(source.backend.name)
+
+    def _take_kept(self, opened: OpenDriver, now: float) -> None:
+        """Take the reading of a source of one unit that its reader has at hand, without waking a worker for it."""
+        kept = getattr(self._readers.get(opened), "kept", None)
+        if kept is None or len(self.pending) != 1 or self.given_up:
+            return
+        unit = self.pending[0]
+        reading = guarded(kept, unit).value
+        if reading is not None:
+            self.pending.clear()
+            self.wanted.clear()
+            self._arrived[unit] = (reading, now, opened)
 
     def submit(self) -> None:
         """Have workers read what is pending still."""

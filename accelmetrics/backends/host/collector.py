@@ -336,6 +336,10 @@ class HostReader:
         self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
 
+    def kept(self, unit: int) -> Reading | None:
+        """Return what was found last, while nothing is due: no file is looked at."""
+        return None if self.clock() >= self._due else Reading(self._blocks, self._unavailable)
+
     def read(self, unit: int, progress: list[Any]) -> Reading:
         self.now = self.clock()
         if self.now >= self._due:

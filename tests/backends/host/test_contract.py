@@ -204,6 +204,24 @@ def test_a_reading_between_the_slow_ones_reads_nothing(tree: HostTree, mocker: M
     assert {name: spy.call_count for name, spy in calls.items() if spy.call_count} == {"pread": 1}, "the CPUs, twice a second"
 
 
+def test_what_is_kept_is_what_a_reading_would_give_while_nothing_is_due(tree: HostTree, mocker: MockerFixture) -> None:
+    """Given without a look at a file; nothing is kept before the first reading, nor once something is due."""
+    watch = tree.reader()
+    assert watch.reader.kept(0) is None
+    for _ in range(3):
+        watch.read(1.0)
+    tree.clock.now += 0.1
+    spy = mocker.spy(os, "pread")
+    kept = watch.reader.kept(0)
+    assert kept is not None
+    read = watch.reader.read(0, [])
+    assert all(one is other for one, other in zip(kept.blocks, read.blocks, strict=True))
+    assert kept.unavailable is read.unavailable
+    assert spy.call_count == 0
+    tree.clock.now += 0.4
+    assert watch.reader.kept(0) is None, "the CPUs are due"
+
+
 def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
     """At ten readings a second the CPUs are read twice and the rest once; at one a second, and seldomer, everything at each."""
     tree.cgroup("/job")
