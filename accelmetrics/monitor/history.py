@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache, partial
-from itertools import accumulate, compress, groupby
+from itertools import accumulate, chain, compress, groupby
 from math import isfinite
 from operator import is_not, itemgetter
 from struct import Struct, pack, unpack_from
@@ -78,14 +78,20 @@ class _Columns:
         values_of: Gives their values from those of a snapshot.
         pack: Packs them as doubles, which is quicker than an array of numbers of two types.
         page: The values of the last snapshot whose metrics came in parts, of which those parts are written anew that are other objects.
-        owners: By column, the name of the source; empty until that matters.
     """
 
     def __init__(self, layout: Layout, values_of: Callable[[Mapping[str, float]], Iterable[float]]) -> None:
         self.layout, self.values_of = layout, values_of
         self.pack = Struct(f"{len(layout)}d").pack
         self.page = _Page()
-        self.owners: list[str] = []
+        self._owned: dict[str, list[int]] = {}
+
+    def of(self, sources: Iterable[str], snapshot: Snapshot) -> Iterator[int]:
+        """Yield the columns of sources; whose each one is, is found out once, and only where it matters."""
+        if not self._owned:
+            for column, owner in enumerate(_owners(snapshot, self.layout)):
+                self._owned.setdefault(owner, []).append(column)
+        return chain.from_iterable(self._owned.get(source, ()) for source in sources)
 
 
 class _Page:
@@ -132,7 +138,7 @@ class RowMaker:
         self._identities: object = None
         self._seen: Sequences = {}
         self._seen_at_tick: Sequences = {}
-        self._marked = False
+        self._repeated: frozenset[str] = frozenset()  # the sources whose columns are marked in the latest row
 
     def row(self, snapshot: Snapshot, at: float, joined: bool) -> HistoryRow:
         """Return the row of a snapshot that was taken at this moment."""
@@ -143,7 +149,7 @@ class RowMaker:
         """Return the same row as ``row`` gave, for a reader that takes only ticks."""
         before, self._seen_at_tick = self._seen_at_tick, self._seen
         repeated = _repeated(self._seen, before)
-        return self._made(snapshot, row.at, row.joined, repeated) if repeated or self._marked else row
+        return row if repeated == self._repeated else self._made(snapshot, row.at, row.joined, repeated)
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
         parts = metric_parts(snapshot)
@@ -159,12 +165,9 @@ class RowMaker:
             values = columns.page.values(parts)
         else:
             values = array("d", columns.pack(*columns.values_of(snapshot.metrics)))
-        self._marked = bool(repeated)
-        if repeated:
-            if not columns.owners:  # found out once per layout, and only where it matters
-                columns.owners.extend(_owners(snapshot, columns.layout))
-            for column in compress(range(len(values)), [owner in repeated for owner in columns.owners]):
-                values[column] = REPEATED
+        self._repeated = repeated
+        for column in columns.of(repeated, snapshot) if repeated else ():
+            values[column] = REPEATED
         return HistoryRow(columns.layout, values, at, snapshot.time_ns / 1e9, joined)
 
     def _chosen(self, keys: Layout) -> _Columns:

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -51,9 +51,9 @@ WAKE_UP = 5e-6
 LANDED = object()
 """Appended to a worker's progress where the reading of a unit has ended."""
 
-_Result = tuple[Reading | Failure | None, float, OpenDriver | None]
-"""What a call gave, when the source took it on the sampler's clock, and from which driver."""
-NOT_ARRIVED: _Result = (None, 0.0, None)
+_Result = tuple[Reading | Failure | None, float, float, OpenDriver | None]
+"""What a call gave, when it returned and when the source took that, on the sampler's clock, and from which driver."""
+NOT_ARRIVED: _Result = (None, 0.0, 0.0, None)
 
 
 class CallTimer(list[Any]):
@@ -193,11 +193,12 @@ class SourceReader:
         if kept is None or len(self.pending) != 1 or self.given_up:
             return
         unit = self.pending[0]
-        reading = guarded(kept, unit).value
-        if reading is not None:
+        found = guarded(_kept_reading, kept, unit, now).value
+        if found is not None:
             self.pending.clear()
             self.wanted.clear()
-            self._arrived[unit] = (reading, now, opened)
+            self._arrived[unit] = (found[0], now, found[1], opened)
+            self._spent = self.source.busy_seconds
 
     def submit(self) -> None:
         """Have workers read what is pending still."""
@@ -223,7 +224,7 @@ class SourceReader:
             return True
         limit = now - 2.0 * source.pace - self._options.timeout
         results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
-        return not all(driver is opened and read_at >= limit for _, read_at, driver in results)
+        return not all(driver is opened and read_at >= limit for _, _, read_at, driver in results)
 
     def _count_workers(self) -> int:
         """Return how many workers are to share this reading, and decide whether its calls are timed.
@@ -349,12 +350,12 @@ class SourceReader:
             reading: object = readers[opened].read(unit, progress)
             if not isinstance(reading, Reading):
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
-            self._land(worker, opened, reading, monotonic() if reading.read_at is None else float(reading.read_at))
+            self._land(worker, opened, reading, monotonic())
 
-    def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
+    def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, now: float) -> None:
         """Take the result of a call, and free the unit."""
         unit, pool = worker.unit, self.source.pool
-        self._arrived[unit] = (what, read_at, opened)
+        self._arrived[unit] = (what, now, _taken_at(what, now), opened)
         worker.progress.append(LANDED)
         pool.fruitless = 0
         del pool.calls[unit]
@@ -384,15 +385,15 @@ class SourceReader:
         limit = (now - 2.0 * source.pace if paced else self.asked_at) - self._options.timeout
         fresh, first = False, len(entries)
         for unit, mapper in self._units:
-            what, read_at, driver = arrived.get(unit, NOT_ARRIVED)
-            if what is None or driver is not opened or read_at < limit:
+            what, returned_at, read_at, driver = arrived.get(unit, NOT_ARRIVED)
+            if what is None or driver is not opened or (read_at if paced else returned_at) < limit:
                 what = Failure(self._missing(unit, late))
-            elif paced:
+            else:
+                if not paced:
+                    del arrived[unit]  # served once
+                # A source that says when it took the numbers may give them again: that is no other reading.
                 fresh = fresh or self._served.get(unit) != read_at
                 self._served[unit] = read_at
-            else:
-                fresh = True
-                del arrived[unit]  # served once
             if isinstance(what, Failure):
                 failures[mapper.key] = what
                 entries.append((mapper, what.why))
@@ -487,6 +488,17 @@ def _dropped(source: ManagedSource) -> None:
     """Have a worker see whether the source is still used, when a reader was garbage-collected. Safe in the middle of anything."""
     if source.opened is not None:
         source.pool.queue.put(source.tidy)
+
+
+def _taken_at(what: Reading | Failure, now: float) -> float:
+    """Return when the source took what it gives now."""
+    return now if isinstance(what, Failure) or what.read_at is None else float(what.read_at)
+
+
+def _kept_reading(kept: Callable[[int], Reading | None], unit: int, now: float) -> tuple[Reading, float] | None:
+    """Return what a reader has at hand, and when the source took it."""
+    reading = kept(unit)
+    return None if reading is None else (reading, _taken_at(reading, now))
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:

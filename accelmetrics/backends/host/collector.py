@@ -332,19 +332,19 @@ class HostReader:
         self.reasons: dict[str, Unavailable] = {}
         self._collectors = collectors
         self._due = -math.inf
-        self._blocks: list[Block] = []
         self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
+        self._latest = Reading()
 
     def kept(self, unit: int) -> Reading | None:
         """Return what was found last, while nothing is due: no file is looked at."""
-        return None if self.clock() >= self._due else Reading(self._blocks, self._unavailable)
+        return None if self.clock() >= self._due else self._latest
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         self.now = self.clock()
         if self.now >= self._due:
             self._read_due(progress)
-        return Reading(self._blocks, self._unavailable)
+        return self._latest
 
     def _read_due(self, progress: list[Any]) -> None:
         self.progress = progress
@@ -353,11 +353,11 @@ class HostReader:
                 collector.read(self)
                 progress.append(None)
         self._due = min([collector.due for collector in self._collectors], default=math.inf)
-        self._blocks = [collector.block for collector in self._collectors]
         reasons = [collector.reasons for collector in self._collectors]
         if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
             self._kept = reasons
             self._unavailable = {key: why for one in reasons for key, why in one.items()}
+        self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=self.clock())
 
     # For collectors:
 

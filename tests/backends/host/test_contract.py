@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from pytest_mock import MockerFixture
 
+from accelmetrics import Sampler
 from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
 from accelmetrics.backends.host import backend
 from accelmetrics.backends.host.collector import PORT_FILES
@@ -220,6 +222,21 @@ def test_what_is_kept_is_what_a_reading_would_give_while_nothing_is_due(tree: Ho
     assert spy.call_count == 0
     tree.clock.now += 0.4
     assert watch.reader.kept(0) is None, "the CPUs are due"
+
+
+def test_a_reading_that_is_given_again_says_when_it_was_taken() -> None:
+    """It is no new one, and no younger than the reading that looked; how long that took is told of both."""
+    with Sampler(["host"]) as sampler:
+        looks, ages = Counter[int](), list[float]()
+        while len(looks) < 5:
+            (status,) = sampler.sample().backends
+            assert status.age_seconds is not None
+            ages = [*ages, status.age_seconds] if looks[status.sequence] else [status.age_seconds]
+            assert ages == sorted(ages)
+            assert status.duration_seconds
+            looks[status.sequence] += 1
+    assert list(looks) == [1, 2, 3, 4, 5]
+    assert sampler.statistics.readings > len(looks), "the CPUs are looked at twice a second"
 
 
 def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
