@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache, partial
-from itertools import accumulate, chain, compress, groupby
+from itertools import accumulate, compress, groupby
 from math import isfinite
 from operator import is_not, itemgetter
 from struct import Struct, pack, unpack_from
@@ -84,14 +84,19 @@ class _Columns:
         self.layout, self.values_of = layout, values_of
         self.pack = Struct(f"{len(layout)}d").pack
         self.page = _Page()
-        self._owned: dict[str, list[int]] = {}
+        self._runs: dict[str, list[tuple[slice, array[float]]]] = {}
 
-    def of(self, sources: Iterable[str], snapshot: Snapshot) -> Iterator[int]:
-        """Yield the columns of sources; whose each one is, is found out once, and only where it matters."""
-        if not self._owned:
-            for column, owner in enumerate(_owners(snapshot, self.layout)):
-                self._owned.setdefault(owner, []).append(column)
-        return chain.from_iterable(self._owned.get(source, ()) for source in sources)
+    def mark(self, sources: Iterable[str], snapshot: Snapshot, values: array[float]) -> None:
+        """Mark what sources served again. Whose each column is, is found out once, and only where it matters."""
+        if not self._runs:
+            numbered = enumerate(_owners(snapshot, self.layout))
+            for owner, run_of_columns in groupby(numbered, itemgetter(1)):
+                columns = [column for column, _ in run_of_columns]
+                marks = array("d", [REPEATED] * len(columns))
+                self._runs.setdefault(owner, []).append((slice(columns[0], columns[-1] + 1), marks))
+        for source in sources:
+            for run, marks in self._runs.get(source, ()):
+                values[run] = marks
 
 
 class _Page:
@@ -166,8 +171,8 @@ class RowMaker:
         else:
             values = array("d", columns.pack(*columns.values_of(snapshot.metrics)))
         self._repeated = repeated
-        for column in columns.of(repeated, snapshot) if repeated else ():
-            values[column] = REPEATED
+        if repeated:
+            columns.mark(repeated, snapshot, values)
         return HistoryRow(columns.layout, values, at, snapshot.time_ns / 1e9, joined)
 
     def _chosen(self, keys: Layout) -> _Columns:
