@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from accelmetrics.exporters.fields import INT64, by_device, identity_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
 from accelmetrics.exporters.network import Poster, RejectedError, check_timeout, words
 from accelmetrics.schemas.catalogue import match, per_key
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -180,17 +181,15 @@ class PointWriter:
 
     def __init__(self, prefix: str = "", precision: str = "ns") -> None:
         self._prefix, self._unit = prefix, PRECISIONS[precision]
-        self._made_for: tuple[object, ...] = ()
-        self._fields: list[tuple[Callable[[int | float], int | float], str]] = []
-        self._template = ""
+        self._text = _PointText((), [], "")
+        self._kept: list[_PointText] = []
 
     def text(self, record: Record) -> str:
         """Return the points of a record, each a whole line."""
         snapshot, moment = record.snapshot, record.snapshot.time_ns // self._unit
         made_for = list(snapshot.metrics), snapshot.identities, snapshot.hostname, dict(record.labels)
-        if made_for != self._made_for:
-            self._prepare(record)
-            self._made_for = made_for
+        if made_for != self._text.made_for:
+            self._text = most_recent(self._kept, lambda one: one.made_for == made_for, lambda: self._prepared(record, made_for))
         metrics = self._put(snapshot.metrics)
         if metrics is None:
             metrics = "".join(f"{line}\n" for line in _measured(record, self._prefix, moment))
@@ -199,22 +198,37 @@ class PointWriter:
     def _put(self, metrics: Mapping[str, int | float]) -> str | None:
         """Put numbers in their places; None where one has no room in its field, and the field is left out."""
         try:
-            numbers = [kind(metrics[key]) for kind, key in self._fields]
+            numbers = [kind(metrics[key]) for kind, key in self._text.fields]
         except (OverflowError, ValueError):
             return None
         within = not numbers or (min(numbers) >= -INT64 and max(numbers) < INT64)
-        return self._template % tuple(numbers) if within else None
+        return self._text.template % tuple(numbers) if within else None
 
-    def _prepare(self, record: Record) -> None:
-        self._fields, text = [], ""
+    def _prepared(self, record: Record, made_for: tuple[object, ...]) -> _PointText:
+        places: list[tuple[Callable[[int | float], int | float], str]] = []
+        text = ""
         for measurement, tags, keys in _points(record):
             names = {escaped(_free(name)): key for name, key in keys.items() if name}
             kinds = [int if _is_whole(key) else float for key in names.values()]
             fields = (name.replace("%", "%%") + ("=%di" if kind is int else "=%r") for name, kind in zip(names, kinds, strict=True))
             if names:
                 text += f"{_head(self._prefix + measurement, tags).replace('%', '%%')} {','.join(fields)} {_MOMENT}\n"
-            self._fields += zip(kinds, names.values(), strict=True)
-        self._template = text
+            places += zip(kinds, names.values(), strict=True)
+        return _PointText(made_for, places, text)
+
+
+class _PointText(NamedTuple):
+    """What the points of some records have in common.
+
+    Attributes:
+        made_for: What these records have in common.
+        fields: In the order of their places in the text, what makes a field's number of a metric, and the metric's key.
+        template: The text.
+    """
+
+    made_for: tuple[object, ...]
+    fields: list[tuple[Callable[[int | float], int | float], str]]
+    template: str
 
 
 def _points(record: Record) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:

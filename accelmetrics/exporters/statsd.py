@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from accelmetrics.exporters.fields import by_device, identity_tags
 from accelmetrics.exporters.network import Address
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -122,31 +123,30 @@ class PacketMaker:
     def __init__(self, prefix: str, tagged: bool) -> None:
         self._prefix = prefix
         self._tagged = tagged
-        self._made_for: tuple[object, ...] = ()
-        self._keys: list[str] = []
-        self._metrics = self._monitor = _Gauges(())
+        self._head = ""
+        self._text = _RecordText((), [], _Gauges(()), _Gauges(()))
+        self._kept: list[_RecordText] = []
 
     def of(self, record: Record) -> Iterator[bytes]:
         """Return the packets of a record."""
         snapshot, flat = record.snapshot, _flat(record)
         made_for = list(snapshot.metrics), list(flat), snapshot.identities, snapshot.hostname, dict(record.labels)
-        if made_for != self._made_for:
-            self._prepare(record)
-            self._made_for = made_for
-        metrics = self._metrics.text(list(map(snapshot.metrics.__getitem__, self._keys)))
-        monitor = self._monitor.text(list(flat.values()))
+        if made_for != self._text.made_for:
+            prefix = clean(self._prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
+            self._head = f"{prefix}." if prefix else ""
+            self._text = most_recent(self._kept, lambda one: one.made_for == made_for, lambda: self._prepared(record, made_for))
+        metrics = self._text.metrics.text(list(map(snapshot.metrics.__getitem__, self._text.keys)))
+        monitor = self._text.monitor.text(list(flat.values()))
         if metrics is None or monitor is None:
             return packets(map(self._gauge, gauges(record, self._tagged)))
         steps = [self._gauge(one) for one in logged(record, self._tagged)]
         return _cut(b"\n".join(filter(None, (metrics, *(line.replace(b"\n", _WITH) for line in steps), monitor))))
 
-    def _prepare(self, record: Record) -> None:
-        prefix = clean(self._prefix.replace("{hostname}", record.snapshot.hostname.replace(".", "_")))
-        self._head = f"{prefix}." if prefix else ""
+    def _prepared(self, record: Record, made_for: tuple[object, ...]) -> _RecordText:
         found, common = list(named(record, self._tagged)), _common(record, self._tagged)
-        self._keys = [key for _, key, _ in found]
-        self._metrics = _Gauges([(self._name(name), tags) for name, _, tags in found])
-        self._monitor = _Gauges([(self._name(name), common) for name in _flat(record)])
+        metrics = _Gauges([(self._name(name), tags) for name, _, tags in found])
+        monitor = _Gauges([(self._name(name), common) for name in _flat(record)])
+        return _RecordText(made_for, [key for _, key, _ in found], metrics, monitor)
 
     def _gauge(self, one: Gauge) -> bytes:
         name, value, tags = one
@@ -168,6 +168,22 @@ class _Gauges:
         texts = zip(map(repr, values), values, strict=True)
         numbers = [text if "e" not in text and len(text) <= LONGEST_NUMBER else _number(value) for text, value in texts]
         return None if "-" in "".join(numbers) else (self._template % tuple(numbers)).encode()
+
+
+class _RecordText(NamedTuple):
+    """What the packets of some records have in common.
+
+    Attributes:
+        made_for: What these records have in common.
+        keys: The metrics' keys, in the order of the lines.
+        metrics: The lines of the metrics.
+        monitor: Those of the monitor's counts.
+    """
+
+    made_for: tuple[object, ...]
+    keys: list[str]
+    metrics: _Gauges
+    monitor: _Gauges
 
 
 def _flat(record: Record) -> dict[str, int | float]:

@@ -18,6 +18,7 @@ from accelmetrics.exporters.files import same_file, write_all
 from accelmetrics.exporters.paths import folder_for_files, make_folder
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
+from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
@@ -148,25 +149,29 @@ class Scalars:
     """Serialises the scalars of an event: what protobuf makes of the tags is kept while the keys stay, and values are put into it."""
 
     def __init__(self) -> None:
-        self._keys: list[str] | None = None
-        self._read: list[str] = []
-        self._head = b""
-        self._parts: list[Any] = []
-        self._layout = struct.Struct("")
+        self._tags: _Tags | None = None
+        self._kept: list[_Tags] = []
 
     def of(self, values: Mapping[str, int | float]) -> bytes:
         """Return what :func:`scalars` gives of the values under their tags."""
         keys = list(values)
-        if keys != self._keys:
-            self._prepare(keys)
+        tags = self._tags
+        if tags is None or keys != tags.keys:
+            tags = self._tags = most_recent(self._kept, lambda one: one.keys == keys, lambda: _Tags(keys))
         try:
-            self._parts[1::2] = [values[key] for key in self._read]
-            return self._head + self._layout.pack(*self._parts)
+            return tags.serialised(values)
         except (OverflowError, struct.error):  # beyond what 32 bits hold, which protobuf makes infinite
             return scalars({tag(key): value for key, value in values.items()})
 
-    def _prepare(self, keys: list[str]) -> None:
-        """Have protobuf write zeros, and keep what stands before each."""
+
+class _Tags:
+    """What scalars with the same keys have in common: protobuf writes zeros, and what stands before each is kept.
+
+    Attributes:
+        keys: The keys.
+    """
+
+    def __init__(self, keys: list[str]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         read = {tag(key): key for key in keys}
@@ -174,8 +179,17 @@ class Scalars:
         whole = scalars(dict.fromkeys(read, 0.0))
         self._head = whole[: len(whole) - sum(len(one) + _FLOAT for one in ones)]
         self._layout = struct.Struct("<" + "".join(f"{len(one)}sf" for one in ones))
-        self._parts = [part for one in ones for part in (one, 0.0)]
-        self._keys, self._read = keys, list(read.values())
+        self._parts: list[Any] = [part for one in ones for part in (one, 0.0)]
+        self.keys, self._read = keys, list(read.values())
+
+    def serialised(self, values: Mapping[str, int | float]) -> bytes:
+        """Return the scalars with these values.
+
+        Raises:
+            OverflowError, struct.error: One is beyond what 32 bits hold.
+        """
+        self._parts[1::2] = [values[key] for key in self._read]
+        return self._head + self._layout.pack(*self._parts)
 
 
 def scalars(values: Mapping[str, int | float]) -> bytes:

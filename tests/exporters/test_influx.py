@@ -431,3 +431,6 @@ def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert made == ["gpu.0", "gpu.1"] * 2
     assert "gpu,accelerator=gpu.0,host=" in points.text(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.new": 1}), labels={}))
     assert made == ["gpu.0", "gpu.1"] * 3
+    for more in ({"gpu.0.new": 2}, {"gpu.0.other": 1}) * 3:  # keys of a slower pace come and go
+        points.text(one._replace(snapshot=one.snapshot.with_metrics(more), labels={}))
+    assert made == ["gpu.0", "gpu.1"] * 4

@@ -235,6 +235,9 @@ def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch, tagg
     assert made == expected * 2
     list(maker.of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics({"gpu.0.new": 1}))))
     assert len(made) == len(expected) * 3 + 1
+    for more in ({}, {"gpu.0.new": 2}) * 2:  # keys of a slower pace come and go
+        list(maker.of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics(more))))
+    assert len(made) == len(expected) * 3 + 1
 
 
 @pytest.mark.parametrize(("more", "full"), [(0, True), (1, False)])

@@ -262,6 +262,9 @@ def test_tags_are_serialised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["cpu", "gpu.0.temp"]
     kept.of({"gpu.0.temp": 32.5})
     assert asked == ["cpu", "gpu.0.temp", "gpu.0.temp"]
+    for values in ({"cpu": 4.0, "gpu.0.temp": 33.0}, {"gpu.0.temp": 34.0}) * 2:  # keys of a slower pace come and go
+        kept.of(values)
+    assert asked == ["cpu", "gpu.0.temp", "gpu.0.temp"]
 
 
 @given(st.lists(st.binary(max_size=300)))
