@@ -41,7 +41,7 @@ class Case(NamedTuple):
     """How one comparison with the bare loop is set up.
 
     Attributes:
-        who: What reads: `sampler`, or `monitor` for a Monitor's own readings.
+        who: What reads: `sampler`, `monitor` for a Monitor's own readings, or `tick` for its whole ticks.
         latency: Microseconds that each call takes in the driver.
         spin: Whether it computes meanwhile, or sleeps.
         step: Seconds by which the sampler's clock goes forward at each reading; 0 for the system's clock.
@@ -62,6 +62,7 @@ def against_bare(scale: Scale) -> Iterator[Row]:
     if len(os.sched_getaffinity(0)) > 1:
         yield _ratio("the same on two cores", scale, Case(placement="apart"), (1.7, 1.4))
     yield _ratio("a Monitor's reading in its own thread, against the same", scale, Case("monitor"), (1.15, 0.95))
+    yield _ratio("its whole tick, likewise: with a row of doubles, energy and the schedule", scale, Case("tick"))
     yield _ratio(f"`sample()`, each call taking {LATENCY} µs of CPU in the driver", scale, Case(latency=LATENCY, spin=True), (0.50, 0.40))
     # Which core the worker thread lands on is drawn anew in each process, so this takes more of them than the rest does.
     free = scale._replace(processes=3 * scale.processes)

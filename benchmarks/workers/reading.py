@@ -1,8 +1,8 @@
 """How long one reading takes: ours and the bare loop by turns, in one process.
 
-Arguments: "sampler" for `Sampler.sample()` or "monitor" for a Monitor's own readings; how many readings per turn, how many turns,
-by how many seconds the sampler's clock goes forward at each reading (0: it has the system's), and where the threads run: "free",
-"together" on one core, or "apart" on two.
+Arguments: "sampler" for `Sampler.sample()`, "monitor" for a Monitor's own readings or "tick" for its whole ticks; how many readings
+per turn, how many turns, by how many seconds the sampler's clock goes forward at each reading (0: it has the system's), and where the
+threads run: "free", "together" on one core, or "apart" on two.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-from accelmetrics import Monitor, Sampler
+from accelmetrics import Monitor, Sampler, Snapshot
 from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.monitor.ticker import Flag
+from accelmetrics.sampling.sampler import OwnReadings
 from accelmetrics.testing import FakeClock
 from benchmarks.workers import bare
 
@@ -34,7 +35,7 @@ def main() -> None:
     """Print the median seconds of either and their ratio."""
     who, readings, turns, step, placement = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
     gpus = bare.open_driver()
-    with monitoring() if who == "monitor" else sampling(step) as (own, keys):
+    with sampling(step) if who == "sampler" else monitoring(whole=who == "tick") as (own, keys):
         own(1)
         place(placement)
         ours, theirs = [], []
@@ -64,12 +65,17 @@ def sampling(step: float) -> Iterator[tuple[Turn, Callable[[], int]]]:
 
 
 class SteppingClock(FakeClock):
-    """A clock by which a monitor ticks back to back, so many times at a go: between two goes its thread takes no time from others."""
+    """A clock by which a monitor ticks back to back, so many times at a go: between two goes its thread takes no time from others.
+
+    Attributes:
+        readings: The seconds that each reading has taken.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.left = 0
         self.ticks: list[float] = []  # when each ended
+        self.readings: list[float] = []
         self.go, self.done = threading.Event(), threading.Event()
 
     def wait(self, woken: Flag, seconds: float) -> None:
@@ -82,22 +88,36 @@ class SteppingClock(FakeClock):
             self.go.clear()
         super().wait(woken, seconds)
 
-    def run(self, ticks: int) -> float:
-        """Let so many ticks pass, and return the median seconds from one to the next, as of readings in a row."""
+    def run(self, ticks: int) -> None:
+        """Let so many ticks pass."""
         self.done.wait()
         self.done.clear()
-        self.left, self.ticks = ticks, [time.perf_counter()]
+        self.left, self.ticks, self.readings = ticks, [time.perf_counter()], []
         self.go.set()
         self.done.wait()
-        return statistics.median(after - before for before, after in pairwise(self.ticks))
 
 
 @contextmanager
-def monitoring() -> Iterator[tuple[Turn, Callable[[], int]]]:
-    """Ticks of a Monitor back to back: without a history, a window or an exporter they are its readings and its schedule."""
+def monitoring(whole: bool) -> Iterator[tuple[Turn, Callable[[], int]]]:
+    """A Monitor's readings, each with its metrics in a dict, or its whole ticks: without a history, a window or an exporter."""
     clock = SteppingClock()
+    sample = OwnReadings.sample
+
+    def timed(own: OwnReadings) -> Snapshot | None:
+        started = time.perf_counter()
+        snapshot = sample(own)
+        if snapshot is not None and snapshot.metrics:
+            clock.readings.append(time.perf_counter() - started)
+        return snapshot
+
+    def run(ticks: int) -> float:
+        clock.run(ticks)
+        return statistics.median([after - before for before, after in pairwise(clock.ticks)] if whole else clock.readings)
+
+    if not whole:
+        OwnReadings.sample = timed  # type: ignore[assignment,method-assign]
     with Monitor(SHORTEST, backends=[NvidiaBackend(clock)], clock=clock, history=0) as monitor:
-        yield clock.run, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
+        yield run, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
         clock.left = sys.maxsize
         clock.go.set()
 
