@@ -12,18 +12,19 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import lru_cache, partial
-from itertools import accumulate, compress, groupby
+from functools import lru_cache
+from itertools import groupby
 from math import isfinite
-from operator import is_not, itemgetter
+from operator import itemgetter
 from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING
 
 from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.metric_rows import MetricPage
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import MetricParts, Snapshot, metric_parts
+from accelmetrics.schemas.snapshot import Snapshot, sampled_metrics
 
 if TYPE_CHECKING:
     import pandas
@@ -77,13 +78,13 @@ class _Columns:
         layout: Their keys.
         values_of: Gives their values from those of a snapshot.
         pack: Packs them as doubles, which is quicker than an array of numbers of two types.
-        page: The values of the last snapshot whose metrics came in parts, of which those parts are written anew that are other objects.
+        page: The values of the last snapshot whose metrics were no dict.
     """
 
     def __init__(self, layout: Layout, values_of: Callable[[Mapping[str, float]], Iterable[float]]) -> None:
         self.layout, self.values_of = layout, values_of
         self.pack = Struct(f"{len(layout)}d").pack
-        self.page = _Page()
+        self.page = MetricPage()
         self._runs: dict[str, list[tuple[slice, array[float]]]] = {}
 
     def mark(self, sources: Iterable[str], snapshot: Snapshot, values: array[float]) -> None:
@@ -97,32 +98,6 @@ class _Columns:
         for source in sources:
             for run, marks in self._runs.get(source, ()):
                 values[run] = marks
-
-
-class _Page:
-    """A row that is kept from snapshot to snapshot: most parts of the metrics are the same objects as in the one before."""
-
-    def __init__(self) -> None:
-        self._values = array("d")
-        self._lengths: tuple[int, ...] = ()
-        self._parts: Sequence[object] = ()
-        self._writers: list[Callable[..., None]] = []
-
-    def values(self, metrics: MetricParts) -> array[float]:
-        """Return a new row of these metrics."""
-        parts = metrics.parts
-        if metrics.lengths is not self._lengths:
-            self._values = array("d", bytes(8 * len(metrics.keys)))
-            offsets = accumulate(metrics.lengths, initial=0)
-            self._writers = [
-                partial(Struct(f"{length}d").pack_into, self._values, 8 * offset)
-                for length, offset in zip(metrics.lengths, offsets, strict=False)
-            ]
-            self._lengths, self._parts = metrics.lengths, (None,) * len(parts)
-        for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
-            self._writers[place](*parts[place])
-        self._parts = parts
-        return self._values[:]
 
 
 class RowMaker:
@@ -157,17 +132,17 @@ class RowMaker:
         return row if repeated == self._repeated else self._made(snapshot, row.at, row.joined, repeated)
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
-        parts = metric_parts(snapshot)
-        keys = _keys_of(snapshot) if parts is None else parts.keys
-        if keys != self._keys or snapshot.identities is not self._identities:
+        sampled = sampled_metrics(snapshot)
+        keys = _keys_of(snapshot) if sampled is None else sampled.keys
+        if (keys is not self._keys and keys != self._keys) or snapshot.identities is not self._identities:
             if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
                 self._layouts.clear()
                 self._identities = snapshot.identities
             self._keys = keys
             self._columns = self._layouts.get(keys) or self._layouts.setdefault(keys, self._chosen(keys))
         columns = self._columns
-        if parts is not None and columns.layout is keys:
-            values = columns.page.values(parts)
+        if sampled is not None and columns.values_of is _all_values:
+            values = columns.page.values(sampled)
         else:
             values = array("d", columns.pack(*columns.values_of(snapshot.metrics)))
         self._repeated = repeated

@@ -90,7 +90,7 @@ class Client(asyncio.Protocol):
         self._server = server
         self._frames = Frames(LONGEST_HELLO)
         self._transport: asyncio.Transport | None = None
-        self._serial = self._had = 0
+        self._serial = 0
         self._stuck_since: float | None = None
         self._heard = 0
         self._outbox: deque[object] = deque(maxlen=MOST_MESSAGES)
@@ -149,10 +149,10 @@ class Client(asyncio.Protocol):
             self.send({"type": "messages", "messages": list(self._outbox), "dropped": self._dropped})
             self._outbox.clear()
             self._dropped = 0
-        had_the_last = self._had == encoder.number - 1 and encoder.changes
-        stands_on = b"" if self._serial == encoder.serial else encoder.standing
-        self._had, self._serial = encoder.number, encoder.serial
-        self.send(stands_on, encoder.changes if had_the_last and not stands_on else encoder.whole)
+        if self._serial != encoder.serial:
+            self._serial = encoder.serial
+            self.send(encoder.standing)
+        self.send(encoder.reading)
 
     def hear_on(self) -> None:
         """Hear it again, where it had said too much."""

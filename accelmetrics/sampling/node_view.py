@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.snapshot import DeviceSlot, Metrics, Snapshot
+from accelmetrics.schemas.metric_rows import MetricRow, wholes
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 HOST = "host"
 OWN_PACE = 0.45
@@ -35,18 +37,48 @@ class _Shown(NamedTuple):
     Attributes:
         slots: Its devices.
         renamed: By the layout's key of a device, under which it stands here.
-        keys: By the place of a value in the layout, its key; None where it is not shown.
+        keys: The keys of the values that are shown.
+        places: Their places in the layout; None where all are shown.
         unavailable: By key, why values are missing.
         unlisted: By device key, why its processes are not known.
         caveats: By backend, what to know about a selection by visibility.
+        boards: By device key, the places of what ``gpu.process.…`` is computed from or repeats; noted when they are needed.
     """
 
     slots: tuple[DeviceSlot, ...]
     renamed: Mapping[str, str]
-    keys: tuple[str | None, ...]
+    keys: tuple[str, ...]
+    places: tuple[int, ...] | None
     unavailable: Mapping[str, Unavailable]
     unlisted: Mapping[str, Unavailable]
     caveats: Mapping[str, str]
+    boards: dict[str, Mapping[str, int]]
+
+
+class _Added(NamedTuple):
+    """What a process adds to the values that it is shown.
+
+    Attributes:
+        given: Its own values, by key.
+        shown: What it is shown.
+        names: Their keys.
+        keys: All keys, the same object while they are the same.
+        values: The values as doubles.
+        whole: A byte for each: 1 where it is an int.
+        exact: By place among all, the ints that no double holds.
+    """
+
+    given: Mapping[str, int | float] | None
+    shown: _Shown | None
+    names: tuple[str, ...]
+    keys: tuple[str, ...]
+    values: array[float]
+    whole: bytes
+    exact: Mapping[int, int]
+
+
+_NOTHING_ADDED = _Added(None, None, (), (), array("d"), b"", {})
+_NOTHING: Mapping[str, int | float] = {}
 
 
 class OwnView:
@@ -73,13 +105,13 @@ class OwnView:
         self._tree = ProcessTree(self._options.pid or os.getpid())
         self._layout: Layout | None = None
         self._job: Collection[str] = ()
-        self._shown = _Shown((), {}, (), {}, {}, {})
+        self._shown = _Shown((), {}, (), None, {}, {}, {}, {})
         self._reasons: tuple[object, Mapping[str, Unavailable]] = (None, {})
         self._members: dict[str, list[DeviceProcess]] = {}
         self._processes: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, {})
         self._looked_at = float("-inf")
-        self._flat: dict[str, int | float] = {}
-        self._number = 0
+        self._whole: tuple[object, bytes] = (None, b"")
+        self._added = _NOTHING_ADDED
         self._own: Snapshot | None = None
         self._own_due = 0.0
 
@@ -103,40 +135,47 @@ class OwnView:
             self._layout, self._job = reading.layout, job
             self._processes = (None, {})
         shown = self._shown
-        metrics = Metrics(self._values(reading))
-        self._add_processes(reading, metrics)
         now = time.monotonic()
         age = max(0.0, now - reading.ended)
-        statuses = [self._status(status, age) for status in reading.backends]
         unavailable = shown.unavailable
+        own = self._process_values(reading, now)
         if self._host is not None:
             if self._own is None or now >= self._own_due:
                 self._own, self._own_due = self._host.sample(), now + OWN_PACE
-            own = self._own
-            metrics.update(own.metrics)
-            if self._reasons[0] is not own.unavailable:
-                self._reasons = (own.unavailable, {**shown.unavailable, **own.unavailable})
+            own = {**own, **self._own.metrics} if own else self._own.metrics
+            if self._reasons[0] is not self._own.unavailable:
+                self._reasons = (self._own.unavailable, {**shown.unavailable, **self._own.unavailable})
             unavailable = self._reasons[1]
         return Snapshot(
             reading.time_ns,
             reading.layout.header.hostname,
-            metrics,
+            self._row(reading, own),
             shown.slots,
             unavailable,
-            tuple(statuses),
+            tuple([self._status(status, age) for status in reading.backends]),
             self._processes[1],
             shown.unlisted,
         )
 
-    def _values(self, reading: SharedReading) -> dict[str, int | float]:
-        """Return the values that are shown, by key; kept from reading to reading, of which only what has changed is written."""
-        keys, values = self._shown.keys, reading.values
-        if reading.changed is None or not self._flat or reading.number != self._number + 1:
-            self._flat = {key: value for key, value in zip(keys, values, strict=True) if key is not None}
-        else:
-            self._flat.update((key, values[place]) for place in reading.changed if (key := keys[place]) is not None)
-        self._number = reading.number
-        return self._flat
+    def _row(self, reading: SharedReading, own: Mapping[str, int | float]) -> MetricRow:
+        """Return the values that are shown, and behind them those of this process."""
+        shown = self._shown
+        values, exact = reading.values, reading.exact
+        if self._whole[0] is not reading.whole:
+            self._whole = (reading.whole, reading.whole if shown.places is None else bytes(map(reading.whole.__getitem__, shown.places)))
+        if shown.places is not None:
+            values = array("d", map(values.__getitem__, shown.places))
+            exact = {number: exact[place] for number, place in enumerate(shown.places) if place in exact} if exact else exact
+        if own is not self._added.given:
+            keys = tuple(own)
+            known = keys == self._added.names and self._added.shown is shown
+            numbers = tuple(own.values())
+            whole, large = wholes(numbers, len(shown.keys))
+            self._added = _Added(own, shown, keys, self._added.keys if known else shown.keys + keys, array("d", numbers), whole, large)
+        added = self._added
+        return MetricRow(
+            added.keys, values + added.values, self._whole[1] + added.whole, {**exact, **added.exact} if added.exact else exact
+        )
 
     def _show(self, layout: Layout, job: Collection[str]) -> None:
         """Decide what this process sees of a layout."""
@@ -162,12 +201,13 @@ class OwnView:
             self._selection.check(candidates)
         self.visible = tuple(seen)
         wants = self._options.metrics.wants
-        keys = [key if key is not None and wants(key) else None for key in (_own_key(key, renamed) for key in layout.keys)]
+        keys = [(place, own) for place, key in enumerate(layout.keys) if (own := _own_key(key, renamed)) is not None and wants(own)]
         reasons = {_own_key(key, renamed): why for key, why in layout.header.unavailable.items()}
         unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
         unlisted = {renamed[key]: why for key, why in layout.header.unlisted.items() if key in renamed}
-        self._shown = _Shown(tuple(slots), renamed, tuple(keys), unavailable, unlisted, caveats)
-        self._reasons, self._flat = (None, {}), {}
+        places = None if len(keys) == len(layout.keys) else tuple([place for place, _ in keys])
+        self._shown = _Shown(tuple(slots), renamed, tuple([key for _, key in keys]), places, unavailable, unlisted, caveats, {})
+        self._reasons, self._whole, self._added = (None, {}), (None, b""), _NOTHING_ADDED
 
     def _seen(self, backend: str, known: Sequence[DeviceSlot], job: Collection[str]) -> Mapping[str, DeviceSlot]:
         """Return the devices of one backend that are reported, by the key that they have in the layout.
@@ -182,10 +222,9 @@ class OwnView:
         of_job = {slot.key: slot for slot in known if slot.unique_id in job}
         return {slot.key: {**of_job, **shown}[slot.key] for slot in known if slot.key in shown or slot.key in of_job}
 
-    def _add_processes(self, reading: SharedReading, metrics: Metrics) -> None:
-        """Add what this process uses of each device, found out anew once a second and when the list of processes has changed."""
+    def _process_values(self, reading: SharedReading, now: float) -> Mapping[str, int | float]:
+        """Return what this process uses of each device, found out anew once a second and when the list of processes has changed."""
         renamed = self._shown.renamed
-        now = time.monotonic()
         if reading.processes is not self._processes[0] or now - self._looked_at >= PACE:
             self._looked_at = now
             if reading.processes is not self._processes[0]:
@@ -198,27 +237,35 @@ class OwnView:
                 and (members := [one for one in self._processes[1].get(slot.key, ()) if self._tree.owns(one.pid, now)])
             }
         if not self._members:
-            return
+            return _NOTHING
         wants = self._options.metrics.wants
+        found: dict[str, int | float] = {}
         for slot in self._shown.slots:
             if slot.key in self._members:
                 kind = slot.identity.kind
-                device = {name: value for name in _OF_BOARD if (value := metrics.get(f"{slot.key}.{name}")) is not None}
+                device = self._board(reading, slot.key)
                 device.setdefault("memoryTotalBytes", slot.identity.memory_total_bytes or 0)
                 for name, value in process_values(kind, self._members[slot.key], device).items():
                     if wants(key := f"{kind}.process.{slot.index}.{name}"):
-                        metrics[key] = value
+                        found[key] = value
+        return found
+
+    def _board(self, reading: SharedReading, key: str) -> dict[str, int | float]:
+        """Return what is shown of a device itself and stands beside what is used of it."""
+        places = self._shown.boards.get(key)
+        if places is None:
+            known = {name: f"{key}.{name}" for name in _OF_BOARD}
+            stand = dict(zip(self._shown.keys, self._shown.places or range(len(self._shown.keys)), strict=True))
+            places = self._shown.boards[key] = {name: stand[own] for name, own in known.items() if own in stand}
+        whole, exact, values = reading.whole, reading.exact, reading.values
+        return {name: exact.get(place, int(values[place])) if whole[place] else values[place] for name, place in places.items()}
 
     def _status(self, status: BackendStatus, age: float) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
-        if status.age_seconds is None and not self._shown.caveats:
-            return status
-        if status.age_seconds is not None:
-            status = status._replace(age_seconds=status.age_seconds + age)
-        caveat = self._shown.caveats.get(status.name, "")
-        if caveat:
-            status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
-        return status
+        name, stand, detail, source, duration, read_at, seconds, sequence, devices = status
+        if caveat := self._shown.caveats.get(name, ""):
+            detail = "; ".join(filter(None, (detail, caveat)))
+        return BackendStatus(name, stand, detail, source, duration, read_at, None if seconds is None else seconds + age, sequence, devices)
 
 
 def _own_key(key: str, renamed: Mapping[str, str]) -> str | None:

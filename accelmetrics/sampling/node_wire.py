@@ -4,9 +4,10 @@ A frame is a length of four bytes, then that many bytes of JSON: an object with 
 kept; nothing is unpickled. A client begins with a ``hello`` and is answered with a ``welcome``, or with why it is ``refused``.
 
 Then come readings. What seldom changes (devices, keys, why values are missing) is sent once as a ``layout``, in the form of the header
-of :mod:`~accelmetrics.schemas.lines`; a ``reading`` has the numbers alone, in the layout's order, and after the first one only those
-that have changed, with their places. Facts of a process (``cpu``, ``proc.…``,
-``gpu.process.…``) are not among them: each client reads its own, from the processes of each device that are sent beside.
+of :mod:`~accelmetrics.schemas.lines`. A ``reading`` has the numbers alone, in the layout's order, and is no JSON: a row of doubles, as
+a history keeps them, a byte for each that tells ints from floats, and as text the ints that no double holds. Facts of a process
+(``cpu``, ``proc.…``, ``gpu.process.…``) are not among them: each client reads its own, from the processes of each device that are
+sent beside.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import json
 import socket
 import struct
 import sys
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
-from math import isfinite
+from itertools import compress, repeat
+from math import isfinite, isinf, isnan, nan
+from operator import is_not
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
@@ -28,10 +31,11 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.line_models import HeaderLine
 from accelmetrics.schemas.lines import Header
+from accelmetrics.schemas.metric_rows import MetricPage, MetricParts, wholes
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339, sampled_metrics
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Rises whenever a process that speaks the form before would misread this one."""
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400.0
 """Seconds between two readings that a client may ask for."""
@@ -42,6 +46,14 @@ OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
 _LENGTH = struct.Struct("!I")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _XUCRED = "=IIh2x16I"
+_PACKED = 0
+"""The first byte of a reading; that of JSON is another."""
+_HEAD = struct.Struct("=BqddHI")
+"""That byte, the time in nanoseconds, when the reading was begun and when it was put together, how many sources and how many numbers."""
+_SOURCE = struct.Struct("=qdd")
+"""A source's sequence, age and duration: those are no number where there is none."""
+_HIGH = slice(7 if sys.byteorder == "little" else 0, None, 8)
+"""Of doubles the bytes with most of the exponent: where none has all bits of it set, all are finite."""
 
 
 def _refuse(word: str) -> object:
@@ -132,6 +144,8 @@ class Frames:
 
 
 def _message(body: bytes) -> dict[str, Any]:
+    if body[:1] == b"\0":
+        return _unpacked(body)
     try:
         message = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
@@ -139,6 +153,33 @@ def _message(body: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise WireError("a message must be an object")
     return message
+
+
+def _unpacked(body: bytes) -> dict[str, Any]:
+    """Take a reading apart.
+
+    Raises:
+        WireError: It is none.
+    """
+    try:
+        _, time_ns, began, ended, sources, count = _HEAD.unpack_from(body)
+        first = _HEAD.size + sources * _SOURCE.size
+        end = first + (8 + 1) * count
+        if len(body) < end:
+            raise WireError("no reading: it is too short")
+        values = array("d", body[first : first + 8 * count])
+        return {
+            "type": "reading",
+            "time_ns": time_ns,
+            "began": began,
+            "ended": ended,
+            "sources": list(_SOURCE.iter_unpack(body[_HEAD.size : first])),
+            "values": values,
+            "whole": body[end - count : end],
+            "exact": _DECODER.decode(body[end:].decode()) if len(body) > end else [],
+        }
+    except (struct.error, ValueError, RecursionError) as error:
+        raise WireError(f"no reading: {error}") from error
 
 
 class Credentials(NamedTuple):
@@ -179,13 +220,13 @@ class Layout(NamedTuple):
 
 
 class SharedReading(NamedTuple):
-    """A reading as it was received. It holds until the next one is decoded.
+    """A reading as it was received.
 
     Attributes:
-        number: Counts the readings of a connection.
         layout: What its numbers are.
-        values: Its numbers.
-        changed: The places of those that are not as in the reading before; None where all may be.
+        values: Its numbers as doubles.
+        whole: A byte for each: 1 where it is an int; the same object while nothing in it changed.
+        exact: By place, the ints that no double holds.
         time_ns: When it was begun, in nanoseconds since 1970.
         began: The same on the machine's monotonic clock.
         ended: When it was put together, on that clock.
@@ -193,10 +234,10 @@ class SharedReading(NamedTuple):
         processes: By device key, the processes on it; the same object while nothing changed.
     """
 
-    number: int
     layout: Layout
-    values: Sequence[int | float]
-    changed: Sequence[int] | None
+    values: array[float]
+    whole: bytes
+    exact: Mapping[int, int]
     time_ns: int
     began: float
     ended: float
@@ -208,21 +249,24 @@ class Encoder:
     """Turns snapshots into frames: those that all clients have had are not sent again.
 
     Attributes:
-        number: Counts the readings.
         serial: Which layout and processes are the latest.
         standing: The frames that a client needs before its first reading, and again when the serial has risen.
-        changes: The latest reading, for clients that had the one before: what has changed.
+        reading: The latest reading.
     """
 
     def __init__(self) -> None:
-        self.number = self.serial = 0
-        self.standing = self.changes = b""
-        self._wanted: list[bool] = []
+        self.serial = 0
+        self.standing = self.reading = b""
         self._last: tuple[object, ...] = ()
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None
-        self._layout = self._whole = b""
-        self._head: dict[str, Any] = {}
-        self._values: list[int | float] = []
+        self._layout = b""
+        self._page = MetricPage()
+        self._parts: Sequence[object] = ()
+        self._lengths: tuple[int, ...] = ()
+        self._whole: list[bytes] = []  # of each part
+        self._exact: list[Mapping[int, int]] = []
+        self._shared: list[slice] = []  # of all values, those that are sent
+        self._places: Mapping[int, int] = {}  # where they stand then
 
     def encode(self, snapshot: Snapshot, began: float, ended: float) -> None:
         """Take the next reading.
@@ -232,48 +276,68 @@ class Encoder:
             began: When it was begun, on the machine's monotonic clock.
             ended: When it was put together.
         """
-        changed = self._note_layout(snapshot)
+        metrics = sampled_metrics(snapshot)
+        if not isinstance(metrics, MetricParts):
+            numbers = tuple(snapshot.metrics.values())
+            metrics = MetricParts(tuple(snapshot.metrics), (numbers,), (len(numbers),))
+        changed = self._note_layout(snapshot, metrics.keys)
         if changed or snapshot.processes is not self._processes:
             self._processes = snapshot.processes
             self.serial += 1
             listed = {key: plain(tuple(found)) for key, found in snapshot.processes.items()}
             self.standing = self._layout + frame({"type": "processes", "processes": listed})
-        sources = {
-            one.name: [one.sequence, one.age_seconds, one.duration_seconds]
+        self.reading = self._packed(snapshot, metrics, began, ended)
+
+    def _packed(self, snapshot: Snapshot, metrics: MetricParts, began: float, ended: float) -> bytes:
+        """Return the frame of a reading."""
+        values = memoryview(self._page.values(metrics))
+        parts = metrics.parts
+        if metrics.lengths is not self._lengths:
+            self._lengths, self._parts = metrics.lengths, (None,) * len(parts)
+            self._whole, self._exact = [b""] * len(parts), [{}] * len(parts)
+        for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
+            self._whole[place], self._exact[place] = wholes(parts[place], sum(metrics.lengths[:place]))
+        self._parts = parts
+        whole = b"".join(self._whole)
+        exact = [[self._places[place], number] for found in self._exact for place, number in found.items() if place in self._places]
+        sources = [
+            _SOURCE.pack(
+                one.sequence,
+                nan if one.age_seconds is None else one.age_seconds,
+                nan if one.duration_seconds is None else one.duration_seconds,
+            )
             for one in snapshot.backends
-            if one.sequence or one.duration_seconds is not None
-        }
-        before, self._values = self._values, list(compress(snapshot.metrics.values(), self._wanted))
-        self._head = {"type": "reading", "time_ns": snapshot.time_ns, "began": began, "ended": ended, "sources": sources}
-        self.number += 1
-        self._whole = self.changes = b""
-        if not changed:
-            places = [place for place, (old, new) in enumerate(zip(before, self._values, strict=True)) if old != new]
-            self.changes = frame({**self._head, "places": places, "values": [self._values[place] for place in places]})
+        ]
+        body: list[bytes | memoryview[int]] = [
+            _HEAD.pack(_PACKED, snapshot.time_ns, began, ended, len(sources), len(self._places)),
+            *sources,
+            *[values[part] for part in self._shared],
+            *[whole[part] for part in self._shared],
+            _ENCODER.encode(exact).encode() if exact else b"",
+        ]
+        packed = b"".join(body)
+        return _LENGTH.pack(len(packed)) + packed
 
-    @property
-    def whole(self) -> bytes:
-        """The latest reading, for clients that have none."""
-        self._whole = self._whole or frame({**self._head, "places": None, "values": self._values})
-        return self._whole
-
-    def _note_layout(self, snapshot: Snapshot) -> bool:
+    def _note_layout(self, snapshot: Snapshot, keys: tuple[str, ...]) -> bool:
         """Make the layout's frame anew where anything in it has changed; whether it has."""
-        keys = tuple(snapshot.metrics)
-        stands = [(one.status, one.detail, one.source, one.devices) for one in snapshot.backends]
+        stands = [(one.name, one.status, one.detail, one.source, one.devices) for one in snapshot.backends]
         now = (keys, snapshot.identities, snapshot.unavailable, snapshot.unlisted, stands)
         if self._last and all(new is old or new == old for new, old in zip(now, self._last, strict=True)):
             return False
         self._last = now
-        self._wanted = [_is_shared(key) for key in keys]
+        shared = [place for place, key in enumerate(keys) if _is_shared(key)]
+        self._places = {place: number for number, place in enumerate(shared)}
+        begins = [place for place in shared if place - 1 not in self._places]
+        ends = [place + 1 for place in shared if place + 1 not in self._places]
+        self._shared = list(map(slice, begins, ends))
         header = Header.of(Record(snapshot, {}))
-        shared = header._replace(unavailable={key: why for key, why in header.unavailable.items() if _is_shared(key)})
+        header = header._replace(unavailable={key: why for key, why in header.unavailable.items() if _is_shared(key)})
         self._layout = frame(
             {
                 "type": "layout",
-                "keys": list(compress(keys, self._wanted)),
+                "keys": [keys[place] for place in shared],
                 "listed_by": [slot.listed_by for slot in snapshot.identities],
-                "header": shared.to_dict("node"),
+                "header": header.to_dict("node"),
             }
         )
         return True
@@ -288,8 +352,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._layout: Layout | None = None
-        self._layouts = self._readings = 0
-        self._values: list[int | float] = []
+        self._layouts = 0
+        self._whole = b""
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
 
     def decode(self, message: Mapping[str, Any]) -> SharedReading | None:
@@ -302,7 +366,7 @@ class Decoder:
         try:
             if kind == "layout":
                 self._layouts += 1
-                self._layout, self._values = _layout(message, self._layouts), []
+                self._layout = _layout(message, self._layouts)
                 return None
             if kind == "processes":
                 self._processes = _processes(message)
@@ -315,29 +379,39 @@ class Decoder:
         raise WireError(f"a message of the type {kind!r} was not expected")
 
     def _reading(self, message: Mapping[str, Any], layout: Layout) -> SharedReading:
-        places, values = message["places"], message["values"]
-        if not set(map(type, values)) <= {int, float} or not isfinite(sum(values)):
+        values, whole, sources = message["values"], message["whole"], message["sources"]
+        if not isinstance(values, array) or len(values) != len(layout.keys) or len(sources) != len(layout.header.backends):
+            raise ValueError("it is none of its layout")
+        if not _are_finite(values):
             raise ValueError("its values are not finite numbers")
-        if places is None:
-            self._values = list(values)
-        else:
-            for place, value in zip(places, values, strict=True):
-                self._values[place] = value
-        if len(self._values) != len(layout.keys):
-            raise ValueError("its values are not those of its layout")
-        time_ns, sources = int(message["time_ns"]), message["sources"]
-        self._readings += 1
+        if whole != self._whole:
+            if whole.strip(b"\0\1"):
+                raise ValueError("it does not say which of its numbers are ints")
+            self._whole = whole
+        exact: dict[int, int] = {}
+        for place, number in message["exact"]:
+            if type(place) is not int or type(number) is not int or place < 0 or float(number) != values[place] or not whole[place]:
+                raise ValueError("its large numbers are none of its values")
+            exact[place] = number
+        time_ns, began, ended = message["time_ns"], message["began"], message["ended"]
+        if not isfinite(began + ended):
+            raise ValueError("its moments are none")
         return SharedReading(
-            self._readings,
             layout,
-            self._values,
-            places,
+            values,
+            self._whole,
+            exact,
             time_ns,
-            float(message["began"]),
-            float(message["ended"]),
-            tuple(_fared(stands, sources.get(stands.name), time_ns) for stands in layout.header.backends),
+            began,
+            ended,
+            tuple(map(_fared, layout.header.backends, sources, repeat(time_ns))),
             self._processes,
         )
+
+
+def _are_finite(values: array[float]) -> bool:
+    high = values.tobytes()[_HIGH]
+    return not (b"\x7f" in high or b"\xff" in high) or all(map(isfinite, values))
 
 
 def _layout(message: Mapping[str, Any], serial: int) -> Layout:
@@ -356,14 +430,20 @@ def _processes(message: Mapping[str, Any]) -> Mapping[str, tuple[DeviceProcess, 
     }
 
 
-def _fared(stands: BackendStatus, numbers: object, time_ns: int) -> BackendStatus:
+def _fared(stands: BackendStatus, numbers: tuple[int, float, float], time_ns: int) -> BackendStatus:
     """Return how a source fared: what the layout says, and the numbers of this reading."""
-    if numbers is None:
-        return stands
-    if not isinstance(numbers, list):
-        raise TypeError("the numbers of a source must be a list")
     sequence, age, duration = numbers
-    if not isinstance(sequence, int) or not isinstance(age, float | int | None) or not isinstance(duration, float | int | None):
-        raise TypeError("the numbers of a source are none")
-    read_at = "" if age is None else rfc3339(time_ns - int(age * 1e9))
-    return stands._replace(duration_seconds=duration, read_at=read_at, age_seconds=age, sequence=sequence)
+    if isinf(age) or isinf(duration):
+        raise ValueError("the numbers of a source are not finite")
+    read_at = "" if isnan(age) else rfc3339(time_ns - int(age * 1e9))
+    return BackendStatus(
+        stands.name,
+        stands.status,
+        stands.detail,
+        stands.source,
+        None if isnan(duration) else duration,
+        read_at,
+        None if isnan(age) else age,
+        sequence,
+        stands.devices,
+    )

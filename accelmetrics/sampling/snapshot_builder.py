@@ -13,8 +13,9 @@ from math import isfinite
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.metric_rows import MetricParts
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
-from accelmetrics.schemas.snapshot import MetricParts, Metrics
+from accelmetrics.schemas.snapshot import Metrics
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""

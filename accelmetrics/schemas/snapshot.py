@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.metric_rows import MetricParts, MetricRow
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -91,20 +91,6 @@ class Metrics(dict[str, int | float]):
         return dict, (dict(self),)
 
 
-class MetricParts(NamedTuple):
-    """Metrics as sampling has them: made a dict of when they are looked at.
-
-    Attributes:
-        keys: The keys in order, the same object in readings that follow each other with the same ones.
-        parts: Their values, in the same order; a part in which nothing has changed since the reading before is the same object.
-        lengths: How many values each part has; the same object while that is so, and the keys are the same.
-    """
-
-    keys: tuple[str, ...]
-    parts: tuple[tuple[int | float, ...], ...]
-    lengths: tuple[int, ...]
-
-
 class Snapshot:
     """What one sample gave.
 
@@ -145,7 +131,7 @@ class Snapshot:
         self,
         time_ns: int,
         hostname: str,
-        metrics: dict[str, int | float] | MetricParts,
+        metrics: dict[str, int | float] | MetricParts | MetricRow,
         identities: Sequence[DeviceSlot] = (),
         unavailable: Mapping[str, Unavailable] | None = None,
         backends: Sequence[BackendStatus] = (),
@@ -157,8 +143,8 @@ class Snapshot:
         self.identities = identities
         self.unavailable: Mapping[str, Unavailable] = {} if unavailable is None else unavailable
         self._metrics: Metrics | None = None
-        self._sampled: MetricParts | None = None
-        if isinstance(metrics, MetricParts):
+        self._sampled: MetricParts | MetricRow | None = None
+        if isinstance(metrics, (MetricParts, MetricRow)):
             self._sampled = metrics
         else:
             self._metrics = metrics if type(metrics) is Metrics else Metrics(metrics)
@@ -175,8 +161,8 @@ class Snapshot:
     def metrics(self) -> dict[str, int | float]:
         """The values by key."""
         if self._metrics is None:
-            sampled = cast(MetricParts, self._sampled)
-            made = Metrics(zip(sampled.keys, chain.from_iterable(sampled.parts), strict=True))
+            sampled = cast("MetricParts | MetricRow", self._sampled)
+            made = Metrics(zip(sampled.keys, sampled.numbers(), strict=True))
             made.unavailable = self.unavailable
             self._metrics = made
         return self._metrics
@@ -335,7 +321,7 @@ class Snapshot:
         return self._by_device
 
 
-def metric_parts(snapshot: Snapshot) -> MetricParts | None:
+def sampled_metrics(snapshot: Snapshot) -> MetricParts | MetricRow | None:
     """Return a snapshot's metrics as sampling gave them; None where it gave a dict."""
     return snapshot._sampled
 

@@ -13,7 +13,8 @@ from accelmetrics import Sampler
 from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, MetricParts, Snapshot
+from accelmetrics.schemas.metric_rows import MetricParts
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
 

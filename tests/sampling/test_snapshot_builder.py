@@ -10,8 +10,9 @@ from accelmetrics import Unavailable
 from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.metric_rows import MetricParts
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
-from accelmetrics.schemas.snapshot import MetricParts, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 NAMES = ("temp", "powerWatts", "fanSpeed", "memory")
 KEYS = ("gpu.0", "gpu.1", "")

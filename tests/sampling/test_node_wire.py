@@ -1,0 +1,167 @@
+"""Readings on their way from one process to another: what arrives is what was sent, and what is none is refused."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from accelmetrics.sampling.node_view import OwnView
+from accelmetrics.sampling.node_wire import LONGEST_READING, OWN, Decoder, Encoder, Frames, SharedReading, WireError
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.metric_rows import MetricParts, MetricRow, wholes
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, sampled_metrics
+
+SLOTS = tuple(DeviceSlot(f"gpu.{number}", number, number, DeviceIdentity("gpu", "nvidia", number), "nvidia") for number in range(2))
+STATUSES = (
+    BackendStatus("nvidia", "ok", "", "nvml", 0.25, "2001-09-09T01:46:39.500000Z", 0.5, 7, 2),
+    BackendStatus("amd", "absent", "no PCI device of it"),
+)
+NAMES = ("powerWatts", "temp", "memoryAllocatedBytes")
+FLOATS = st.floats(-1.7e308, 1.7e308)
+NUMBERS = st.one_of(st.integers(-(2**70), 2**70), FLOATS)
+VALUES = st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=2)
+
+
+def snapshot(metrics: dict[str, int | float] | MetricParts) -> Snapshot:
+    return Snapshot(10**18, "node", metrics, SLOTS, backends=STATUSES)
+
+
+def parts_of(values: Sequence[Sequence[int | float]], own: int | float) -> MetricParts:
+    keys = tuple(f"gpu.{number}.{name}" for number, part in enumerate(values) for name, _ in zip(NAMES, part, strict=False))
+    return MetricParts((*keys, min(OWN), "load.1m"), (*map(tuple, values), (own, 0.5)), (*map(len, values), 2))
+
+
+class Wire:
+    """Both ends of a connection."""
+
+    def __init__(self) -> None:
+        self.encoder, self.decoder, self.frames = Encoder(), Decoder(), Frames(LONGEST_READING)
+        self._serial = 0
+
+    def send(self, taken: Snapshot) -> SharedReading:
+        """Send a reading; what has arrived."""
+        self.encoder.encode(taken, 5.0, 5.5)
+        before = b"" if self._serial == self.encoder.serial else self.encoder.standing
+        self._serial = self.encoder.serial
+        return [self.decoder.decode(message) for message in self.frames.feed(before + self.encoder.reading)][-1]  # type: ignore[return-value]
+
+
+def numbers(found: Mapping[str, int | float]) -> dict[str, tuple[type, int | float]]:
+    return {key: (type(value), value) for key, value in found.items()}
+
+
+@given(st.lists(st.tuples(VALUES, NUMBERS, st.booleans()), min_size=1, max_size=5))
+def test_what_arrives_is_what_was_sent(turns: list[tuple[list[list[int | float]], int | float, bool]]) -> None:
+    """Ints as ints and floats as floats, however large; in parts or as a dict, whatever came before; a process's own facts stay."""
+    wire = Wire()
+    for values, own, as_dict in turns:
+        metrics = parts_of(values, own)
+        sent = snapshot(metrics)
+        got = wire.send(snapshot(dict(sent.metrics)) if as_dict else sent)
+        seen = Snapshot(got.time_ns, "node", MetricRow(got.layout.keys, got.values, got.whole, got.exact))
+        assert numbers(seen.metrics) == {key: kind for key, kind in numbers(sent.metrics).items() if key not in OWN}
+        assert got.backends == STATUSES
+
+
+def test_a_part_that_stays_is_sent_with_those_that_change() -> None:
+    wire = Wire()
+    first = parts_of([[1, 2.5, 2**60 + 1], [4, 5.5, 6]], 0)
+    wire.send(snapshot(first))
+    got = wire.send(snapshot(first._replace(parts=(first.parts[0], (7.5, 8, 9), first.parts[2]))))
+    assert got.values.tolist() == [1.0, 2.5, float(2**60), 7.5, 8.0, 9.0, 0.5]
+    assert (got.whole, got.exact) == (b"\1\0\1\0\1\1\0", {2: 2**60 + 1})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "wanted"),
+    [
+        ({}, (*[f"gpu.{number}.{name}" for number in range(2) for name in NAMES], "load.1m")),
+        ({"gpus": [1]}, ("gpu.1.powerWatts", "gpu.1.temp", "gpu.1.memoryAllocatedBytes", "load.1m")),
+        ({"metrics": "temp"}, ("gpu.0.temp", "gpu.1.temp")),
+        ({"metrics": "temp,memoryAllocatedBytes", "gpus": ["gpu.1"]}, ("gpu.1.temp", "gpu.1.memoryAllocatedBytes")),
+    ],
+    ids=["all", "gpu", "metric", "both"],
+)
+def test_each_process_is_shown_what_it_chose(chosen: dict[str, Any], wanted: Sequence[str]) -> None:
+    sent = snapshot(parts_of([[1, 2.5, 2**60 + 1], [4, 5.5, 2**61 + 1]], 0))
+    view = OwnView({"backends": ["nvidia"], **chosen})
+    wire = Wire()
+    seen = [view.snapshot(wire.send(sent)) for _ in range(2)]
+    for one in seen:
+        assert numbers(one.metrics) == numbers({key: sent.metrics[key] for key in wanted})
+    rows = [sampled_metrics(one) for one in seen]
+    assert rows[0] is not None
+    assert rows[1] is not None
+    assert rows[0].keys is rows[1].keys
+
+
+def test_which_numbers_are_ints() -> None:
+    assert wholes(()) == (b"", {})
+    assert wholes((1, 1.0, 2**53, -(2**53) - 1, 1e300), 10) == (b"\1\0\1\1\0", {13: -(2**53) - 1})
+
+
+def spoilt(**changed: Any) -> bytes:
+    """Return the body of a reading of two numbers, the second an int, in which something is wrong."""
+    part = {"kind": 0, "began": 5.0, "count": 2, "values": (1.5, 2.0), "whole": b"\0\1", "source": (1, 0.5, 0.5), "tail": b"", **changed}
+    head = struct.pack("=BqddHI", part["kind"], 10**18, part["began"], 5.5, 1, part["count"])
+    return bytes(head + struct.pack("=qdd", *part["source"]) + array("d", part["values"]).tobytes() + part["whole"] + part["tail"])
+
+
+def taken(body: bytes) -> SharedReading | None:
+    """Have it decoded behind the layout that it is of."""
+    wire = Wire()
+    wire.send(Snapshot(10**18, "node", {"load.1m": 1.5, "load.5m": 2}, backends=STATUSES[:1]))
+    (message,) = wire.frames.feed(struct.pack("!I", len(body)) + body)
+    return wire.decoder.decode(message)
+
+
+def test_a_reading_that_is_not_spoilt_is_taken() -> None:
+    got = taken(spoilt(values=(1.7e308, float(2**60)), tail=b"[[1,%d]]" % (2**60 + 1)))
+    assert got is not None
+    assert (got.values.tolist(), got.exact) == ([1.7e308, float(2**60)], {1: 2**60 + 1})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        spoilt()[:20],
+        spoilt()[:-1],
+        spoilt(count=2**32 - 1),
+        spoilt(count=1, tail=b""),
+        spoilt(values=(1.5,), whole=b"\1", count=1),
+        spoilt(values=(1.5, float("inf"))),
+        spoilt(values=(float("nan"), 2.0)),
+        spoilt(values=(-float("inf"), 2.0)),
+        spoilt(whole=b"\0\2"),
+        spoilt(began=float("nan")),
+        spoilt(source=(1, float("inf"), 0.5)),
+        spoilt(source=(1, 0.5, -float("inf"))),
+        spoilt(source=(1, 1e300, 0.5)),
+        spoilt(tail=b"[" * 60_000),
+        spoilt(tail=b"[[1,3]]"),
+        spoilt(tail=b"[[0,1]]"),
+        spoilt(tail=b"[[-1,2]]"),
+        spoilt(tail=b"[[2,2]]"),
+        spoilt(tail=b"[[true,2]]"),
+        spoilt(tail=b"[[1,2.0]]"),
+        spoilt(tail=b"[[1,1%s]]" % (b"0" * 400)),
+        spoilt(tail=b"3"),
+        spoilt(tail=b"NaN"),
+        spoilt(tail=b"\xff"),
+    ],
+)
+def test_what_is_no_reading_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError):
+        taken(body)
+
+
+def test_a_reading_before_its_layout_is_refused() -> None:
+    wire = Wire()
+    (message,) = wire.frames.feed(struct.pack("!I", len(spoilt())) + spoilt())
+    with pytest.raises(WireError, match="was not expected"):
+        wire.decoder.decode(message)
