@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.sampling.reader import QUICK
 from accelmetrics.sampling.sampler import OwnReadings, Sampler, own_readings
 from accelmetrics.sampling.workers import REPLACED, OnDemandThread
 
@@ -40,10 +39,6 @@ LAG = 0.002
 """Seconds for which a tick may wait for a reading that is taken for several processes before later ticks come after it."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
-STUCK, LOOK = QUICK, 0.2
-"""Shares of the timeout: how long calls may take before another thread goes on with a reading, and the shortest pause between two looks."""
-SHORTEST_LOOK = 0.001
-"""Seconds: the shortest pause between two looks at the same reading."""
 
 
 class Flag:
@@ -133,19 +128,12 @@ class Standby:
         self._ended.set()
 
     def _run(self) -> None:
-        caller = self.readings.caller
-        stuck, pause = STUCK * caller.timeout, 0.0
+        pause: float | None = 0.0
         while not self._ended.wait(pause):
-            now = time.monotonic()
-            pause = max(LOOK * caller.timeout, self._until_tick() + stuck)
-            caller.looked_at = now + pause  # first: a reading that begins from here on sees it
-            if caller.calling:
-                spent = now - caller.since
-                if spent >= stuck and caller.take():
-                    self._go_on(self.readings)
-                    return
-                pause = max(SHORTEST_LOOK, stuck - spent)
-                caller.looked_at = now + pause
+            pause = self.readings.look(self._until_tick())
+            if pause is None:
+                self._go_on(self.readings)
+                return
 
 
 class Turn(NamedTuple):

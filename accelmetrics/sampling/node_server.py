@@ -1,7 +1,8 @@
 """The process that reads for others of its machine: takes one reading at the pace of its fastest client and sends it to all.
 
-It works on a thread of its own, with an event loop; readings are taken beside that, so that a driver that hangs holds up no client's
-message. While there is no client nothing is read.
+It works on a thread of its own, with an event loop; readings are taken on another one beside that, so that a driver that hangs holds up
+no client's message. That thread makes its calls itself, as a monitor's does, and the loop looks at it: where it is stuck in one, another
+thread goes on. While there is no client nothing is read.
 
 A client is let in by its user. It costs the others nothing whatever it does: frames are bounded before they are kept, one that does not
 say ``hello`` in time, sends what is no message, or takes nothing for long is hung up on; a process has so many connections at most,
@@ -21,13 +22,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import Any, NamedTuple, cast
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.contract import MOST_DEVICES
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.sampling.channel import fits
-from accelmetrics.sampling.coroutines import CoroutineReader
 from accelmetrics.sampling.node_wire import (
     LONGEST_HELLO,
     LONGEST_MESSAGES,
@@ -41,9 +42,10 @@ from accelmetrics.sampling.node_wire import (
     frame,
     hello,
 )
-from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.sampling.sampler import Sampler, own_readings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.selection import ALL, MetricSelection
+from accelmetrics.schemas.snapshot import Snapshot
 
 HELLO_TIMEOUT = 5.0
 """Seconds that a client has to say hello."""
@@ -190,6 +192,81 @@ class Client(asyncio.Protocol):
             self.hang_up()
 
 
+class Taking(NamedTuple):
+    """A reading that is taken.
+
+    Attributes:
+        wanted: What is read.
+        interval: Seconds between two readings.
+        asked: The clients that it was requested by.
+        began: When it began, on the machine's monotonic clock.
+        first: Whether it is the first one of its sampler.
+    """
+
+    wanted: tuple[str, ...]
+    interval: float
+    asked: frozenset[Client]
+    began: float
+    first: bool
+
+
+class ReadingThread:
+    """The thread that takes readings of one sampler.
+
+    Args:
+        sampler: The sampler.
+        land: Called on the thread with what came of each reading.
+
+    Attributes:
+        thread: The thread; another one after one was stuck.
+    """
+
+    def __init__(self, sampler: Sampler, land: Callable[[Outcome[Snapshot | None]], object]) -> None:
+        self.sampler = sampler
+        self._land = land
+        self._begin()
+
+    def _begin(self) -> None:
+        self._readings = own_readings(self.sampler)  # none where a child process takes them
+        self._tasks: SimpleQueue[Callable[[], Snapshot | None] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, args=(self._tasks,), name="accelmetrics-node-reader", daemon=True)
+        self.thread.start()
+
+    def take(self) -> float | None:
+        """Have a reading taken; in how many seconds it is to be looked at, None where it need not be."""
+        pause = None if self._readings is None else self._readings.look(0.0)
+        self._tasks.put(self.sampler.sample if self._readings is None else self._readings.sample)
+        return pause
+
+    def look(self) -> float | None:
+        """Have another thread go on where this one is stuck in a driver; in how many seconds to look again.
+
+        Raises:
+            RuntimeError: No thread is to be had.
+        """
+        readings = self._readings
+        pause = None if readings is None else readings.look(0.0)
+        if pause is None and readings is not None:
+            self._tasks.put(None)
+            self._begin()
+            self._tasks.put(readings.complete)
+        return pause
+
+    def end(self) -> None:
+        """Have the sampler closed, and the thread end."""
+        self._tasks.put(None)
+
+    def _run(self, tasks: SimpleQueue[Callable[[], Snapshot | None] | None]) -> None:
+        while (task := tasks.get()) is not None:
+            outcome = guarded(task)
+            if outcome.value is None and outcome.failure is None:
+                return  # another thread has gone on with it
+            self._land(outcome)
+            del outcome
+        if tasks is self._tasks:
+            self.sampler.close()
+
+
 class NodeServer:
     """Serves readings on a listening socket, on a thread of its own.
 
@@ -216,8 +293,9 @@ class NodeServer:
             if (value := options.get(name)) is not None
         }
         self._encoder = Encoder()
-        self._reader = CoroutineReader()
-        self._samplers: dict[tuple[str, ...], Sampler] = {}  # by what they read: one, but while it is replaced
+        self._readers: dict[tuple[str, ...], ReadingThread] = {}  # by what they read: one, but while it is replaced
+        self._taking: Taking | None = None
+        self._look: asyncio.TimerHandle | None = None
         self._ready: dict[Client, None] = {}
         self._due = 0.0
         self._last = self._spent = 0.0
@@ -242,9 +320,11 @@ class NodeServer:
         """End: all connections are ended, and nothing is read any more. Waits a moment for that."""
         self._closed.set()
         with suppress(AttributeError, RuntimeError):  # it has not begun, or has ended
-            self.loop.call_soon_threadsafe(self._stop.set)
-        if self._thread.ident is not None:
-            self._thread.join(CLOSING)
+            self.loop.call_soon_threadsafe(self._stop_serving)
+        until = time.monotonic() + CLOSING
+        for thread in (self._thread, *[reader.thread for reader in tuple(self._readers.values())]):
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
 
     def after_fork(self) -> None:
         """Close, in the child of a fork, the copies of the connections, which would outlive the parent."""
@@ -259,25 +339,28 @@ class NodeServer:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self._wake = asyncio.Event()
+        self._stop = self.loop.create_future()
         self._listener.setblocking(False)
         self.loop.add_reader(self._listener, self._accept)
-        reading = asyncio.create_task(self._read())
-        reading.add_done_callback(lambda _: self._stop.set())  # without readings there is nothing to serve
         try:
             if not self._closed.is_set():
-                await self._stop.wait()
+                await self._stop
         finally:
             self.loop.remove_reader(self._listener)
             self._listener.close()
             for client in list(self.clients):
                 client.hang_up()
-            reading.cancel()
-            for sampler in self._samplers.values():
-                sampler.close()
-        with suppress(asyncio.CancelledError):
-            await reading  # raises what it failed of
+            for reader in self._readers.values():
+                reader.end()
+
+    def _end(self, outcome: Outcome[object]) -> None:
+        """End where something of ours has failed: without readings there is nothing to serve."""
+        if outcome.error is not None and not self._stop.done():
+            self._stop.set_exception(outcome.error)
+
+    def _stop_serving(self) -> None:
+        if not self._stop.done():
+            self._stop.set_result(None)
 
     # Clients
 
@@ -382,53 +465,73 @@ class NodeServer:
 
     def _schedule(self) -> None:
         """Have the next reading begin when it is due: by the fastest client's pace, or as soon as one that was requested may."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._taking is not None or not self._ready:
+            return
         now = self.loop.time()
         until = self._due
         if any(client.wants for client in self._ready):
             until = min(until, self._last + max(REQUEST_PAUSE, REQUEST_SHARE * self._spent))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_at(max(now, until), self._wake.set) if self._ready else None
+        self._timer = self.loop.call_at(max(now, until), lambda: self._end(guarded(self._take)))
 
-    async def _read(self) -> None:
-        """Take readings for as long as there are clients, and wait while there are none."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if not self._ready:
-                continue
-            interval = min(client.interval for client in self._ready)
-            now = self._last = self.loop.time()
-            if now >= self._due - TOLERANCE * interval:
-                self._due += interval * (1 + max(0, (now - self._due) // interval))
-            self._due = min(self._due, now + interval)
-            asked = [client for client in self._ready if client.wants]
-            for client in asked:
-                client.wants = False
-            opened = set(self._samplers)
-            await self._take(interval, asked)
-            self._spent = self.loop.time() - now if opened == set(self._samplers) else 0.0  # an opening is no measure
-            self._schedule()
-
-    async def _take(self, interval: float, asked: Iterable[Client]) -> None:
-        """Take one reading, and send it to those for which one is due."""
+    def _take(self) -> None:
+        """Have a reading taken of what the clients want together."""
+        self._timer = None
+        interval = min(client.interval for client in self._ready)
+        now = self._last = self.loop.time()
+        if now >= self._due - TOLERANCE * interval:
+            self._due += interval * (1 + max(0, (now - self._due) // interval))
+        self._due = min(self._due, now + interval)
+        asked = [client for client in self._ready if client.wants]
+        for client in asked:
+            client.wants = False
         wanted = union(tuple(client.hello.metrics) for client in self._ready if client.hello is not None)
-        if wanted not in self._samplers:
+        first = wanted not in self._readers
+        if first:
             # A plug-in's metric may not be known here.
             metrics = guarded(MetricSelection, wanted).value or ALL
-            self._samplers[wanted] = Sampler(**{**self._options, "metrics": metrics})
-        began = time.monotonic()
-        try:
-            snapshot = await self._reader.read(self._samplers[wanted].sample)
-        except AccelMetricsError as error:
-            log.warning("no reading for the processes of this machine: %s", error)
+            self._readers[wanted] = ReadingThread(Sampler(**{**self._options, "metrics": metrics}), self._arrived)
+        self._taking = Taking(wanted, interval, frozenset(asked), time.monotonic(), first)
+        self._look_later(self._readers[wanted].take())
+
+    def _look_later(self, pause: float | None) -> None:
+        self._look = None if pause is None else self.loop.call_later(pause, lambda: self._end(guarded(self._look_now)))
+
+    def _look_now(self) -> None:
+        """Look at the thread that takes a reading."""
+        if self._taking is not None:
+            self._look_later(self._readers[self._taking.wanted].look())
+
+    def _arrived(self, outcome: Outcome[Snapshot | None]) -> None:
+        """Take what came of a reading, on the thread that took it."""
+        with suppress(RuntimeError):  # the loop has been closed
+            self.loop.call_soon_threadsafe(lambda: self._end(guarded(self._land, outcome)))
+
+    def _land(self, outcome: Outcome[Snapshot | None]) -> None:
+        """Send a reading to those for which one is due, and go on to the next."""
+        taking, self._taking = self._taking, None
+        if self._look is not None:
+            self._look.cancel()
+        if taking is None:
             return
-        finally:  # what was read before is closed only now: what both read stays open
-            for former in [metrics for metrics in self._samplers if metrics != wanted]:
-                self._samplers.pop(former).close()
-        self._encoder.encode(snapshot, began, time.monotonic())
+        for former in [wanted for wanted in self._readers if wanted != taking.wanted]:  # only now: what both read stays open
+            self._readers.pop(former).end()
+        if outcome.value is not None:
+            self._send(outcome.value, taking)
+        elif isinstance(outcome.error, AccelMetricsError):
+            log.warning("no reading for the processes of this machine: %s", outcome.error)
+        elif outcome.error is not None:
+            raise outcome.error
+        self._spent = 0.0 if taking.first else self.loop.time() - self._last  # an opening is no measure
+        self._schedule()
+
+    def _send(self, snapshot: Snapshot, taking: Taking) -> None:
+        self._encoder.encode(snapshot, taking.began, time.monotonic())
         now = self.loop.time()
-        due = [client for client in self._ready if client in asked or now >= client.due - TOLERANCE * interval]
+        early = TOLERANCE * taking.interval
+        due = [client for client in self._ready if client in taking.asked or now >= client.due - early]
         self._tell_of_jobs(due)
         for client in due:
             client.due = max(client.due + client.interval, now)

@@ -25,8 +25,8 @@ from accelmetrics.schemas.metric_rows import MetricRow, wholes
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 HOST = "host"
-OWN_PACE = 0.45
-"""Seconds between two looks at this process itself: the kernel counts its time in ticks of 10 ms."""
+OWN_PACE = 0.95
+"""Seconds between two looks at this process itself, which is how often the host reads anew what they give."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
 """What ``gpu.process.…`` is computed from or repeats."""
 

@@ -31,7 +31,7 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.line_models import HeaderLine
 from accelmetrics.schemas.lines import Header
-from accelmetrics.schemas.metric_rows import MetricPage, MetricParts, wholes
+from accelmetrics.schemas.metric_rows import LARGEST_EXACT, MetricPage, MetricParts, wholes
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339, sampled_metrics
 
@@ -54,6 +54,10 @@ _SOURCE = struct.Struct("=qdd")
 """A source's sequence, age and duration: those are no number where there is none."""
 _HIGH = slice(7 if sys.byteorder == "little" else 0, None, 8)
 """Of doubles the bytes with most of the exponent: where none has all bits of it set, all are finite."""
+_MAGNITUDE = bytes(range(128)) * 2
+"""Takes the sign from such a byte."""
+_LARGE = struct.pack(">d", LARGEST_EXACT)[0]
+"""What is left of it for numbers that a double may not hold exactly, and for some smaller ones."""
 
 
 def _refuse(word: str) -> object:
@@ -263,8 +267,8 @@ class Encoder:
         self._page = MetricPage()
         self._parts: Sequence[object] = ()
         self._lengths: tuple[int, ...] = ()
-        self._whole: list[bytes] = []  # of each part
-        self._exact: list[Mapping[int, int]] = []
+        self._kinds: list[tuple[type, ...]] = []  # of the numbers of each part
+        self._whole = b""  # of those that are sent, a byte for each: 1 where it is an int; empty when it is to be made anew
         self._shared: list[slice] = []  # of all values, those that are sent
         self._places: Mapping[int, int] = {}  # where they stand then
 
@@ -290,16 +294,13 @@ class Encoder:
 
     def _packed(self, snapshot: Snapshot, metrics: MetricParts, began: float, ended: float) -> bytes:
         """Return the frame of a reading."""
-        values = memoryview(self._page.values(metrics))
-        parts = metrics.parts
-        if metrics.lengths is not self._lengths:
-            self._lengths, self._parts = metrics.lengths, (None,) * len(parts)
-            self._whole, self._exact = [b""] * len(parts), [{}] * len(parts)
-        for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
-            self._whole[place], self._exact[place] = wholes(parts[place], sum(metrics.lengths[:place]))
-        self._parts = parts
-        whole = b"".join(self._whole)
-        exact = [[self._places[place], number] for found in self._exact for place, number in found.items() if place in self._places]
+        row = self._page.values(metrics)
+        self._note_kinds(metrics)
+        exact: list[list[int]] = []
+        if max(row.tobytes()[_HIGH].translate(_MAGNITUDE), default=0) >= _LARGE:
+            _, large = wholes(tuple(metrics.numbers()))
+            exact = [[self._places[place], number] for place, number in large.items() if place in self._places]
+        values = memoryview(row)
         sources = [
             _SOURCE.pack(
                 one.sequence,
@@ -312,11 +313,25 @@ class Encoder:
             _HEAD.pack(_PACKED, snapshot.time_ns, began, ended, len(sources), len(self._places)),
             *sources,
             *[values[part] for part in self._shared],
-            *[whole[part] for part in self._shared],
+            self._whole,
             _ENCODER.encode(exact).encode() if exact else b"",
         ]
         packed = b"".join(body)
         return _LENGTH.pack(len(packed)) + packed
+
+    def _note_kinds(self, metrics: MetricParts) -> None:
+        """Note which of the numbers are ints."""
+        parts = metrics.parts
+        if metrics.lengths is not self._lengths:
+            self._lengths, self._parts, self._kinds = metrics.lengths, (None,) * len(parts), [()] * len(parts)
+        for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
+            kinds = tuple(map(type, parts[place]))
+            if kinds != self._kinds[place]:
+                self._kinds[place], self._whole = kinds, b""
+        self._parts = parts
+        if not self._whole:
+            whole = bytes([kind is int for kinds in self._kinds for kind in kinds])
+            self._whole = b"".join([whole[part] for part in self._shared])
 
     def _note_layout(self, snapshot: Snapshot, keys: tuple[str, ...]) -> bool:
         """Make the layout's frame anew where anything in it has changed; whether it has."""
@@ -329,7 +344,7 @@ class Encoder:
         self._places = {place: number for number, place in enumerate(shared)}
         begins = [place for place in shared if place - 1 not in self._places]
         ends = [place + 1 for place in shared if place + 1 not in self._places]
-        self._shared = list(map(slice, begins, ends))
+        self._shared, self._whole = list(map(slice, begins, ends)), b""
         header = Header.of(Record(snapshot, {}))
         header = header._replace(unavailable={key: why for key, why in header.unavailable.items() if _is_shared(key)})
         self._layout = frame(

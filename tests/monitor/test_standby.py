@@ -9,10 +9,9 @@ from collections.abc import Callable, Generator
 import pytest
 
 from accelmetrics import DriverGoneError, Reason, Sampler, Snapshot
-from accelmetrics.monitor import ticker as module
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.ticker import Flag
-from accelmetrics.sampling import reader
+from accelmetrics.sampling import reader, sampler as module
 from accelmetrics.sampling.engine import LOOKED_AT
 from accelmetrics.sampling.reader import FIRST_PATIENCE
 from accelmetrics.sampling.sampler import OwnReadings, own_readings

@@ -81,6 +81,37 @@ def test_when_the_one_that_reads_is_killed_another_takes_over(tmp_path: Path) ->
             assert list(programs.values()).count("holder") == 1
 
 
+def test_a_hung_driver_costs_the_ranks_what_hangs_alone(tmp_path: Path) -> None:
+    """The thread that reads for all is stuck in a call; another one goes on, and the device is back when the call returns."""
+    text = (
+        READY
+        + """
+        for reason in ("timed_out", ""):
+            wait_to_go_on()
+            def known():
+                why = monitor.latest.unavailable.get("gpu.0.temp")
+                return (why.reason if why else "") == reason and "gpu.1.temp" in monitor.latest.metrics
+            until(known)
+            before = monitor.status.ticks
+            until(lambda: monitor.status.ticks >= before + 3)
+            tell(monitor.channel.role, monitor.latest.metrics.get("gpu.0.temp"))
+    """
+    )
+    with NvmlSimulator(2) as simulator, ExitStack() as stack:
+        environment = job_environment(tmp_path, **simulator.environment())
+        options = {"backends": ["nvidia"], "metrics": "temp", "timeout": 0.5}
+        programs = [stack.enter_context(rank(text, environment, **options)) for _ in range(2)]
+        roles = [program.told()[0] for program in programs]
+        simulator.rule(PACE_CALL, 0, hang=True)
+        for program in programs:
+            program.go_on()
+        assert [program.told() for program in programs] == [[role, None] for role in roles]
+        simulator.release(PACE_CALL, 0)
+        for program in programs:
+            program.go_on()
+        assert [program.told() for program in programs] == [[role, simulator.gpu[0].get("temperature")] for role in roles]
+
+
 def test_each_process_has_its_own_facts(tmp_path: Path) -> None:
     """Its CPU time and memory, what it uses of each device, and which devices it sees; device metrics are the same."""
     text = """

@@ -16,7 +16,6 @@ from accelmetrics.sampling import node_server
 from accelmetrics.sampling.node import connected, listening
 from accelmetrics.sampling.node_server import NodeServer, union
 from accelmetrics.sampling.node_wire import PROTOCOL, Encoder, frame
-from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.sampling.node import BareClient, serving
 from tests.support.waiting import idle, wait_for
@@ -74,13 +73,13 @@ def test_what_any_client_wants_is_read(good: BareClient, path: Path) -> None:
 
 def test_nothing_is_read_while_there_is_no_client(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Snapshot] = []
+    encode = Encoder.encode
 
-    class Counting(Sampler):
-        def sample(self) -> Snapshot:
-            taken.append(super().sample())
-            return taken[-1]
+    def count(encoder: Encoder, snapshot: Snapshot, began: float, ended: float) -> None:
+        taken.append(snapshot)
+        encode(encoder, snapshot, began, ended)
 
-    monkeypatch.setattr(node_server, "Sampler", Counting)
+    monkeypatch.setattr(Encoder, "encode", count)
     with serving(path) as server:
         idle(0.1)
         assert not taken
