@@ -36,7 +36,7 @@ REQUEST_PAUSE = 0.02
 REQUEST_SHARE = 10
 """The same in durations of the last reading: however often windows begin and end, readings cost a tenth of the time at most."""
 LAG = 0.002
-"""Seconds for which a tick may wait for a reading that is taken for several processes before later ticks come after it."""
+"""Seconds by which ticks come later than readings that are taken for several processes, so that those need not be waited for."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
 
@@ -276,8 +276,8 @@ class Ticker:
                 self._end(observer)
             if turn.tick:
                 self._due += self._interval
-                if not isinstance(sampler, Sampler) and sampler.shares and sampler.waited > LAG:
-                    self._due += sampler.waited  # ticks follow the readings: the next one is there when it is due
+                if not isinstance(sampler, Sampler) and sampler.shares and sampler.waited > 0.0:
+                    self._due += sampler.waited + LAG  # ticks follow the readings: the next one is there when it is due
                 missed = int((clock.monotonic() - self._due) // self._interval)
                 if missed > 0:
                     self._due += missed * self._interval

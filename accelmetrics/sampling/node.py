@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import re
+import select
 import socket
 import stat
 import tempfile
@@ -56,7 +57,7 @@ ATTEMPTS = 5
 """How often one reading finds another process that reads for it, before it is taken alone."""
 _OF_PROCESS = frozenset({"metrics", "gpus", "visible", "pid", "children"})
 """Options that each process has for itself."""
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 
 log = logging.getLogger("accelmetrics")
 
@@ -245,6 +246,7 @@ class NodeSampler:
         self._meeting: Meeting | None = None
         self._server: NodeServer | None = None
         self._connection: socket.socket | None = None
+        self._poll = select.poll()
         self._frames, self._decoder = Frames(LONGEST_READING), Decoder()
         self._latest: SharedReading | None = None
         self._served: SharedReading | None = None
@@ -325,8 +327,8 @@ class NodeSampler:
         if asked_at is not None and self._latest is not None:
             patience = self._timeout
             self._send(frame({"type": "read"}))
-        asked, self.waited = time.monotonic(), 0.0
-        until = asked + patience
+        self.waited = 0.0
+        until = time.monotonic() + patience
         while (latest := self._latest) is None or not self._is_new(latest, asked_at):
             left = until - time.monotonic()
             if left > 0:
@@ -335,7 +337,6 @@ class NodeSampler:
                 break  # what it gave last stands
             else:
                 raise NotSharedError(f"the process that reads for this machine has not answered for {patience:.0f} s")
-            self.waited = time.monotonic() - asked
         return latest
 
     def _is_new(self, latest: SharedReading, asked_at: float | None) -> bool:
@@ -348,15 +349,22 @@ class NodeSampler:
             EOFError: The other end is gone.
         """
         connection = self._connected()
-        connection.settimeout(seconds)
-        try:
-            data = connection.recv(_CHUNK)  # of several readings that wait, all but the last are passed over
-        except (BlockingIOError, TimeoutError):
-            return
-        if not data:
-            raise EOFError("the process that reads for this machine has ended")
-        for message in self._frames.feed(data):
-            self._take(message)
+        whole = False
+        while not whole:  # of several readings that wait, all but the last are passed over
+            try:
+                data = connection.recv(_CHUNK)
+            except BlockingIOError:
+                began = time.monotonic()
+                comes = seconds > 0.0 and self._poll.poll(1000 * seconds)
+                self.waited += time.monotonic() - began
+                if not comes:
+                    return
+                data = connection.recv(_CHUNK)
+            if not data:
+                raise EOFError("the process that reads for this machine has ended")
+            for message in self._frames.feed(data):
+                self._take(message)
+            seconds, whole = 0.0, len(data) < _CHUNK
 
     def _take(self, message: Mapping[str, Any]) -> None:
         kind = message.get("type")
@@ -390,7 +398,10 @@ class NodeSampler:
     def _send(self, data: bytes) -> None:
         connection = self._connected()
         connection.settimeout(PATIENCE)
-        connection.sendall(data)
+        try:
+            connection.sendall(data)
+        finally:
+            connection.setblocking(False)
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
@@ -484,6 +495,8 @@ class NodeSampler:
         """
         try:
             self._connection = connection = connect()
+            self._poll = select.poll()
+            self._poll.register(connection, select.POLLIN)
             if user is not None and (other := credentials(connection).uid) != user:
                 raise NotSharedError(f"a process of user {other} listens in its place")
             self._frames, self._decoder, self._welcome = Frames(LONGEST_READING), Decoder(), False
