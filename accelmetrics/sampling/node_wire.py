@@ -52,8 +52,8 @@ _HEAD = struct.Struct("=BqddHI")
 """That byte, the time in nanoseconds, when the reading was begun and when it was put together, how many sources and how many numbers."""
 _SOURCE = struct.Struct("=qdd")
 """A source's sequence, age and duration: those are no number where there is none."""
-_HIGH = slice(7 if sys.byteorder == "little" else 0, None, 8)
-"""Of doubles the bytes with most of the exponent: where none has all bits of it set, all are finite."""
+_HIGHEST = 7 if sys.byteorder == "little" else 0
+"""Of the eight bytes of a double the one with most of the exponent: where none has all bits of it set, all are finite."""
 _MAGNITUDE = bytes(range(128)) * 2
 """Takes the sign from such a byte."""
 _LARGE = struct.pack(">d", LARGEST_EXACT)[0]
@@ -133,18 +133,24 @@ class Frames:
         Raises:
             WireError: It is no frame, or a longer one than is taken.
         """
-        self._waiting += data
+        come: bytes | bytearray = data
+        if self._waiting:
+            self._waiting += data
+            come = self._waiting
         begin = 0
-        while len(self._waiting) - begin >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._waiting, begin)
+        while len(come) - begin >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(come, begin)
             if length > self.longest:
                 raise WireError(f"a frame of {length} bytes: at most {self.longest} are taken")
             end = begin + _LENGTH.size + length
-            if len(self._waiting) < end:
+            if len(come) < end:
                 break
-            yield _message(bytes(self._waiting[begin + _LENGTH.size : end]))
+            yield _message(bytes(come[begin + _LENGTH.size : end]))
             begin = end
-        del self._waiting[:begin]
+        if come is data:  # as nearly always, to the end of a frame
+            self._waiting += data[begin:]
+        else:
+            del self._waiting[:begin]
 
 
 def _message(body: bytes) -> dict[str, Any]:
@@ -171,7 +177,11 @@ def _unpacked(body: bytes) -> dict[str, Any]:
         end = first + (8 + 1) * count
         if len(body) < end:
             raise WireError("no reading: it is too short")
-        values = array("d", body[first : first + 8 * count])
+        values = array("d")
+        values.frombytes(memoryview(body)[first : first + 8 * count])
+        high = body[first + _HIGHEST : first + 8 * count : 8]
+        if (b"\x7f" in high or b"\xff" in high) and not all(map(isfinite, values)):
+            raise WireError("no reading: its values are not finite numbers")
         return {
             "type": "reading",
             "time_ns": time_ns,
@@ -297,7 +307,7 @@ class Encoder:
         row = self._page.values(metrics)
         self._note_kinds(metrics)
         exact: list[list[int]] = []
-        if max(row.tobytes()[_HIGH].translate(_MAGNITUDE), default=0) >= _LARGE:
+        if max(row.tobytes()[_HIGHEST::8].translate(_MAGNITUDE), default=0) >= _LARGE:
             _, large = wholes(tuple(metrics.numbers()))
             exact = [[self._places[place], number] for place, number in large.items() if place in self._places]
         values = memoryview(row)
@@ -397,8 +407,6 @@ class Decoder:
         values, whole, sources = message["values"], message["whole"], message["sources"]
         if not isinstance(values, array) or len(values) != len(layout.keys) or len(sources) != len(layout.header.backends):
             raise ValueError("it is none of its layout")
-        if not _are_finite(values):
-            raise ValueError("its values are not finite numbers")
         if whole != self._whole:
             if whole.strip(b"\0\1"):
                 raise ValueError("it does not say which of its numbers are ints")
@@ -422,11 +430,6 @@ class Decoder:
             tuple(map(_fared, layout.header.backends, sources, repeat(time_ns))),
             self._processes,
         )
-
-
-def _are_finite(values: array[float]) -> bool:
-    high = values.tobytes()[_HIGH]
-    return not (b"\x7f" in high or b"\xff" in high) or all(map(isfinite, values))
 
 
 def _layout(message: Mapping[str, Any], serial: int) -> Layout:
