@@ -133,7 +133,7 @@ class RowMaker:
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
         sampled = sampled_metrics(snapshot)
-        keys = _keys_of(snapshot) if sampled is None else sampled.keys
+        keys = tuple(snapshot.metrics) if sampled is None else sampled.keys
         if (keys is not self._keys and keys != self._keys) or snapshot.identities is not self._identities:
             if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
                 self._layouts.clear()
@@ -160,13 +160,6 @@ class RowMaker:
 def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
     """Return the sources that served the reading of the last time again."""
     return frozenset([name for name, sequence in sequences.items() if sequence and before.get(name) == sequence])
-
-
-def _keys_of(snapshot: Snapshot) -> Layout:
-    """Return the keys of its metrics, by the same object in snapshots that follow each other with the same ones."""
-    metrics = snapshot.metrics
-    layout: Layout = getattr(metrics, "layout", ())
-    return layout if len(layout) == len(metrics) else tuple(metrics)
 
 
 def _all_values(metrics: Mapping[str, float]) -> Iterable[float]:

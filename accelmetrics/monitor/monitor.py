@@ -33,8 +33,6 @@ from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import (
     DEFAULT_OPEN_TIMEOUT,
     DEFAULT_TIMEOUT,
-    LONGEST_INTERVAL,
-    SHORTEST_INTERVAL,
     Choice,
     Isolation,
     Visible,
@@ -42,6 +40,7 @@ from accelmetrics.sampling.options import (
 from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
 from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot

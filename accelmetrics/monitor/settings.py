@@ -14,8 +14,8 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from accelmetrics.sampling.options import LONGEST_INTERVAL, MAX_SECONDS, SHORTEST_INTERVAL
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError, require
+from accelmetrics.schemas.limits import LONGEST_INTERVAL, MAX_SECONDS, SHORTEST_INTERVAL
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 COMMANDS = ("serve", "record", "watch", "run")

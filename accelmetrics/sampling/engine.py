@@ -398,11 +398,10 @@ class ThreadEngine:
                 reader.join(latch)
             if not latch.wait(piece):
                 late = self._wait(latch, budget, piece, started) or late
-        # Rows of a history are made of the parts; a dict is, where one is looked at.
-        self._last = self._snapshot(caller.stamp, late, in_parts=True)
+        self._last = self._snapshot(caller.stamp, late)
         return self._last
 
-    def _snapshot(self, stamp: int, late: bool, in_parts: bool = False) -> Snapshot:
+    def _snapshot(self, stamp: int, late: bool) -> Snapshot:
         """Put together what has arrived."""
         entries: list[Entry] = []
         statuses: list[BackendStatus] = []
@@ -417,7 +416,7 @@ class ThreadEngine:
                 timed_out = status.status == "timed_out" or Reason.TIMED_OUT in reasons_of_devices
             all_open = all_open and reader.source.opened is not None
         self._all_open = all_open and not self._unchecked
-        metrics, reasons, processes, unlisted = (self._builder.build_parts if in_parts else self._builder.build)(entries)
+        metrics, reasons, processes, unlisted = self._builder.build(entries)
         if slots != self._slots:
             self._slots = slots
         readings, late_answers, lates = self.statistics

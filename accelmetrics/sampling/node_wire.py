@@ -18,7 +18,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from math import isfinite, isinf, isnan, nan
 from operator import is_not
 from typing import Annotated, Any, NamedTuple
@@ -29,16 +29,15 @@ from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
 from accelmetrics.schemas.document import Part, ProcessEntry, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
 from accelmetrics.schemas.line_models import HeaderLine
 from accelmetrics.schemas.lines import Header
-from accelmetrics.schemas.metric_rows import LARGEST_EXACT, MetricPage, MetricParts, wholes
+from accelmetrics.schemas.metric_rows import LARGEST_EXACT, MetricPage, MetricParts, MetricShape, wholes
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339, sampled_metrics
 
 PROTOCOL = 2
 """Rises whenever a process that speaks the form before would misread this one."""
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400.0
-"""Seconds between two readings that a client may ask for."""
 LONGEST_HELLO, LONGEST_MESSAGES, LONGEST_READING = 1 << 16, 1 << 20, 1 << 26
 """Bytes of a frame: a client's first, its later ones, and those that it is sent."""
 OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
@@ -276,7 +275,7 @@ class Encoder:
         self._layout = b""
         self._page = MetricPage()
         self._parts: Sequence[object] = ()
-        self._lengths: tuple[int, ...] = ()
+        self._shape: MetricShape | None = None
         self._kinds: list[tuple[type, ...]] = []  # of the numbers of each part
         self._whole = b""  # of those that are sent, a byte for each: 1 where it is an int; empty when it is to be made anew
         self._shared: list[slice] = []  # of all values, those that are sent
@@ -293,7 +292,7 @@ class Encoder:
         metrics = sampled_metrics(snapshot)
         if not isinstance(metrics, MetricParts):
             numbers = tuple(snapshot.metrics.values())
-            metrics = MetricParts(tuple(snapshot.metrics), (numbers,), (len(numbers),))
+            metrics = MetricParts(MetricShape(tuple(snapshot.metrics), (len(numbers),)), (numbers,))
         changed = self._note_layout(snapshot, metrics.keys)
         if changed or snapshot.processes is not self._processes:
             self._processes = snapshot.processes
@@ -308,7 +307,7 @@ class Encoder:
         self._note_kinds(metrics)
         exact: list[list[int]] = []
         if max(row.tobytes()[_HIGHEST::8].translate(_MAGNITUDE), default=0) >= _LARGE:
-            _, large = wholes(tuple(metrics.numbers()))
+            _, large = wholes(tuple(chain.from_iterable(metrics.parts)))
             exact = [[self._places[place], number] for place, number in large.items() if place in self._places]
         values = memoryview(row)
         sources = [
@@ -332,8 +331,8 @@ class Encoder:
     def _note_kinds(self, metrics: MetricParts) -> None:
         """Note which of the numbers are ints."""
         parts = metrics.parts
-        if metrics.lengths is not self._lengths:
-            self._lengths, self._parts, self._kinds = metrics.lengths, (None,) * len(parts), [()] * len(parts)
+        if metrics.shape is not self._shape:
+            self._shape, self._parts, self._kinds = metrics.shape, (None,) * len(parts), [()] * len(parts)
         for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
             kinds = tuple(map(type, parts[place]))
             if kinds != self._kinds[place]:

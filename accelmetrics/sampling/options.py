@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.limits import MAX_SECONDS
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import ALL, ALL_METRICS, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -18,10 +19,6 @@ Visible = bool | Literal["renumber"]
 
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
-MAX_SECONDS = 1_000_000.0
-"""Eleven days: within what every platform's clocks take."""
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
-"""Seconds between two readings of a monitor."""
 MIN_UUID_PREFIX = 8
 """Shorter beginnings of a UUID, such as ``GPU-1``, are more likely a mistake than a choice."""
 

@@ -13,7 +13,7 @@ from math import isfinite
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.metric_rows import MetricParts
+from accelmetrics.schemas.metric_rows import MetricParts, MetricShape
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Metrics
 
@@ -65,15 +65,11 @@ class KeyMapper:
         """The keys of ``values``."""
         return chain.from_iterable(self._keys if self._failure is None else ())
 
-    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number] | None) -> bool:
-        """Write this unit's values over the last ones, if nothing but values changed.
-
-        Args:
-            what: What came of reading it.
-            flat: The dict that has the last values; None where only ``values`` are kept.
+    def refresh(self, what: Reading | Unavailable) -> bool:
+        """Replace this unit's values, if nothing but values changed.
 
         Returns:
-            Whether that was all; if not, the flat dict must be written anew with :meth:`put`.
+            Whether that was all; if not, it must be written anew with :meth:`put`.
         """
         if isinstance(what, Unavailable):
             return what == self._failure
@@ -86,17 +82,15 @@ class KeyMapper:
             for place, (known, block) in enumerate(zip(self._blocks, blocks)):  # noqa: B905
                 if known is block:
                     continue
-                keys, wanted, values = self._keys[place], self._wanted[place], block.values
+                wanted, values = self._wanted[place], block.values
                 if (known.names is not block.names and known.names != block.names) or known.process != block.process:
                     return False
                 if wanted is not None or type(values) is not tuple:
                     values = _chosen(values, wanted)
                 # One sum tells whether all are finite numbers, since infinity and NaN survive it.
-                if len(values) != len(keys) or not isfinite(sum(values)):
+                if len(values) != len(self._keys[place]) or not isfinite(sum(values)):
                     return False
                 self.values[place] = values
-                if flat is not None:
-                    flat.update(zip(keys, values))  # noqa: B905 - the lengths were compared
             self._blocks = tuple(blocks)
         except (TypeError, AttributeError, OverflowError):  # what a reader gave has no such parts: ``put`` says what is wrong
             return False
@@ -132,7 +126,8 @@ class KeyMapper:
                 else:
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
         if not refused:
-            self.values = [_chosen(block.values, chosen) for chosen, block in zip(wanted, self._blocks, strict=True)]
+            blocks = zip(wanted, self._blocks, strict=True)
+            self.values = [tuple(block.values if chosen is None else compress(block.values, chosen)) for chosen, block in blocks]
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
         told = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
@@ -178,58 +173,37 @@ Processes = Mapping[str, tuple[DeviceProcess, ...]]
 
 
 class SnapshotBuilder:
-    """The flat dict and the reasons of one sampler, kept from reading to reading.
+    """The values and the reasons of one sampler, kept from reading to reading.
 
-    As long as only values change, they are written over the old ones and the dict is copied, which costs a fraction of building it.
-    Anything else (a value appears or goes, a device fails) has the whole dict written anew. Where a dict may never be looked at the values
-    alone are kept, by the parts in which they came, and a snapshot makes it of them when it is.
+    As long as only values change, those parts are replaced in which they have. Anything else (a value appears or goes, a device fails)
+    has everything written anew.
     """
 
     def __init__(self) -> None:
-        self._flat: dict[str, Number] = {}
-        self._current = True  # whether the dict has the latest values
+        self._shape: MetricShape | None = None  # of the latest metrics; None where parts do not make them up
         self._reasons: Mapping[str, Unavailable] = NO_REASONS
         self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
         self._mappers: list[KeyMapper] = []
-        self._layout: tuple[str, ...] = ()
-        self._lengths: tuple[int, ...] | None = None  # of the parts; None where they do not give the dict
 
-    def build(self, entries: Sequence[Entry]) -> tuple[Metrics, Reasons, Processes, Reasons]:
+    def build(self, entries: Sequence[Entry]) -> tuple[Metrics | MetricParts, Reasons, Processes, Reasons]:
         """Write the entries.
 
         Returns:
             The metrics, the caller's own; the reasons, the processes by device, and by device why they are not known, each the
             same object as last time if nothing in it changed.
         """
-        if not self._current:
-            self._flat, self._current = dict(zip(self._layout, chain.from_iterable(self._parts()), strict=True)), True
-        if not self._refresh(entries, self._flat):
-            self._rebuild(entries)
-        return self._dict(), self._reasons, self._processes, self._unlisted
+        same, shape = self._refresh(entries), self._shape
+        metrics = MetricParts(shape, self._parts()) if same and shape is not None else self._written(entries)
+        return metrics, self._reasons, self._processes, self._unlisted
 
-    def build_parts(self, entries: Sequence[Entry]) -> tuple[Metrics | MetricParts, Reasons, Processes, Reasons]:
-        """Write the entries as :meth:`build` does; while only values change, the metrics are given by the parts that make up the dict."""
-        if self._lengths is None:
-            return self.build(entries)
-        self._current = False
-        if self._refresh(entries, None):
-            return MetricParts(self._layout, self._parts(), self._lengths), self._reasons, self._processes, self._unlisted
-        self._rebuild(entries)
-        return self._dict(), self._reasons, self._processes, self._unlisted
-
-    def _dict(self) -> Metrics:
-        metrics = Metrics(self._flat)
-        metrics.layout = self._layout
-        return metrics
-
-    def _refresh(self, entries: Sequence[Entry], flat: dict[str, Number] | None) -> bool:
-        """Write the values over the last ones, and what there is of processes. Returns whether nothing but values has changed."""
+    def _refresh(self, entries: Sequence[Entry]) -> bool:
+        """Replace values, and what there is of processes. Returns whether nothing but values has changed."""
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         same = len(entries) == len(self._mappers)
         for known, (mapper, what) in zip(self._mappers if same else repeat(None), entries, strict=False):
-            same = same and known is mapper and mapper.refresh(what, flat)
+            same = same and known is mapper and mapper.refresh(what)
             found = what.processes if isinstance(what, Reading) else what
             if found is not None and mapper.key:
                 listed[mapper.key] = found
@@ -242,16 +216,18 @@ class SnapshotBuilder:
     def _parts(self) -> tuple[tuple[Number, ...], ...]:
         return tuple(chain.from_iterable([mapper.values for mapper in self._mappers]))
 
-    def _rebuild(self, entries: Sequence[Entry]) -> None:
-        """Write the dict and the reasons anew."""
-        self._mappers, self._lengths = [], None  # until all is written: an interrupted attempt is not taken for a finished one
+    def _written(self, entries: Sequence[Entry]) -> Metrics | MetricParts:
+        """Write metrics and reasons anew."""
+        before = () if self._shape is None else self._shape.keys
+        self._mappers, self._shape = [], None  # until all is written: an interrupted attempt is not taken for a finished one
         flat: dict[str, Number] = {}
         for mapper, what in entries:
             mapper.put(what, flat)
         self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
-        layout = tuple(flat)
-        self._layout = self._layout if layout == self._layout else layout
-        self._flat, self._mappers, self._current = flat, [mapper for mapper, _ in entries], True
-        # A name that stands in two blocks, or a value that was refused, is in the dict once, or not at all.
-        if layout == tuple(chain.from_iterable([mapper.value_keys for mapper in self._mappers])):
-            self._lengths = tuple(map(len, self._parts()))
+        self._mappers = [mapper for mapper, _ in entries]
+        keys = tuple(flat)
+        if keys != tuple(chain.from_iterable([mapper.value_keys for mapper in self._mappers])):
+            return Metrics(flat)  # a name stands in two blocks, or a value was refused
+        parts = self._parts()
+        self._shape = MetricShape(before if keys == before else keys, map(len, parts))
+        return MetricParts(self._shape, parts)

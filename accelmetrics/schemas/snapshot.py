@@ -63,13 +63,11 @@ class Metrics(dict[str, int | float]):
 
     Attributes:
         unavailable: By key, why a value is absent.
-        layout: The keys in order, the same object in readings that follow each other with the same ones. Only sampling sets it.
     """
 
-    __slots__ = ("layout", "unavailable")
+    __slots__ = ("unavailable",)
 
     unavailable: Mapping[str, Unavailable]
-    layout: tuple[str, ...]
 
     def __missing__(self, key: str) -> int | float:
         """Say why there is no value.
@@ -161,8 +159,7 @@ class Snapshot:
     def metrics(self) -> dict[str, int | float]:
         """The values by key."""
         if self._metrics is None:
-            sampled = cast("MetricParts | MetricRow", self._sampled)
-            made = Metrics(zip(sampled.keys, sampled.numbers(), strict=True))
+            made = cast("MetricParts | MetricRow", self._sampled).into(Metrics)
             made.unavailable = self.unavailable
             self._metrics = made
         return self._metrics

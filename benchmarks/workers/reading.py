@@ -52,14 +52,14 @@ def main() -> None:
 
 @contextmanager
 def sampling(step: float) -> Iterator[tuple[Turn, Callable[[], int]]]:
-    """Readings of a sampler, and how many keys they have."""
+    """Readings of a sampler, each with its metrics in a dict, and how many keys they have."""
     clock = FakeClock() if step else None
     with Sampler(backends=[NvidiaBackend(clock) if clock else "nvidia"], clock=clock) as sampler:
 
         def read() -> object:
             if clock:
                 clock.advance(step)
-            return sampler.sample()
+            return sampler.sample().metrics
 
         yield lambda count: batch(read, count), lambda: len(sampler.sample().metrics)
 

@@ -13,7 +13,7 @@ from accelmetrics import Sampler
 from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.metric_rows import MetricParts
+from accelmetrics.schemas.metric_rows import MetricParts, MetricShape
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
@@ -79,12 +79,13 @@ PARTS = st.lists(st.tuples(*[st.sampled_from([None, (1.5,), (7, 2**70)])] * 3, s
 def test_rows_of_metrics_in_parts_are_those_of_the_dict(turns: list[tuple[tuple[float, ...] | None, ...]]) -> None:
     """Whatever parts come, go, change and stay, those of which have another length too, for ticks and for what lies between."""
     known, compared = RowMaker(), RowMaker()
-    shape: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
+    shape = MetricShape((), ())
     for at, (*parts, tick) in enumerate(turns):
         given_parts = [part for part in parts if part]
         keys = tuple(f"gpu.{number}.{place}" for number, part in enumerate(parts) if part for place in range(len(part)))
-        shape = shape if shape == (keys, lengths := tuple(map(len, given_parts))) else (keys, lengths)
-        metrics = MetricParts(shape[0], tuple(given_parts), shape[1])
+        lengths = tuple(map(len, given_parts))
+        shape = shape if (shape.keys, shape.lengths) == (keys, lengths) else MetricShape(keys, lengths)
+        metrics = MetricParts(shape, tuple(given_parts))
         taken = Snapshot(10**18, "node", metrics, SLOTS, backends=(BackendStatus("nvidia", "ok", sequence=1 + at // 2),))
         other = taken.with_values(dict(taken.metrics), {})
         rows = [maker.row(each, float(at), True) for maker, each in ((known, taken), (compared, other))]

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from accelmetrics.sampling.node_view import OwnView
 from accelmetrics.sampling.node_wire import LONGEST_READING, OWN, Decoder, Encoder, Frames, SharedReading, WireError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.metric_rows import MetricParts, MetricRow, wholes
+from accelmetrics.schemas.metric_rows import MetricParts, MetricRow, MetricShape, wholes
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, sampled_metrics
 
 SLOTS = tuple(DeviceSlot(f"gpu.{number}", number, number, DeviceIdentity("gpu", "nvidia", number), "nvidia") for number in range(2))
@@ -33,7 +33,7 @@ def snapshot(metrics: dict[str, int | float] | MetricParts) -> Snapshot:
 
 def parts_of(values: Sequence[Sequence[int | float]], own: int | float) -> MetricParts:
     keys = tuple(f"gpu.{number}.{name}" for number, part in enumerate(values) for name, _ in zip(NAMES, part, strict=False))
-    return MetricParts((*keys, min(OWN), "load.1m"), (*map(tuple, values), (own, 0.5)), (*map(len, values), 2))
+    return MetricParts(MetricShape((*keys, min(OWN), "load.1m"), (*map(len, values), 2)), (*map(tuple, values), (own, 0.5)))
 
 
 class Wire:

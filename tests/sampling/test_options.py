@@ -10,8 +10,9 @@ import pytest
 
 import accelmetrics
 from accelmetrics import Sampler
-from accelmetrics.sampling.options import MAX_SECONDS, Isolation, Options, checked
+from accelmetrics.sampling.options import Isolation, Options, checked
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.limits import MAX_SECONDS
 from accelmetrics.testing import FakeBackend
 
 
