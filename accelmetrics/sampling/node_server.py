@@ -183,7 +183,8 @@ class Client(asyncio.Protocol):
     def hang_up(self) -> None:
         """End the connection at once."""
         if self._transport is None:
-            self.connection.close()
+            with suppress(OSError):  # the loop is about to take it up, and closes what has ended
+                self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self._transport.abort()
 
