@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from array import array
 from collections.abc import Mapping
 
 import pytest
@@ -13,7 +14,7 @@ from accelmetrics import Sampler
 from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.metric_rows import MetricParts, MetricShape
+from accelmetrics.schemas.metric_rows import MetricParts, MetricRow, MetricShape, wholes
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
@@ -76,9 +77,11 @@ PARTS = st.lists(st.tuples(*[st.sampled_from([None, (1.5,), (7, 2**70)])] * 3, s
 
 
 @given(PARTS)
-def test_rows_of_metrics_in_parts_are_those_of_the_dict(turns: list[tuple[tuple[float, ...] | None, ...]]) -> None:
+def test_rows_of_parts_and_of_what_was_received_are_those_of_the_dict(
+    turns: list[tuple[tuple[float, ...] | None, ...]],
+) -> None:
     """Whatever parts come, go, change and stay, those of which have another length too, for ticks and for what lies between."""
-    known, compared = RowMaker(), RowMaker()
+    known, compared, received = RowMaker(), RowMaker(), RowMaker()
     shape = MetricShape((), ())
     for at, (*parts, tick) in enumerate(turns):
         given_parts = [part for part in parts if part]
@@ -92,6 +95,11 @@ def test_rows_of_metrics_in_parts_are_those_of_the_dict(turns: list[tuple[tuple[
         if tick:
             rows = [maker.tick_row(each, row) for maker, each, row in ((known, taken, rows[0]), (compared, other, rows[1]))]
         assert (rows[0].layout, rows[0].values) == (rows[1].layout, rows[1].values)
+        sent = MetricRow(shape.keys, array("d", other.metrics.values()), *wholes(tuple(other.metrics.values())))
+        got = Snapshot(10**18, "node", sent, SLOTS, backends=taken.backends)
+        row = received.row(got, float(at), True)
+        row = received.tick_row(got, row) if tick else row
+        assert (row.layout, row.values, got.metrics) == (rows[1].layout, rows[1].values, other.metrics)
 
 
 def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None:
