@@ -128,8 +128,7 @@ def test_one_vendors_hang_leaves_the_others_on_time(sampler: Sampler, nvml: Nvml
         found = {status.name: status for status in snapshot.backends}
         assert {name: status.status for name, status in found.items()} == {"nvidia": "timed_out", "amd": "ok", "tpu": "ok", "host": "ok"}
         ages = {name: status.age_seconds for name, status in found.items() if status.age_seconds is not None}
-        assert ages["host"] < time.monotonic() - called, "read in this reading"
-        return max(ages["amd"], ages["tpu"]) < called - began
+        return max(ages["amd"], ages["tpu"], ages["host"]) < called - began
 
     wait_for(others_were_read)
     nvml.release("nvmlDeviceGetTemperature")
