@@ -316,7 +316,8 @@ class SourceReader:
             error = outcome.error
             if error is None or outcome.failure is None:
                 break
-            self._land(worker, opened, Failure.of(outcome.failure, error), source.clock.monotonic())
+            now = source.clock.monotonic()
+            self._land(worker, opened, Failure.of(outcome.failure, error), now, now)
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
         if timed is not None and timer is not None:
@@ -350,12 +351,13 @@ class SourceReader:
             reading: object = readers[opened].read(unit, progress)
             if not isinstance(reading, Reading):
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
-            self._land(worker, opened, reading, monotonic())
+            now = monotonic()
+            self._land(worker, opened, reading, now, now if reading.read_at is None else float(reading.read_at))
 
-    def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, now: float) -> None:
+    def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
         unit, pool = worker.unit, self.source.pool
-        self._arrived[unit] = (what, now, _taken_at(what, now), opened)
+        self._arrived[unit] = (what, now, read_at, opened)
         worker.progress.append(LANDED)
         pool.fruitless = 0
         del pool.calls[unit]
@@ -490,15 +492,10 @@ def _dropped(source: ManagedSource) -> None:
         source.pool.queue.put(source.tidy)
 
 
-def _taken_at(what: Reading | Failure, now: float) -> float:
-    """Return when the source took what it gives now."""
-    return now if isinstance(what, Failure) or what.read_at is None else float(what.read_at)
-
-
 def _kept_reading(kept: Callable[[int], Reading | None], unit: int, now: float) -> tuple[Reading, float] | None:
     """Return what a reader has at hand, and when the source took it."""
     reading = kept(unit)
-    return None if reading is None else (reading, _taken_at(reading, now))
+    return None if reading is None else (reading, now if reading.read_at is None else float(reading.read_at))
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:
