@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Generator
 
 import pytest
 
@@ -49,8 +50,11 @@ def stop(worker: ExportWorker, seconds: float = HANG) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None, None]:
+    """And no thread that may still log something when the next test looks at what is logged."""
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.02)
+    yield
+    no_threads("accelmetrics-")
 
 
 def test_records_are_delivered_in_order_on_one_thread_of_its_own() -> None:
