@@ -390,12 +390,12 @@ class SourceReader:
             what, returned_at, read_at, driver = arrived.get(unit, NOT_ARRIVED)
             if what is None or driver is not opened or (read_at if paced else returned_at) < limit:
                 what = Failure(self._missing(unit, late))
-            else:
-                if not paced:
-                    del arrived[unit]  # served once
-                # A source that says when it took the numbers may give them again: that is no other reading.
+            elif paced:
                 fresh = fresh or self._served.get(unit) != read_at
                 self._served[unit] = read_at
+            else:
+                fresh = True
+                del arrived[unit]  # served once
             if isinstance(what, Failure):
                 failures[mapper.key] = what
                 entries.append((mapper, what.why))

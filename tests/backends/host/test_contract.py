@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import pytest
 from pytest_mock import MockerFixture
 
-from accelmetrics import Sampler
+from accelmetrics import Monitor, Sampler
 from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
 from accelmetrics.backends.host import backend
 from accelmetrics.backends.host.collector import PORT_FILES
 from accelmetrics.schemas.catalogue import CATALOGUE
 from tests.backends.host.tree import GIB, MEMINFO, PID, HostTree, values_of
+from tests.support.waiting import wait_for
 
 FIXED = {
     "cpu",
@@ -224,19 +224,27 @@ def test_what_is_kept_is_what_a_reading_would_give_while_nothing_is_due(tree: Ho
     assert watch.reader.kept(0) is None, "the CPUs are due"
 
 
-def test_a_reading_that_is_given_again_says_when_it_was_taken() -> None:
-    """It is no new one, and no younger than the reading that looked; how long that took is told of both."""
+def test_a_reading_in_which_nothing_was_due_is_as_old_as_the_look_before() -> None:
+    """How long that took is told of it too."""
     with Sampler(["host"]) as sampler:
-        looks, ages = Counter[int](), list[float]()
-        while len(looks) < 5:
+        looks, age = 0, math.inf
+        while looks < 5:
             (status,) = sampler.sample().backends
             assert status.age_seconds is not None
-            ages = [*ages, status.age_seconds] if looks[status.sequence] else [status.age_seconds]
-            assert ages == sorted(ages)
             assert status.duration_seconds
-            looks[status.sequence] += 1
-    assert list(looks) == [1, 2, 3, 4, 5]
-    assert sampler.statistics.readings > len(looks), "the CPUs are looked at twice a second"
+            looks += status.age_seconds < age
+            age = status.age_seconds
+        assert sampler.statistics.readings > looks, "the CPUs are looked at twice a second"
+
+
+def test_a_window_between_two_looks_has_what_the_host_said_then() -> None:
+    """However short it is: a value of a slower pace counts at every reading."""
+    with Monitor(3600, backends=["host"]) as monitor:
+        wait_for(lambda: monitor.status.ticks)
+        with monitor.window() as first, monitor.window() as second:
+            wait_for(lambda: "memory_percent" in second.summary)
+        assert first.summary["memory_percent"].count > 0
+        assert first.summary["cpu"].count > 0
 
 
 def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
