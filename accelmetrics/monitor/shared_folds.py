@@ -152,7 +152,7 @@ class Chain:
     def accepts_rows(self, window: WindowFolds, rows: Sequence[HistoryRow], end: float) -> bool:
         """Return the same of a window that began with these rows, without folding them; no where that cannot be told so."""
         began = window.taken is None and window.wanted is None and bool(rows) and window.begin <= rows[-1].at <= end
-        return began and self.parts[-1].taken.goes_on_after(window.begin, window.before, rows)
+        return began and self.parts[-1].taken.goes_on_after(window.before, rows)
 
     def join(self, window: WindowFolds) -> ChainShare:
         """Have a window share what is folded from here on."""

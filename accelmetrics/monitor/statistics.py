@@ -26,7 +26,6 @@ from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import UnknownNameError
-from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
 
@@ -136,44 +135,16 @@ class WindowAggregator:
         """Return whether rows from here on add the same to both, which are settled."""
         return self._state() == other._state()
 
-    def goes_on_after(self, begin: float, before: HistoryRow | None, rows: Sequence[HistoryRow]) -> bool:
-        """Return whether rows from here on add the same to a window that began with these; no where that cannot be told so.
-
-        It is told by the values of the last row. Of what no device gives, as the host's metrics, which are read more seldom than the
-        devices, those of the rows before do as well.
-
-        Args:
-            begin: When the window began.
-            before: The last row before that.
-            rows: The rows since, the last within the window.
-        """
+    def goes_on_after(self, before: HistoryRow | None, rows: Sequence[HistoryRow]) -> bool:
+        """Return whether rows from here on add the same to a window that began with these, of which the last has all its values."""
         last = rows[-1]
-        if last.at != self._at or last.layout != self._layout:
+        if last.at != self._at or last.layout != self._layout or not isfinite(sum(last.values)):
             return False
-        if not isfinite(sum(last.values)):
-            within = [row for row in rows if row.at >= begin]
-            again = [key for key, value in zip(last.layout, last.values, strict=True) if not isfinite(value)]
-            if not all(self._stands(key, within) for key in again):
-                return False
         known: dict[str, set[str]] = {}
         for layout in {row.layout for row in ((before, *rows) if before is not None else rows)}:
             for name, devices in self._members(layout).items():
                 known.setdefault(name, set()).update(devices)
         return known == {name: devices for name, devices in self._known.items() if devices}
-
-    def _stands(self, key: str, rows: Sequence[HistoryRow]) -> bool:
-        """Return whether the same value of a metric that no device gives stands here as does after these rows."""
-        held = self._metrics.get(key)
-        if held is None or not held.stands or device_key(key) is not None:
-            return False
-        layout = rows[-1].layout
-        column = layout.index(key)
-        for row in reversed(rows):
-            if row.layout is not layout or isfinite(row.values[column]):
-                return row.layout is layout and row.values[column] == held.last
-            if not row.joined:
-                return False
-        return False
 
     def sort_in(self) -> None:
         """Have everything that was taken where it is looked up: asking for results changes nothing then."""

@@ -170,23 +170,6 @@ def test_ten_windows_fold_what_one_does() -> None:
     assert counts[1][0] > 0
 
 
-def test_windows_that_begin_together_are_folded_once_from_the_first_row_on() -> None:
-    """Also where the host is read more seldom than the devices, so that the last row has its metrics served again."""
-    counts = {}
-    for windows in (1, 10):
-        owner = Owner()
-        known = [Window(owner, str(number)).begin() for number in range(windows)]
-        with folded() as calls:
-            for number in range(1, PENDING + 1):
-                one = busy(number)
-                if number % 5:
-                    one.values[one.layout.index("cpu")] = REPEATED
-                owner.feed(one)
-        counts[windows] = calls[0]
-        assert {window.summary["cpu"].count for window in known} == {PENDING // 5}
-    assert counts[10] == counts[1] > 0
-
-
 def test_short_windows_keep_their_rows_until_they_are_looked_at() -> None:
     """Statistics of every metric would take more room, and be made for nothing where no result is asked for."""
     owner = Owner()
