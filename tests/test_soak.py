@@ -12,6 +12,8 @@ import pytest
 EARLY, LATE = 30_000, 100_000
 """Ticks of a second. Rules remember hours: after the first of them they are full."""
 GROWTH = 1.02
+LEAST_OBJECT = 16
+"""Bytes that no object of Python's is smaller than: less for each tick is what allocators differ by, and no object that was left behind."""
 
 PROGRAM = """
 import ctypes, gc, json, os, sys, threading, time
@@ -106,7 +108,7 @@ def test_a_hundred_thousand_ticks_leave_nothing_behind() -> None:
     assert late["threads"] <= early["threads"]
     assert late["files"] <= early["files"]
     assert late["objects"] <= GROWTH * early["objects"]
-    assert late["resident"] <= GROWTH * early["resident"], found
+    assert late["resident"] - early["resident"] < LEAST_OBJECT * (late["ticks"] - early["ticks"]), found
     assert found["error"] == ""
     assert found["status"]["monitor.missedTicks"] == 0
     assert found["status"]["monitor.exporter.program.failed"] == found["status"]["monitor.exporter.callback.failed"] == 0
