@@ -127,7 +127,9 @@ class KeyMapper:
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
         if not refused:
             blocks = zip(wanted, self._blocks, strict=True)
-            self.values = [tuple(block.values if chosen is None else compress(block.values, chosen)) for chosen, block in blocks]
+            values = [tuple(block.values if chosen is None else compress(block.values, chosen)) for chosen, block in blocks]
+            # What is behind the last name has no key.
+            self.values = [one[: len(each)] for one, each in zip(values, self._keys, strict=True)]
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
         told = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
@@ -139,7 +141,7 @@ class KeyMapper:
 
 
 def _chosen(values: Sequence[Number], wanted: Sequence[bool] | None) -> tuple[Number, ...]:
-    """Return the values that are wanted, in a tuple: a list may be another one's to change. None where it is not known of each."""
+    """Return the wanted values as a tuple, since a backend may write into its list again; none where their number has changed."""
     if wanted is None:
         return tuple(values)
     return tuple(compress(values, wanted)) if len(values) == len(wanted) else ()

@@ -25,7 +25,7 @@ def readings(draw: st.DrawFn) -> Reading:
     blocks = []
     for _ in range(draw(st.integers(0, 2))):
         names = tuple(draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)))
-        values: list[Any] = [draw(VALUES) for _ in range(max(0, len(names) - draw(st.integers(0, 1))))]
+        values: list[Any] = [draw(VALUES) for _ in range(max(0, len(names) + draw(st.integers(-1, 1))))]
         blocks.append(Block(names, values, process=draw(st.booleans())))
     missing = {
         name: Unavailable(draw(st.sampled_from(["not_supported", "no_permission"]))) for name in draw(st.sets(st.sampled_from(NAMES)))
