@@ -15,9 +15,9 @@ numbered from 0 as ``Driver.devices`` lists them; a driver that is ``machine_wid
 to no device (all there is of the host).
 
 Who calls what, and from where: all of it on a *worker*, a daemon thread that the sampler may abandon in the middle of a call
-that does not return; only ``Driver.source`` and ``Driver.devices`` are also looked at on the sampler's own thread, so they must not
-call the driver. A unit is never read by two workers at once, and two readers of one driver never read the same unit at once, so
-per-unit buffers need no locks; state shared between units does.
+that does not return; only ``Driver.source``, ``Driver.devices`` and a reader's ``kept`` are also looked at on the sampler's own
+thread, so they must not call the driver. A unit is never read by two workers at once, and two readers of one driver never read the
+same unit at once, so per-unit buffers need no locks; state shared between units does.
 
 A reader reports progress by appending to ``progress`` after every call into the driver (anything may be appended, the list's
 length is what is looked at): that tells a driver that is slow everywhere from one call that hangs. The time
@@ -190,8 +190,9 @@ class Reading:
 class Reader(Protocol):
     """One consumer's view of an open driver.
 
-    One whose values are kept for a while may have a method ``kept(unit)``: what ``read`` would give now, while that is what it gave
-    last, else None. It is called by the thread that samples, so it must not call into the driver, nor look at a file.
+    One of a driver with a single unit, whose values are kept for a while, may have a method ``kept(unit)``: what ``read`` would give now,
+    while that is what it gave last, else None. It is called by the thread that samples, so it must not call into the driver, nor look at
+    a file.
     """
 
     def read(self, unit: int, progress: list[Any]) -> Reading:

@@ -192,13 +192,17 @@ class SourceReader:
         kept = getattr(self._readers.get(opened), "kept", None)
         if kept is None or len(self.pending) != 1 or self.given_up:
             return
-        unit = self.pending[0]
+        try:
+            unit = self.pending.popleft()
+        except IndexError:  # a worker that was late with the reading before was quicker
+            return
         found = guarded(_kept_reading, kept, unit, now).value
-        if found is not None:
-            self.pending.clear()
-            self.wanted.clear()
-            self._arrived[unit] = (found[0], now, found[1], opened)
-            self._spent = self.source.busy_seconds
+        if found is None:
+            self.pending.append(unit)
+            return
+        self.wanted.clear()
+        self._arrived[unit] = (found[0], now, found[1], opened)
+        self._spent = self.source.busy_seconds
 
     def submit(self) -> None:
         """Have workers read what is pending still."""
@@ -352,7 +356,7 @@ class SourceReader:
             if not isinstance(reading, Reading):
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
             now = monotonic()
-            self._land(worker, opened, reading, now, now if reading.read_at is None else float(reading.read_at))
+            self._land(worker, opened, reading, now, _taken_at(reading, now))
 
     def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
@@ -495,7 +499,12 @@ def _dropped(source: ManagedSource) -> None:
 def _kept_reading(kept: Callable[[int], Reading | None], unit: int, now: float) -> tuple[Reading, float] | None:
     """Return what a reader has at hand, and when the source took it."""
     reading = kept(unit)
-    return None if reading is None else (reading, now if reading.read_at is None else float(reading.read_at))
+    return None if reading is None else (reading, _taken_at(reading, now))
+
+
+def _taken_at(reading: Reading, now: float) -> float:
+    """Return when the source took a reading, by what it says; not later than now, nor before the clock began."""
+    return now if reading.read_at is None else max(0.0, min(now, float(reading.read_at)))
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -96,6 +97,14 @@ def test_a_reading_of_the_wrong_form_is_named(neighbour: FakeBackend, given: Any
     assert any(words in detail for detail in said) or snapshot.backends[0].status == "ok"
 
 
+@pytest.mark.parametrize("read_at", [math.inf, -math.inf, math.nan, 1e300, -1e300])
+def test_a_moment_that_no_clock_has_costs_no_reading(neighbour: FakeBackend, read_at: float) -> None:
+    snapshot = sample_beside(neighbour, giving(lambda device, steps: with_parts(read_at=read_at)))
+    assert snapshot.metrics["gpu.1.temp"] == 1
+    age = snapshot.backends[0].age_seconds
+    assert age is not None and 0 <= age < math.inf
+
+
 @pytest.mark.parametrize("error", [Panic("rust"), MuteError(), GeneratorExit(), KeyboardInterrupt()])
 def test_whatever_is_thrown_is_caught(neighbour: FakeBackend, error: BaseException) -> None:
     snapshot = sample_beside(neighbour, giving(raising(error)))
@@ -123,6 +132,11 @@ def test_too_few_values_are_refused_where_they_are_missing(neighbour: FakeBacken
     snapshot = sample_beside(neighbour, giving(lambda device, steps: Reading([Block(("temp", "memory"), (40,))])))
     assert snapshot.metrics["gpu.1.temp"] == 40
     assert snapshot.unavailable["gpu.1.memory"].reason == Reason.INVALID_VALUE
+
+
+def test_more_values_than_names_cost_no_value(neighbour: FakeBackend) -> None:
+    snapshot = sample_beside(neighbour, giving(lambda device, steps: Reading([Block(("temp",), (40, 50)), Block(("memory",), (3,))])))
+    assert (snapshot.metrics["gpu.1.temp"], snapshot.metrics["gpu.1.memory"]) == (40, 3)
 
 
 def test_a_key_with_a_value_and_a_reason_has_the_value(neighbour: FakeBackend) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -183,3 +184,28 @@ def test_the_time_of_calls_is_told_from_that_of_other_work(clock: Passing) -> No
     clock.now += 70e-6
     timer.append(LANDED)
     assert timer.units() == [pytest.approx((50e-6 - WAKE_UP, 70e-6 + 0.5 * WAKE_UP)), pytest.approx((70e-6, 70e-6))]
+
+
+class Overtaken(deque[int]):
+    """What is pending, all of which a worker takes just after it was looked at."""
+
+    def __len__(self) -> int:
+        length = super().__len__()
+        self.clear()
+        return length
+
+
+def test_a_worker_that_is_late_may_take_a_unit_whose_reading_is_at_hand() -> None:
+    """It reads it then."""
+    backend = FakeBackend(devices=1)
+    backend.device(0).set(temp=1)
+    with Sampler([backend]) as sampler:
+        sampler.sample()
+        reader = sampler._engine.readers[0]  # type: ignore[union-attr]
+        assert reader.opened is not None
+        reader._readers[reader.opened].kept = lambda unit: Reading.of({"temp": 2})  # type: ignore[union-attr]
+        assert sampler.sample().metrics == {"gpu.0.temp": 2}
+        reader.pending = Overtaken()
+        reader.ask(reader.source.clock.monotonic(), None)
+        assert not reader.pending
+        assert reader.wanted == {0}
