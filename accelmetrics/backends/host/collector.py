@@ -357,7 +357,9 @@ class HostReader:
         if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
             self._kept = reasons
             self._unavailable = {key: why for one in reasons for key, why in one.items()}
-        self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=self.clock())
+        # Where nothing is wanted nothing is old: such a reading is of now each time.
+        read_at = self.clock() if self._collectors else None
+        self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=read_at)
 
     # For collectors:
 

@@ -247,6 +247,14 @@ def test_a_window_between_two_looks_has_what_the_host_said_then() -> None:
         assert first.summary["cpu"].count > 0
 
 
+def test_a_host_of_which_nothing_is_wanted_is_not_silent() -> None:
+    """As with ``core``, which has metrics of devices alone: each of its readings is of now, and none is called old."""
+    with Sampler(["host"], metrics="core") as sampler:
+        *_, before, last = [sampler.sample() for _ in range(20)]
+        age = last.backends[0].age_seconds
+        assert age is not None and age < (last.time_ns - before.time_ns) / 1e9
+
+
 def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
     """At ten readings a second the CPUs are read twice and the rest once; at one a second, and seldomer, everything at each."""
     tree.cgroup("/job")
