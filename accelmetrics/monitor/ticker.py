@@ -270,7 +270,8 @@ class Ticker:
                 outcome = self._sampled(sampler, turn, stuck)
                 if outcome.value is None and outcome.failure is None:
                     return REPLACED
-                self._hand_out(outcome, turn, not isinstance(sampler, Sampler))
+                begun = clock.monotonic() - sampler.age if not isinstance(sampler, Sampler) and sampler.shares else turn.begun
+                self._hand_out(outcome, turn, begun)
             stuck = None
             for observer in turn.leaving:
                 self._end(observer)
@@ -299,13 +300,12 @@ class Ticker:
             self._standby.start()
         return guarded(sampler.sample) if self._standby is None else guarded(self._standby.readings.sample)
 
-    def _hand_out(self, outcome: Outcome[Snapshot | None], turn: Turn, shared: bool) -> None:
-        at, snapshot = turn.begun, outcome.value
+    def _hand_out(self, outcome: Outcome[Snapshot | None], turn: Turn, begun: float) -> None:
+        at, snapshot = begun, outcome.value
         if snapshot is not None:
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
             ages = [status.age_seconds for status in snapshot.backends if status.age_seconds is not None]
-            read_at = self._clock.monotonic() - min(ages, default=float("inf"))
-            at = read_at if shared and ages else max(at, read_at)
+            at = max(at, self._clock.monotonic() - min(ages, default=float("inf")))
         for observer in tuple(self._observers):  # without those that were dropped meanwhile
             failure = outcome.failure
             if snapshot is not None:

@@ -271,6 +271,11 @@ class NodeSampler:
         """Whether another thread or process reads for this one."""
         return self._connection is not None
 
+    @property
+    def age(self) -> float:
+        """Seconds since the latest shared reading was begun."""
+        return time.monotonic() - self._served.began if self._served is not None else 0.0
+
     def close(self) -> None:
         """Leave: another process takes over where this one has read for others. It may be used again."""
         if self._connection is not None:

@@ -235,6 +235,23 @@ def test_a_window_ends_with_a_reading_that_was_taken_for_it(tmp_path: Path) -> N
         assert program.end() == 0, program.errors
 
 
+def test_a_window_ends_with_a_reading_in_which_nothing_was_due(tmp_path: Path) -> None:
+    """The host gives what it gave before; the reading was taken after the window's end for all that."""
+    text = """
+    monitor = Monitor(3600.0, share="node", backends=["host"], metrics="load.1m")
+    with monitor:
+        until(lambda: monitor.latest)
+        for _ in range(4):
+            with monitor.window("w") as window:
+                pass
+            window.summary
+        tell(source("host").sequence, window._owner.silent)
+    """
+    with rank(text, job_environment(tmp_path)) as program:
+        assert program.told()[1] is False
+        assert program.end() == 0, program.errors
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as program:
         assert program.told() == ["holder", ""]
