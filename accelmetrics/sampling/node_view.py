@@ -141,7 +141,8 @@ class OwnView:
         own = self._process_values(reading, now)
         if self._host is not None:
             if self._own is None or now >= self._own_due:
-                self._own, self._own_due = self._host.sample(), now + OWN_PACE
+                self._own = self._host.sample()
+                self._own_due = time.monotonic() + OWN_PACE  # from now on: a little sooner the host would give the same again
             own = {**own, **self._own.metrics} if own else self._own.metrics
             if self._reasons[0] is not self._own.unavailable:
                 self._reasons = (self._own.unavailable, {**shown.unavailable, **self._own.unavailable})

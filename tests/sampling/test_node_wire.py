@@ -165,3 +165,15 @@ def test_a_reading_before_its_layout_is_refused() -> None:
     (message,) = wire.frames.feed(struct.pack("!I", len(spoilt())) + spoilt())
     with pytest.raises(WireError, match="was not expected"):
         wire.decoder.decode(message)
+
+
+def test_a_process_looks_at_itself_when_there_is_something_new() -> None:
+    """A moment before that it would have the same for as long once more."""
+    view, wire = OwnView({"backends": ["host"], "metrics": "proc.cpu.threads"}), Wire()
+    for _ in range(2):
+        view._own_due = 0.0
+        view.snapshot(wire.send(snapshot(parts_of([[1, 2.5, 3]], 0))))
+    assert view._host is not None
+    (host,) = view._host._engine.readers[0]._readers.values()  # type: ignore[union-attr]
+    assert view._own_due >= max(collector.due for collector in host._collectors)  # type: ignore[union-attr]
+    view.close()
