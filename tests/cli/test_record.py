@@ -13,17 +13,25 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from accelmetrics.cli.output import Stdout, WriteError
+from accelmetrics.cli.record import SETTLED, _slow
+from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import RecordFile
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import COMMAND, call, environment, on_path, one_line, rest_of, run, start
 from tests.exporters.wandb_file import read
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.support.waiting import HANG, wait_for
+
+if TYPE_CHECKING:
+    from accelmetrics.monitor.monitor import Monitor
 
 HOST = ("record", "--backends", "host")
 MIB = 2**20
@@ -371,6 +379,14 @@ def test_a_source_that_cannot_keep_up_is_said_once(tmp_path: Path) -> None:
     options = ("--backends", "amd", "--amd-source", "rocm-smi", "--interval", "0.1")
     said = complaint(*options, env=environment(PATH=stand_in.path))
     assert one_line(said) == "accelmetrics: an interval of 0.1 s is shorter than amd (rocm-smi) can be read"
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.01, []), (0.3, ["host (linux)"])])
+def test_a_host_that_cannot_keep_up_is_said(seconds: float, told: list[str]) -> None:
+    """By how long it takes: its values are kept for longer than such an interval."""
+    status = BackendStatus("host", "ok", "", "linux", seconds, age_seconds=0.4, sequence=5)
+    watching = SimpleNamespace(latest=Snapshot(0, "node", {}, backends=(status,)), status=SimpleNamespace(ticks=SETTLED))
+    assert _slow(cast("Monitor", watching), 0.1) == told
 
 
 def test_a_driver_that_cannot_keep_up_is_said_once(simulator: NvmlSimulator) -> None:
