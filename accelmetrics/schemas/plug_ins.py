@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.machinery import PathFinder
@@ -44,8 +44,10 @@ def mentioned(group: str) -> bool:
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
     sought = group.encode()
-    # Programs put paths that are no texts there too, which importing passes over and importlib.metadata does not.
-    return any(_is_mentioned(sought, os.fsdecode(folder) or os.curdir) for folder in dict.fromkeys(sys.path))
+    # Programs put paths that are no texts there too, which importing passes over and importlib.metadata does not; and what is no path.
+    known: Iterable[object] = dict.fromkeys(sys.path)
+    folders = [os.fsdecode(folder) for folder in known if isinstance(folder, (str, bytes, os.PathLike))]
+    return any(_is_mentioned(sought, folder or os.curdir) for folder in folders)
 
 
 def _is_mentioned(sought: bytes, folder: str) -> bool:

@@ -86,6 +86,12 @@ def test_a_path_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(plug_ins.registered(GROUP)) == [point.name for point in importlib.metadata.entry_points(group=GROUP)] == ["acme"]
 
 
+@pytest.mark.parametrize("odd", [None, 3, 1.5])
+def test_what_is_no_path(odd: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, odd])
+    assert not plug_ins.registered(GROUP)
+
+
 def test_what_a_finder_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Packages may be anywhere for a finder of another kind."""
 
