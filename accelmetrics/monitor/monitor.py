@@ -30,13 +30,7 @@ from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
 from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.sampling.options import (
-    DEFAULT_OPEN_TIMEOUT,
-    DEFAULT_TIMEOUT,
-    Choice,
-    Isolation,
-    Visible,
-)
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.finding import Finding, Findings
