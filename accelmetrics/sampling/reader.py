@@ -130,6 +130,7 @@ class SourceReader:
         self._served: dict[int, float] = {}
         self._latch: CountDownLatch | None = None
         self._spent = 0.0
+        self._took = 0.0  # the latest reading that was no kept one
         self._workers = 1  # how many share what is read now
         self._timed: list[tuple[float, float]] | None = None
         self._untimed = 0
@@ -202,7 +203,7 @@ class SourceReader:
             return
         self.wanted.clear()
         self._arrived[unit] = (found[0], now, found[1], opened)
-        self._spent = self.source.busy_seconds
+        self._spent = self._took
 
     def submit(self) -> None:
         """Have workers read what is pending still."""
@@ -411,7 +412,7 @@ class SourceReader:
             self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)
         self._sequence += fresh
         if self._spent:
-            source.busy_seconds = self._spent
+            source.busy_seconds = self._took = self._spent
         self.failures = failures
         status: Status = "ok"
         detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))

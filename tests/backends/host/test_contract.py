@@ -247,6 +247,21 @@ def test_a_window_between_two_looks_has_what_the_host_said_then() -> None:
         assert first.summary["cpu"].count > 0
 
 
+def test_a_reading_that_is_given_again_took_as_long_as_the_look_of_its_own_sampler() -> None:
+    """Another one may read more of the host, and more slowly."""
+    with Sampler(["host"], metrics="load.1m") as sampler, Sampler(["host"]) as other:
+        for _ in range(2):
+            sampler.sample()
+        again = False
+        while not again:
+            before = sampler.sample()
+            other.sample()
+            after = sampler.sample()
+            (first,), (second,) = before.backends, after.backends
+            again = (second.age_seconds or 0.0) > (after.time_ns - before.time_ns) / 1e9
+        assert second.duration_seconds == first.duration_seconds
+
+
 def test_a_host_of_which_nothing_is_wanted_is_not_silent() -> None:
     """As with ``core``, which has metrics of devices alone: each of its readings is of now, and none is called old."""
     with Sampler(["host"], metrics="core") as sampler:
