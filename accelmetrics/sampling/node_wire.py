@@ -397,7 +397,7 @@ class Decoder:
                 return None
             if kind == "reading" and self._layout is not None:
                 return self._reading(message, self._layout)
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError, DocumentError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, OSError, DocumentError) as error:  # OSError: no such year
             words = describe(error) if isinstance(error, ValidationError) else str(error)
             raise WireError(f"no {kind}: {words}") from error
         raise WireError(f"a message of the type {kind!r} was not expected")

@@ -142,6 +142,7 @@ def test_a_reading_that_is_not_spoilt_is_taken() -> None:
         spoilt(source=(1, float("inf"), 0.5)),
         spoilt(source=(1, 0.5, -float("inf"))),
         spoilt(source=(1, 1e300, 0.5)),
+        spoilt(source=(1, 1e17, 0.5)),
         spoilt(tail=b"[" * 60_000),
         spoilt(tail=b"[[1,3]]"),
         spoilt(tail=b"[[0,1]]"),
