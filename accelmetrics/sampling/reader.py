@@ -357,7 +357,7 @@ class SourceReader:
             if not isinstance(reading, Reading):
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
             now = monotonic()
-            self._land(worker, opened, reading, now, _taken_at(reading, now))
+            self._land(worker, opened, reading, now, now if reading.read_at is None else _taken_at(reading.read_at, now))
 
     def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
@@ -500,12 +500,14 @@ def _dropped(source: ManagedSource) -> None:
 def _kept_reading(kept: Callable[[int], Reading | None], unit: int, now: float) -> tuple[Reading, float] | None:
     """Return what a reader has at hand, and when the source took it."""
     reading = kept(unit)
-    return None if reading is None else (reading, _taken_at(reading, now))
+    if reading is None:
+        return None
+    return reading, now if reading.read_at is None else _taken_at(reading.read_at, now)
 
 
-def _taken_at(reading: Reading, now: float) -> float:
-    """Return when the source took a reading, by what it says; not later than now, nor before the clock began."""
-    return now if reading.read_at is None else max(0.0, min(now, float(reading.read_at)))
+def _taken_at(told: float, now: float) -> float:
+    """Return when the source took a reading, by what it told; not later than now, nor before the clock began."""
+    return max(0.0, min(now, float(told)))
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:
