@@ -250,7 +250,8 @@ class CachedCollector:
     Attributes:
         block: The latest values.
         reasons: Why others are missing.
-        due: When they are wanted next, by the reader's clock.
+        read_at: When they were read, by the reader's clock.
+        due: When they are wanted next, likewise.
     """
 
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
@@ -262,10 +263,11 @@ class CachedCollector:
         self._failed = False
         self.block = Block((), ())
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
-        self.due = -math.inf
+        self.read_at = self.due = -math.inf
 
     def read(self, reader: HostReader) -> None:
         """Read the group now."""
+        self.read_at = reader.now
         self._readings += 1
         reader.owed, reader.values, reader.reasons = self._owed, {}, {}
         failed = False
@@ -358,7 +360,8 @@ class HostReader:
             self._kept = reasons
             self._unavailable = {key: why for one in reasons for key, why in one.items()}
         # Where nothing is wanted nothing is old: such a reading is of now each time.
-        read_at = self.clock() if self._collectors else None
+        # The oldest: nothing in it is older than it says.
+        read_at = min([collector.read_at for collector in self._collectors], default=None)
         self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=read_at)
 
     # For collectors:

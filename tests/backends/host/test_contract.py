@@ -224,17 +224,25 @@ def test_what_is_kept_is_what_a_reading_would_give_while_nothing_is_due(tree: Ho
     assert watch.reader.kept(0) is None, "the CPUs are due"
 
 
-def test_a_reading_in_which_nothing_was_due_is_as_old_as_the_look_before() -> None:
-    """How long that took is told of it too."""
+def test_a_reading_is_as_old_as_the_oldest_value_in_it(tree: HostTree) -> None:
+    """Also where the CPUs, which are read twice a second, are of now."""
+    reader, began = tree.reader().reader, tree.clock.now
+    for seconds, oldest in ((0.0, 0.0), (1.0, 1.0), (1.1, 1.0), (1.5, 1.0), (1.9, 1.0), (2.0, 2.0)):
+        tree.clock.now = began + seconds
+        assert reader.read(0, []).read_at == began + oldest
+
+
+def test_a_reading_in_which_nothing_was_due_tells_its_age() -> None:
+    """And how long the look before has taken."""
     with Sampler(["host"]) as sampler:
         looks, age = 0, math.inf
-        while looks < 5:
+        while looks < 3:
             (status,) = sampler.sample().backends
             assert status.age_seconds is not None
             assert status.duration_seconds
             looks += status.age_seconds < age
             age = status.age_seconds
-        assert sampler.statistics.readings > looks, "the CPUs are looked at twice a second"
+        assert sampler.statistics.readings > looks, "the host is looked at once a second"
 
 
 def test_a_window_between_two_looks_has_what_the_host_said_then() -> None:
