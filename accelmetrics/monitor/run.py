@@ -230,8 +230,7 @@ class Run:
     def _note_silence(self, sources: Iterable[BackendStatus]) -> None:
         """Keep why sources do not answer, and log it once for each and the way in which it does not."""
         silent = [status for status in sources if status.silent]
-        if silent or self._silent:
-            self._silent = {status.name: status.detail for status in silent}
+        self._silent = {status.name: status.detail for status in silent}
         for status in silent:
             mark = status.name, status.status
             if mark not in self._told:

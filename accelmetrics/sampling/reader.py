@@ -366,8 +366,7 @@ class SourceReader:
         worker.progress.append(LANDED)
         pool.fruitless = 0
         del pool.calls[unit]
-        if self.given_up:
-            self.given_up.pop(unit, None)
+        self.given_up.pop(unit, None)
         self.wanted.discard(unit)
         if pool.blocked:
             pool.unblock(unit)

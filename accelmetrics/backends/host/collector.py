@@ -359,8 +359,7 @@ class HostReader:
         if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
             self._kept = reasons
             self._unavailable = {key: why for one in reasons for key, why in one.items()}
-        # Where nothing is wanted nothing is old: such a reading is of now each time.
-        # The oldest: nothing in it is older than it says.
+        # Of the oldest group: nothing in the reading is older than it says. Where no group is wanted it is of now each time.
         read_at = min([collector.read_at for collector in self._collectors], default=None)
         self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=read_at)
 
