@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.sampling.workers import OnDemandThread
+from accelmetrics.sampling.threads import OnDemandThread
 from accelmetrics.visibility.job import first_number, position
 
 PREFIX = "accelmetrics/"

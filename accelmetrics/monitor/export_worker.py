@@ -19,8 +19,7 @@ from itertools import chain, count
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.monitor.ticker import Flag
-from accelmetrics.sampling.workers import OnDemandThread
+from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.record import Exporter, ExporterStatus, Record
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 

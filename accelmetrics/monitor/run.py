@@ -23,8 +23,9 @@ from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_export
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.ticker import Flag, Ticker
+from accelmetrics.monitor.ticker import Ticker
 from accelmetrics.monitor.window import Windows, living
+from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record

@@ -15,8 +15,7 @@ from typing import Any, cast
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.tensors import Deferred, noted
-from accelmetrics.monitor.ticker import Flag
-from accelmetrics.sampling.workers import OnDemandThread
+from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import Step, StepSource, in_json
 

@@ -23,7 +23,7 @@ from weakref import ref
 from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.shared_folds import SharedFolds, WantedColumns, WindowFolds
 from accelmetrics.monitor.statistics import WindowAggregator
-from accelmetrics.monitor.ticker import Flag
+from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import WindowSpan
 from accelmetrics.schemas.selection import MetricSelection

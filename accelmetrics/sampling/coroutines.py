@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec
 
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.sampling.sampler import MOST_SHARED, hashable, sample
-from accelmetrics.sampling.workers import OnDemandThread
+from accelmetrics.sampling.threads import OnDemandThread
 from accelmetrics.schemas.snapshot import Snapshot
 
 P = ParamSpec("P")

@@ -4,10 +4,6 @@ The wait is made of short slices. After each the workers that are still busy are
 and is abandoned so that another can go on with the rest. Only time during which this thread itself ran on time counts towards the
 deadline and towards a reader's patience: a slice that took far longer than asked for says that the interpreter was busy elsewhere,
 not that a driver hangs. Such a reading is late, and counted as that.
-
-A thread for which nothing waits, as a monitor's, makes the calls itself: waking a worker and being woken by it costs as much as the
-calls do. It does so while another thread is certain to look at it in time (:class:`OwnCaller`). Where that one finds it in a call for
-long it completes the reading: the wait is that of any reading from there on, and the stuck thread a caller that is abandoned.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
 from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
-from accelmetrics.sampling.workers import Caller, CountDownLatch
+from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -43,8 +39,6 @@ SHORTEST_TURN = 0.1
 """Share of the timeout that a reading has in any case, when others or an opening took the rest."""
 LONGEST_LATENESS = 3.0
 """A wait ends after so many deadlines, however busy the interpreter is."""
-LOOKED_AT = 0.25
-"""Share of the timeout within which a thread that makes its own calls is looked at: patience with a stuck call begins there."""
 
 
 def hostname() -> str:
@@ -72,60 +66,6 @@ class ReadingCounts(NamedTuple):
     def plus(self, more: ReadingCounts) -> ReadingCounts:
         """Return the sums."""
         return ReadingCounts(*map(sum, zip(self, more, strict=True)))
-
-
-class OwnCaller(Caller):
-    """A thread that makes the calls of its readings itself, and the reading that it takes.
-
-    Another thread looks at it now and then. One of the two completes the reading: the one that takes its only token, in one call in C.
-    A thread that comes too late for that has nothing more to do; the other one goes on in its place, with a caller of its own.
-
-    Args:
-        timeout: Seconds within which a reading is answered.
-
-    Attributes:
-        timeout: The same.
-        looked_at: When it is looked at next, on the machine's monotonic clock. It is set before the other thread looks, and asked after
-            the calls have begun: so one of the two sees what the other one does.
-        since: When the reading began, on the same clock.
-        asked_at: The same on the sampler's clock.
-        stamp: The same in nanoseconds since the epoch.
-        readers: Those whose calls it makes.
-        lost: Whether the other thread has taken the reading.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        super().__init__()
-        self.timeout = timeout
-        self.looked_at = float("inf")
-        self.since = self.asked_at = 0.0
-        self.stamp = 0
-        self.readers: list[SourceReader] = []
-        self.lost = False
-        self._tokens: list[None] = []
-
-    @property
-    def calling(self) -> bool:
-        """Whether it makes its calls now."""
-        return bool(self._tokens)
-
-    def begin(self) -> bool:
-        """Begin to make the calls. Returns whether this is looked at soon enough."""
-        self._tokens.append(None)
-        return self.looked_at <= self.since + LOOKED_AT * self.timeout
-
-    def end(self) -> bool:
-        """End the calls, on its own thread. Returns whether the reading is its own to complete."""
-        self.lost = not self.take()
-        return not self.lost
-
-    def take(self) -> bool:
-        """Take the reading. Returns whether the other thread had not."""
-        try:
-            self._tokens.pop()
-        except IndexError:
-            return False
-        return True
 
 
 class ThreadEngine:
@@ -193,43 +133,6 @@ class ThreadEngine:
                 budget = max(began + budget - time.monotonic(), SHORTEST_TURN * timeout)
             self._last = self._read(until, budget)
             return self._last
-
-    def own_caller(self) -> OwnCaller:
-        """Return what a thread needs to make the calls of its readings itself."""
-        return OwnCaller(self._options.timeout)
-
-    def sample_here(self, caller: OwnCaller) -> Snapshot | None:
-        """Take one snapshot as :meth:`sample` does, and make the calls on this thread, which is no program's and is not interrupted.
-
-        First readings, and those for which something is opened, are made by workers.
-
-        Args:
-            caller: This thread.
-
-        Returns:
-            The snapshot; None where another thread has taken the reading.
-        """
-        called = time.monotonic()
-        self._lock.acquire()
-        try:
-            if self._last is not None and self.began >= called:
-                return self._last
-            plain = self._first or self._unchecked or (not self._all_open and self._is_opening_due())
-            if not plain:
-                self.began = time.monotonic()
-                self._begin_here(caller, called)
-                return self._completed(caller) if self._call(caller) else None
-        finally:
-            if not caller.lost:
-                self._lock.release()
-        return self.sample()
-
-    def complete(self, caller: OwnCaller) -> Snapshot:
-        """Complete a reading that was taken from the thread that makes its calls."""
-        try:
-            return self._completed(caller)
-        finally:
-            self._lock.release()  # which that thread took
 
     def close(self) -> None:
         """Give the sources back."""
@@ -350,57 +253,6 @@ class ThreadEngine:
                 own.wait(until - time.monotonic())
         return self._snapshot(stamp, late)
 
-    def _is_opening_due(self) -> bool:
-        return any(reader.source.is_due(self._forced) for reader in self.readers)
-
-    def _begin_here(self, caller: OwnCaller, called: float) -> None:
-        """Ask for a reading that was called for then: workers of sources that are slow or have a pace of their own, the rest is here."""
-        clock, readers = self._registry.clock, caller.readers
-        caller.thread, caller.since = threading.get_ident(), called
-        caller.stamp, caller.asked_at = clock.time_ns(), clock.monotonic()
-        readers.clear()
-        for reader in self.readers:
-            reader.ask(caller.asked_at, None)
-            if reader.pending and reader.is_quick:
-                readers.append(reader)
-                reader.source.pool.shrink()
-            elif reader.pending:
-                reader.submit()
-
-    def _call(self, caller: OwnCaller) -> bool:
-        """Make the calls, if this is looked at. Returns whether the reading is still this thread's."""
-        readers = caller.readers
-        try:
-            if caller.begin():
-                for reader in readers:
-                    reader.work(caller)
-                    if not caller.calling:
-                        break
-        finally:
-            caller.end()
-            if caller.lost or caller.abandoned:  # by the other thread, or by another sampler with less patience
-                _forget(caller)
-        return not caller.lost
-
-    def _completed(self, caller: OwnCaller) -> Snapshot:
-        """Have workers read what is left of a reading, wait for that within the deadline, and put the snapshot together."""
-        for reader in caller.readers:
-            if reader.pending:
-                reader.submit()
-        waiting = [reader for reader in self.readers if reader.awaits(caller.asked_at)]
-        timeout, elapsed = caller.timeout, time.monotonic() - caller.since
-        late = elapsed > timeout
-        if waiting:
-            started, budget = time.perf_counter(), max(timeout - elapsed, SHORTEST_TURN * timeout)
-            piece = min(LONGEST_SLICE, budget / SLICES)
-            latch = CountDownLatch(*[reader.source.backend.name for reader in waiting])
-            for reader in waiting:
-                reader.join(latch)
-            if not latch.wait(piece):
-                late = self._wait(latch, budget, piece, started) or late
-        self._last = self._snapshot(caller.stamp, late)
-        return self._last
-
     def _snapshot(self, stamp: int, late: bool) -> Snapshot:
         """Put together what has arrived."""
         entries: list[Entry] = []
@@ -442,10 +294,3 @@ class ThreadEngine:
             latch.wait(min(piece, budget - ran))
         total = before - started
         return overrun > STARVED * total and (total > budget or bool(waiting))
-
-
-def _forget(caller: OwnCaller) -> None:
-    """Have every source forget a caller that was abandoned, or may be so just now, and has come back."""
-    for reader in caller.readers:
-        reader.source.pool.forget(caller)
-    caller.abandoned = False

@@ -42,7 +42,7 @@ from accelmetrics.sampling.node_wire import (
     frame,
     hello,
 )
-from accelmetrics.sampling.sampler import Sampler, own_readings
+from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
@@ -216,56 +216,31 @@ class ReadingThread:
 
     Args:
         sampler: The sampler.
-        land: Called on the thread with what came of each reading.
+        land: Called on the thread with the outcome of each reading.
 
     Attributes:
-        thread: The thread; another one after one was stuck.
+        thread: The thread.
     """
 
-    def __init__(self, sampler: Sampler, land: Callable[[Outcome[Snapshot | None]], object]) -> None:
+    def __init__(self, sampler: Sampler, land: Callable[[Outcome[Snapshot]], object]) -> None:
         self.sampler = sampler
         self._land = land
-        self._begin()
-
-    def _begin(self) -> None:
-        self._readings = own_readings(self.sampler)  # none where a child process takes them
-        self._tasks: SimpleQueue[Callable[[], Snapshot | None] | None] = SimpleQueue()
-        self.thread = threading.Thread(target=self._run, args=(self._tasks,), name="accelmetrics-node-reader", daemon=True)
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="accelmetrics-node-reader", daemon=True)
         self.thread.start()
 
-    def take(self) -> float | None:
-        """Have a reading taken; in how many seconds it is to be looked at, None where it need not be."""
-        pause = None if self._readings is None else self._readings.look(0.0)
-        self._tasks.put(self.sampler.sample if self._readings is None else self._readings.sample)
-        return pause
-
-    def look(self) -> float | None:
-        """Have another thread go on where this one is stuck in a driver; in how many seconds to look again.
-
-        Raises:
-            RuntimeError: No thread is to be had.
-        """
-        readings = self._readings
-        pause = None if readings is None else readings.look(0.0)
-        if pause is None and readings is not None:
-            self._tasks.put(None)
-            self._begin()
-            self._tasks.put(readings.complete)
-        return pause
+    def take(self) -> None:
+        """Have a reading taken."""
+        self._wanted.put(True)
 
     def end(self) -> None:
         """Have the sampler closed, and the thread end."""
-        self._tasks.put(None)
+        self._wanted.put(False)
 
-    def _run(self, tasks: SimpleQueue[Callable[[], Snapshot | None] | None]) -> None:
-        while (task := tasks.get()) is not None:
-            outcome = guarded(task)
-            if outcome.value is None and outcome.failure is None:
-                return  # another thread has gone on with it
-            self._land(outcome)
-            del outcome
-        if tasks is self._tasks:
-            self.sampler.close()
+    def _run(self) -> None:
+        while self._wanted.get():
+            self._land(guarded(self.sampler.sample))
+        self.sampler.close()
 
 
 class NodeServer:
@@ -296,7 +271,6 @@ class NodeServer:
         self._encoder = Encoder()
         self._readers: dict[tuple[str, ...], ReadingThread] = {}  # by what they read: one, but while it is replaced
         self._taking: Taking | None = None
-        self._look: asyncio.TimerHandle | None = None
         self._ready: dict[Client, None] = {}
         self._due = 0.0
         self._last = self._spent = 0.0
@@ -495,26 +469,16 @@ class NodeServer:
             metrics = guarded(MetricSelection, wanted).value or ALL
             self._readers[wanted] = ReadingThread(Sampler(**{**self._options, "metrics": metrics}), self._arrived)
         self._taking = Taking(wanted, interval, frozenset(asked), time.monotonic(), first)
-        self._look_later(self._readers[wanted].take())
+        self._readers[wanted].take()
 
-    def _look_later(self, pause: float | None) -> None:
-        self._look = None if pause is None else self.loop.call_later(pause, lambda: self._end(guarded(self._look_now)))
-
-    def _look_now(self) -> None:
-        """Look at the thread that takes a reading."""
-        if self._taking is not None:
-            self._look_later(self._readers[self._taking.wanted].look())
-
-    def _arrived(self, outcome: Outcome[Snapshot | None]) -> None:
+    def _arrived(self, outcome: Outcome[Snapshot]) -> None:
         """Take what came of a reading, on the thread that took it."""
         with suppress(RuntimeError):  # the loop has been closed
             self.loop.call_soon_threadsafe(lambda: self._end(guarded(self._land, outcome)))
 
-    def _land(self, outcome: Outcome[Snapshot | None]) -> None:
+    def _land(self, outcome: Outcome[Snapshot]) -> None:
         """Send a reading to those for which one is due, and go on to the next."""
         taking, self._taking = self._taking, None
-        if self._look is not None:
-            self._look.cancel()
         if taking is None:
             return
         for former in [wanted for wanted in self._readers if wanted != taking.wanted]:  # only now: what both read stays open

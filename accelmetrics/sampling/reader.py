@@ -20,7 +20,8 @@ from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
 from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
 from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
-from accelmetrics.sampling.workers import MAX_WORKERS, Caller, CountDownLatch
+from accelmetrics.sampling.threads import CountDownLatch
+from accelmetrics.sampling.workers import MAX_WORKERS, Task, WorkerThread
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
@@ -29,8 +30,6 @@ FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
 SHORTEST_HANG = 0.05
 """Seconds without a returned call below which no worker is abandoned, however impatient a sampler is."""
-QUICK = 0.1
-"""Share of the deadline: a reading that takes longer is left to workers, since from a thread that makes its own calls it would be taken."""
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
@@ -131,7 +130,6 @@ class SourceReader:
         self._latch: CountDownLatch | None = None
         self._spent = 0.0
         self._took = 0.0  # the latest reading that was no kept one
-        self._workers = 1  # how many share what is read now
         self._timed: list[tuple[float, float]] | None = None
         self._untimed = 0
         self._sequence = 0
@@ -151,18 +149,17 @@ class SourceReader:
         for mapper in self.mappers.values():
             mapper.reasons = dict.fromkeys((key for key in keys if key.startswith(f"{mapper.key}.")), STILL_OPENING)
 
-    def ask(self, now: float, latch: CountDownLatch | None) -> None:
+    def ask(self, now: float, latch: CountDownLatch) -> None:
         """Ask the driver that is open now for a reading of the devices that it lists now, if one is due.
 
         Args:
             now: When, on the sampler's clock.
-            latch: What to count down when everything has arrived that is worth waiting for; None where no worker is to read yet.
+            latch: What to count down when everything has arrived that is worth waiting for.
         """
         source, opened = self.source, self.source.opened
         if opened is None:
             self.opened = None
-            if latch is not None:
-                latch.count_down(source.backend.name)
+            latch.count_down(source.backend.name)
             return
         if opened is self.opened:
             guarded(source.look)
@@ -175,16 +172,12 @@ class SourceReader:
         self.opened, self.served_at = opened, now
         if opened.interval > 0:
             self.begin_if_due(now)
-            self._workers = 1
         else:
             self._begin(now)
             self._take_kept(opened, now)
-            self._workers = self._count_workers() if self.pending else 1
-        if latch is None:
-            return
         self.join(latch)
         if self.pending:
-            source.pool.submit(self.work, self._workers, patient=True)
+            source.pool.submit(self.work, self._count_workers() if opened.interval == 0 else 1, patient=True)
         if opened.interval > 0 and not self.awaits(now):
             latch.count_down(source.backend.name)
 
@@ -204,17 +197,6 @@ class SourceReader:
         self.wanted.clear()
         self._arrived[unit] = (found[0], now, found[1], opened)
         self._spent = self._took
-
-    def submit(self) -> None:
-        """Have workers read what is pending still."""
-        self.source.pool.submit(self.work, self._workers, patient=True)
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether what is pending is read now and by one thread, of a driver that answers, and is not slow throughout."""
-        source = self.source
-        soon = min(source.busy_seconds, source.driver_seconds) < QUICK * self._options.timeout
-        return soon and self._workers == 1 and source.interval == 0 and source.pool.answers
 
     def awaits(self, now: float) -> bool:
         """Return whether anything is worth waiting for: not what a source with a pace of its own gave lately and reads anew.
@@ -298,7 +280,7 @@ class SourceReader:
         for unit, worker in list(pool.calls.items()):
             if unit < 0:
                 continue
-            begun = begun or worker.reader is self
+            begun = begun or worker.reading == self.work
             idle = worker.stood_still(seconds)
             if idle >= patience and unit in self.wanted:
                 self.given_up[unit] = self.source.clock.time_ns() - int(idle * 1e9)
@@ -309,12 +291,12 @@ class SourceReader:
             pool.reinforce()
         return bool(self.wanted) and (bool(pool.workers) or not self.wanted.isdisjoint(pool.calls))
 
-    def work(self, worker: Caller) -> None:
-        """Read pending units until there are none or the caller is abandoned."""
+    def work(self, worker: WorkerThread) -> None:
+        """Read pending units until there are none or the worker is abandoned."""
         source, opened = self.source, self.opened
         timed = self._timed
         timer = None if timed is None else CallTimer()
-        worker.reader, worker.progress = self, [] if timer is None else timer
+        worker.reading, worker.progress = self.work, [] if timer is None else timer
         while opened is not None:
             outcome = guarded(self._read_pending, worker, opened)
             self._spent += outcome.seconds
@@ -327,7 +309,7 @@ class SourceReader:
                 source.driver_gone(opened, error)
         if timed is not None and timer is not None:
             timed += timer.units()
-        worker.reader = None  # nothing there keeps the reader alive while the worker waits
+        worker.reading = None  # nothing there keeps the reader alive while the worker waits
         guarded(source.look)
         latch = self._latch
         if latch is not None and not self.wanted:
@@ -335,7 +317,7 @@ class SourceReader:
         if source.retired or not source.readers:
             source.tidy(worker)
 
-    def _read_pending(self, worker: Caller, opened: OpenDriver) -> None:
+    def _read_pending(self, worker: WorkerThread, opened: OpenDriver) -> None:
         source, pending, progress = self.source, self.pending, worker.progress
         calls, monotonic, readers = source.pool.calls, source.clock.monotonic, self._readers
         while not worker.abandoned:
@@ -345,8 +327,8 @@ class SourceReader:
                 return
             other = calls.setdefault(unit, worker)
             if other is not worker:
-                if other.reader is not self:
-                    source.pool.follow(self, unit, other)
+                if other.reading != self.work:
+                    source.pool.follow(unit, other, self._again)
                 continue
             worker.unit = unit
             if source.opened is not opened:
@@ -359,7 +341,12 @@ class SourceReader:
             now = monotonic()
             self._land(worker, opened, reading, now, now if reading.read_at is None else _taken_at(reading.read_at, now))
 
-    def _land(self, worker: Caller, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
+    def _again(self, unit: int) -> Task:
+        """Want a unit once more, and return the task that reads it."""
+        self.pending.append(unit)
+        return self.work
+
+    def _land(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
         unit, pool = worker.unit, self.source.pool
         self._arrived[unit] = (what, now, read_at, opened)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import TracebackType
@@ -14,7 +13,6 @@ from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import ReadingCounts, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
-from accelmetrics.sampling.reader import QUICK
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from accelmetrics.sampling.coroutines import CoroutineReader
     from accelmetrics.sampling.isolation import ProcessEngine
 
-STUCK, LOOK = QUICK, 0.2
-"""Shares of the timeout: how long calls may take before another thread goes on with a reading, and the shortest pause between two looks."""
-SHORTEST_LOOK = 0.001
-"""Seconds: the shortest pause between two looks at the same reading."""
 MOST_SHARED = 8
 """Samplers that :func:`sample` keeps; the one that was not used for the longest time is dropped, and closes what no other uses."""
 
@@ -146,59 +140,6 @@ class Sampler:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-class OwnReadings:
-    """Readings of a sampler with the calls made on the thread that takes them, for a monitor's: see :class:`OwnCaller`.
-
-    Args:
-        engine: The sampler's.
-        check: What its snapshots go through.
-
-    Attributes:
-        caller: The thread.
-    """
-
-    def __init__(self, engine: ThreadEngine, check: Callable[[Snapshot], Snapshot] | None) -> None:
-        self.caller = engine.own_caller()
-        self._engine = engine
-        self._check = check
-
-    def sample(self) -> Snapshot | None:
-        """Read everything once. None where another thread has taken the reading."""
-        snapshot = self._engine.sample_here(self.caller)
-        return snapshot if self._check is None or snapshot is None else self._check(snapshot)
-
-    def look(self, rest: float) -> float | None:
-        """Look at the thread, from another one.
-
-        Args:
-            rest: Seconds until its next reading.
-
-        Returns:
-            Seconds until it is to be looked at again; None where it is stuck in a call: the reading is the other thread's to complete.
-        """
-        caller, now = self.caller, time.monotonic()
-        stuck = STUCK * caller.timeout
-        pause = max(LOOK * caller.timeout, rest + stuck)
-        caller.looked_at = now + pause  # first: a reading that begins from here on sees it
-        if caller.calling:
-            spent = now - caller.since
-            if spent >= stuck and caller.take():
-                return None
-            pause = max(SHORTEST_LOOK, stuck - spent)
-            caller.looked_at = now + pause
-        return pause
-
-    def complete(self) -> Snapshot:
-        """Complete the reading, on another thread, which has taken it."""
-        snapshot = self._engine.complete(self.caller)
-        return snapshot if self._check is None else self._check(snapshot)
-
-
-def own_readings(sampler: Sampler) -> OwnReadings | None:
-    """Return what a thread takes a sampler's readings with by itself; None with ``isolation="process"``."""
-    return OwnReadings(sampler._engine, sampler._check) if isinstance(sampler._engine, ThreadEngine) else None
 
 
 def check_of(metrics: MetricSelection) -> Callable[[Snapshot], Snapshot] | None:

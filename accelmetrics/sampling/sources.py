@@ -22,7 +22,8 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.system import pci_slot
 from accelmetrics.backends.registry import declared, is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
-from accelmetrics.sampling.workers import Caller, CountDownLatch, WorkerPool, WorkerThread
+from accelmetrics.sampling.threads import CountDownLatch
+from accelmetrics.sampling.workers import WorkerPool, WorkerThread
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
@@ -325,14 +326,14 @@ class ManagedSource:
             self.readers.discard(reader)
         closed = CountDownLatch(self.backend.name)
 
-        def close(worker: Caller) -> None:
+        def close(worker: WorkerThread) -> None:
             self.tidy(worker)
             closed.count_down(self.backend.name)
 
         if not self.readers and self.opened is not None and self.pool.submit(close):
             closed.wait(CLOSING)
 
-    def tidy(self, worker: Caller) -> None:
+    def tidy(self, worker: WorkerThread) -> None:
         """Close the driver if no reader is left, and drivers that went away if no call into them is in progress; this may hang."""
         with self._lock:
             if not self.readers and not self.opening:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import Coverage, Detection, Number, Processes, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
-from accelmetrics.monitor.ticker import Flag, MonitorClock
+from accelmetrics.monitor.ticker import MonitorClock
+from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric

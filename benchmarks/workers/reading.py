@@ -19,8 +19,7 @@ from itertools import pairwise
 
 from accelmetrics import Monitor, Sampler, Snapshot
 from accelmetrics.backends.nvidia import NvidiaBackend
-from accelmetrics.monitor.ticker import Flag
-from accelmetrics.sampling.sampler import OwnReadings
+from accelmetrics.sampling.threads import Flag
 from accelmetrics.testing import FakeClock
 from benchmarks.workers import bare
 
@@ -101,12 +100,12 @@ class SteppingClock(FakeClock):
 def monitoring(whole: bool) -> Iterator[tuple[Turn, Callable[[], int]]]:
     """A Monitor's readings, each with its metrics in a dict, or its whole ticks: without a history, a window or an exporter."""
     clock = SteppingClock()
-    sample = OwnReadings.sample
+    sample = Sampler.sample
 
-    def timed(own: OwnReadings) -> Snapshot | None:
+    def timed(sampler: Sampler) -> Snapshot:
         started = time.perf_counter()
-        snapshot = sample(own)
-        if snapshot is not None and snapshot.metrics:
+        snapshot = sample(sampler)
+        if snapshot.metrics:
             clock.readings.append(time.perf_counter() - started)
         return snapshot
 
@@ -115,7 +114,7 @@ def monitoring(whole: bool) -> Iterator[tuple[Turn, Callable[[], int]]]:
         return statistics.median([after - before for before, after in pairwise(clock.ticks)] if whole else clock.readings)
 
     if not whole:
-        OwnReadings.sample = timed  # type: ignore[assignment,method-assign]
+        Sampler.sample = timed  # type: ignore[method-assign, assignment]
     with Monitor(SHORTEST, backends=[NvidiaBackend(clock)], clock=clock, history=0) as monitor:
         yield run, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
         clock.left = sys.maxsize

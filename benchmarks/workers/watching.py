@@ -18,8 +18,8 @@ import psutil
 
 from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.ticker import Flag
 from accelmetrics.monitor.window import Window
+from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing.fake import FakeClock
 

@@ -12,7 +12,7 @@ import pytest
 
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.run import Run
-from accelmetrics.monitor.ticker import Flag
+from accelmetrics.sampling.threads import Flag
 from tests.monitor.test_monitor_exit import PREFACE
 from tests.monitor.watching import Recorder, gpus, program, ticks
 from tests.support.waiting import HANG

@@ -15,7 +15,7 @@ from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Detection, Driver
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.sampling.reader import FIRST_PATIENCE, LATER_PATIENCE
-from accelmetrics.sampling.workers import CountDownLatch
+from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import workers
 from tests.support.waiting import HANG, Gate, wait_for

@@ -12,8 +12,8 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading
-from accelmetrics.sampling.reader import LANDED, QUICK, TIMED_EVERY, WAKE_UP, CallTimer
-from accelmetrics.sampling.sampler import own_readings
+from accelmetrics.sampling.reader import LANDED, TIMED_EVERY, WAKE_UP, CallTimer
+from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.sampling.workers import MAX_WORKERS, WorkerPool
 from accelmetrics.testing import FakeBackend
 
@@ -71,26 +71,6 @@ def sampled(clock: Passing, play: Play, readings: int, interval: float = 0.0) ->
     with Sampler([backend], timeout=60) as sampler:
         for _ in range(readings):
             assert len(sampler.sample().metrics) == UNITS
-
-
-@pytest.mark.parametrize(("share", "by_worker"), [(QUICK / 2, False), (2 * QUICK, True)])
-def test_one_device_that_answers_slowly_is_left_to_a_worker(clock: Passing, wanted: list[int], share: float, by_worker: bool) -> None:
-    """From a thread that makes its own calls each of its readings would be taken."""
-    backend = FakeBackend(devices=1)
-
-    def read(progress: list[Any]) -> Reading:
-        clock.call(progress, share * 60)
-        return Reading.of({"powerWatts": 100.0})
-
-    backend.device(0).read = read  # type: ignore[method-assign]
-    with Sampler([backend], timeout=60) as sampler:
-        sampler.sample()
-        readings = own_readings(sampler)
-        assert readings is not None
-        readings.caller.looked_at = 0.0
-        wanted.clear()
-        assert readings.sample() is not None
-        assert bool(wanted) == by_worker
 
 
 def slow_calls(clock: Passing, progress: list[Any]) -> None:
@@ -206,6 +186,7 @@ def test_a_worker_that_is_late_may_take_a_unit_whose_reading_is_at_hand() -> Non
         reader._readers[reader.opened].kept = lambda unit: Reading.of({"temp": 2})  # type: ignore[union-attr]
         assert sampler.sample().metrics == {"gpu.0.temp": 2}
         reader.pending = Overtaken()
-        reader.ask(reader.source.clock.monotonic(), None)
+        latch = CountDownLatch(reader.source.backend.name)
+        reader.ask(reader.source.clock.monotonic(), latch)
         assert not reader.pending
         assert reader.wanted == {0}
