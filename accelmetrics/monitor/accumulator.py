@@ -134,36 +134,6 @@ class Accumulator:
         found.last, found.stands = self.last, self.stands
         return found
 
-    def absorb(self, other: Accumulator) -> None:
-        """Add what was taken by one that :meth:`following` gave here, or where the same reading stood."""
-        if other.count or other._seconds:
-            if not self.count and not self._seconds:
-                self._cells, self._times, self._spans = other._cells[:], other._times[:], other._spans[:]
-                self._coarse = other._coarse
-            elif self._cells or other._cells or self.last != other.last:
-                self._vary()
-                fewer: Cells = self._cells, self._times, self._spans
-                if len(other._cells) > len(self._cells) and other._coarse >= self._coarse:
-                    self._cells, self._times, self._spans = other._cells[:], other._times[:], other._spans[:]
-                    self._coarse = other._coarse
-                elif other._cells:
-                    fewer = other._cells, other._times, other._spans
-                else:
-                    fewer = [other.last], [other.count], [other._seconds]
-                if other._coarse and not self._coarse:
-                    self._share_cells()
-                self._insert(*fewer)
-            self._recent, self._stood = self._recent + other._recent, self._stood + other._stood
-            if len(self._recent) >= RECENT:
-                self.sort_in()
-            self.count += other.count
-            self._seconds += other._seconds
-            self._weighted += other._weighted
-            self._plain += other._plain
-            self._min, self._max = min(self._min, other._min), max(self._max, other._max)
-            self.last = other.last
-        self.stands, self.waits = other.stands, other.waits
-
     def add(self, value: float, seconds: float, times: int = 1) -> None:
         """Take a reading that stands for so many seconds, or several equal ones that stand for them together."""
         if value != self.last and not self._cells and (self.count or self._seconds):

@@ -106,21 +106,6 @@ class DeviceEnergy:
         found._counter, found._power = self._counter, self._power
         return found
 
-    def absorb(self, other: DeviceEnergy) -> None:
-        """Add what was used by one that :meth:`following` gave here."""
-        self._counted += other._counted
-        self._covered += other._covered
-        self._reset = self._reset or other._reset
-        self._drawn += other._drawn
-        self._joined += other._joined
-        self._held += other._held
-        self._counter, self._power, self.waits = other._counter, other._power, other.waits
-
-    @property
-    def state(self) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
-        """The last readings, which decide with the next ones about what was used between."""
-        return self._counter, self._power
-
     def _add_counter(self, at: float, value: float, end: float) -> None:
         """Add what was used since the last reading, but only the part between the window's beginning and end."""
         before, last = self._counter or (at, value)

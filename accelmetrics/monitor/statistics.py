@@ -17,7 +17,7 @@ import copy
 import functools
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 
@@ -107,62 +107,6 @@ class WindowAggregator:
         found._across = {key: held.following() for key, held in self._across.items()}
         return found
 
-    def absorb(self, other: WindowAggregator) -> None:
-        """Add what was taken by one that :meth:`following` gave here, or that :meth:`goes_on_like` this one did."""
-        for ours, theirs in ((self._metrics, other._metrics), (self._across, other._across)):
-            for key, taken in theirs.items():
-                if key in ours:
-                    ours[key].absorb(taken)
-                else:
-                    ours[key] = copy.deepcopy(taken)
-        for device, used in other.energy.items():
-            if device in self.energy:
-                self.energy[device].absorb(used)
-            else:
-                self.energy[device] = copy.copy(used)
-        self.readings += other.readings
-        self._at, self._layout = other._at, other._layout
-        self._known, self._last = copy.deepcopy(other._known), copy.deepcopy(other._last)
-
-    @property
-    def settled(self) -> bool:
-        """Whether rows say the same from here on wherever the window began: nothing waits for its first reading."""
-        return self._layout is not None and not (
-            any(held.waits for held in self._series()) or any(used.waits for used in self.energy.values())
-        )
-
-    def goes_on_like(self, other: WindowAggregator) -> bool:
-        """Return whether rows from here on add the same to both, which are settled."""
-        return self._state() == other._state()
-
-    def goes_on_after(self, before: HistoryRow | None, rows: Sequence[HistoryRow]) -> bool:
-        """Return whether rows from here on add the same to a window that began with these, of which the last has all its values."""
-        last = rows[-1]
-        if last.at != self._at or last.layout != self._layout or not isfinite(sum(last.values)):
-            return False
-        known: dict[str, set[str]] = {}
-        for layout in {row.layout for row in ((before, *rows) if before is not None else rows)}:
-            for name, devices in self._members(layout).items():
-                known.setdefault(name, set()).update(devices)
-        return known == {name: devices for name, devices in self._known.items() if devices}
-
-    def sort_in(self) -> None:
-        """Have everything that was taken where it is looked up: asking for results changes nothing then."""
-        for held in self._series():
-            held.sort_in()
-
-    def _series(self) -> Iterator[Accumulator]:
-        yield from self._metrics.values()
-        yield from self._across.values()
-
-    def _state(self) -> tuple[object, ...]:
-        """Return all that decides about what rows from here on mean."""
-        standing = [{key: held.last for key, held in series.items() if held.stands} for series in (self._metrics, self._across)]
-        energy = {device: state for device, held in self.energy.items() if any(state := held.state)}
-        last = {name: values for name, values in self._last.items() if values}
-        known = {name: devices for name, devices in self._known.items() if devices}
-        return self._at, self._layout, standing, energy, last, known
-
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""
         return {key: held.summary() for key, held in self.metrics.items()}
@@ -223,7 +167,7 @@ class WindowAggregator:
             lead, after = 0.0, [lead, *after[:-1]]
         if not joined:
             self._last.clear()
-            for held in self._series():
+            for held in (*self._metrics.values(), *self._across.values()):
                 held.lose()
         self._change_layout(layout, 0.0 if closing else lead)
         self._at = moments[-1]

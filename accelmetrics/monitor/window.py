@@ -1,9 +1,8 @@
 """A stretch of the program (an epoch, a step, an evaluation) and what the hardware did meanwhile.
 
-The monitor's thread hands every reading to each open window, which keeps rows for a little while. Then they are folded into
-statistics of bounded size, once for all windows that are open over them: a window may last a second or a month. The moments at
-which one begins and ends are read besides the monitor's own ticks, in the background, so that short windows have readings too and
-energy is exact to the moment.
+The monitor's thread hands every reading to each open window. A window keeps its last rows and folds older ones into statistics of
+bounded size, many at a time: it may last a second or a month. The moments at which one begins and ends are read besides the
+monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
 
 That thread never waits for the program, which may hold the windows' lock and be interrupted there by a signal handler that waits
 for the thread. Results are made from a copy, so that Ctrl-C in the middle leaves nothing half made.
@@ -11,17 +10,19 @@ for the thread. Results are made from a copy, so that Ctrl-C in the middle leave
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import threading
+from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
-from accelmetrics.monitor.history import HistoryRow
-from accelmetrics.monitor.shared_folds import SharedFolds, WantedColumns, WindowFolds
+from accelmetrics.monitor.energy import COUNTER, DRAW
+from accelmetrics.monitor.history import HistoryRow, Layout
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -32,8 +33,10 @@ from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PENDING = 64
-"""Rows after which windows fold what they were given; more while the program is looking at results."""
+PENDING = 256
+"""Rows after which a window folds what it was given; more while the program is looking at results. Windows share the rows."""
+ENERGY = (f".{COUNTER}", f".{DRAW}")
+"""How the keys end that energy is computed from."""
 PATIENCE = 2.0
 """Seconds that results wait for the reading that closes the window: a driver may hang."""
 FINAL = object()
@@ -70,8 +73,6 @@ class Windows:
         self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of those that no record has told
         self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
         self._locks: dict[int, threading.RLock] = {}  # by process: in the child of a fork the thread that held it is not there
-        self._folds = SharedFolds()
-        self._unfolded = 0  # rows that were handed out since windows folded theirs
 
     @property
     def lock(self) -> threading.RLock:
@@ -100,12 +101,11 @@ class Windows:
             window.feed(row)
             if row.at >= window.end_moment:
                 self._close(window)
-        self._unfolded += 1
-        if self._unfolded >= PENDING and (lock := self.lock).acquire(blocking=False):
+        full = [window for window in living(self._open) if window.pending >= PENDING]
+        if full and (lock := self.lock).acquire(blocking=False):
             try:
-                going = [window for window in living(self._open) if not window.closed.is_set() and window.folds.worth_folding]
-                self._folds.fold([(window.folds, window.end_moment) for window in going])
-                self._unfolded = 0
+                for window in full:
+                    window.fold()
             finally:
                 lock.release()
 
@@ -166,7 +166,6 @@ class Window:
         end_moment: When it ended, on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
         told: Whether a record has said that it is open.
-        folds: Its rows, and what became of them.
     """
 
     def __init__(self, owner: Windows, name: str) -> None:
@@ -176,7 +175,9 @@ class Window:
         self.end_moment = float("inf")
         self.closed = Flag()
         self.told = False
-        self.folds = WindowFolds()
+        self._before: HistoryRow | None = None  # the last reading before it
+        self._rows: deque[HistoryRow] = deque()  # those that are not folded yet
+        self._folded: WindowAggregator | None = None
         self._pid = os.getpid()
         self._last: HistoryRow | None = None
         # What results were made from: the last row then, or FINAL; the statistics; and the results, by what computes them.
@@ -191,8 +192,8 @@ class Window:
         if self._begin is not None:
             raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
         self._pid = os.getpid()
-        self.folds.before = self._owner.last
-        self._begin = self.folds.begin = self._owner.now()
+        self._before = self._owner.last
+        self._begin = self._owner.now()
         self._owner.admit(self)
         return self
 
@@ -278,12 +279,33 @@ class Window:
         Raises:
             UnknownNameError: It was not read, and there is no such metric.
         """
-        return self._folded()[0].seconds_above(key, threshold)
+        return self._results()[0].seconds_above(key, threshold)
 
     def feed(self, row: HistoryRow) -> None:
         """Take a reading, on the monitor's thread."""
-        self.folds.rows.append(row)
+        self._rows.append(row)
         self._last = row
+
+    @property
+    def pending(self) -> int:
+        """Rows that are not folded yet."""
+        return len(self._rows)
+
+    def fold(self) -> WindowAggregator:
+        """Fold the rows so far and forget them. The owner's lock must be held."""
+        folded = self._folded or self._nothing()
+        rows = []
+        while self._rows:  # one by one: the child of a fork in between may lack rows, and folds none twice
+            rows.append(self._rows.popleft())
+        folded.fold(self._kept_columns(rows), self.end_moment)
+        self._folded = folded
+        return folded
+
+    def _nothing(self) -> WindowAggregator:
+        return WindowAggregator(self._begin or 0.0, self._before)
+
+    def _kept_columns(self, rows: list[HistoryRow]) -> Iterable[HistoryRow]:
+        return rows
 
     def __repr__(self) -> str:
         state = "not begun" if self._begin is None else f"{self.duration:.1f} s" + ("" if self.ended else ", open")
@@ -297,12 +319,12 @@ class Window:
 
     def _result(self, compute: Callable[[WindowAggregator], T]) -> T:
         """Return a result, computed once until there is another reading."""
-        folded, results = self._folded()
+        folded, results = self._results()
         if compute not in results:
             results[compute] = compute(folded)
         return cast("T", results[compute])
 
-    def _folded(self) -> tuple[WindowAggregator, dict[object, Any]]:
+    def _results(self) -> tuple[WindowAggregator, dict[object, Any]]:
         """Return the statistics until now, folded on this thread into a copy, and the results that were computed from them."""
         if self._kept[0] is FINAL:
             return self._kept[1:]
@@ -316,13 +338,16 @@ class Window:
         with self._owner.lock:
             mark = FINAL if self.closed.is_set() else self._last
             if self._begin is not None and self._kept[0] is not mark:
-                folded = self.folds.whole()
-                folded.fold(self.folds.rows.copy(), self.end_moment)
-                folded.sort_in()
+                folded = copy.deepcopy(self._folded) or self._nothing()
+                folded.fold(self._rows.copy(), self.end_moment)
                 self._kept = (mark, folded, {})
                 if mark is FINAL:
-                    self.folds.drop()
+                    self._forget()
             return self._kept[1:]
+
+    def _forget(self) -> None:
+        self._rows.clear()
+        self._folded = self._before = None
 
 
 class TumblingWindow(Window):
@@ -333,24 +358,41 @@ class TumblingWindow(Window):
 
     def __init__(self, owner: Windows, name: str) -> None:
         super().__init__(owner, name)
-        self._wanted = WantedColumns()
-        self.folds = WindowFolds(self._wanted)
+        self._selections: tuple[MetricSelection, ...] = ()
+        self._columns: tuple[Layout, Layout, list[int]] = ((), (), [])  # a layout, what is wanted of it, and its columns
 
     def take(self, selection: MetricSelection) -> WindowAggregator:
-        """Return what was read since the last call, and begin the next window; where nothing was, the same one goes on.
+        """Return the statistics since the last call, and begin the next window; where nothing was read, the same one goes on.
 
         Does not wait for a reading.
 
         Args:
-            selection: What statistics are wanted of. Others are reckoned where an earlier call asked for them.
+            selection: What statistics are wanted of. Others are computed where an earlier call asked for them.
         """
-        if os.getpid() != self._pid:  # as for a window's results; what was read until then is part of a window of the parent
+        if os.getpid() != self._pid:  # as for a window's results: rows until then are part of a window of the parent
             self._pid = os.getpid()
-            self.folds.drop()
+            self._forget()
         with self._owner.lock:
-            self._wanted.add(selection)
-            if self._begin is None:
-                self.folds.begin = self._owner.now()
-            folded = self.folds.fold(self.folds.take_rows(), float("inf"))
-            self.folds.taken = folded.following() if folded.readings else folded
+            if selection not in self._selections:
+                self._selections, self._columns = (*self._selections, selection), ((), (), [])
+            folded = self.fold()
+            self._folded = folded.following() if folded.readings else folded
             return folded
+
+    def _nothing(self) -> WindowAggregator:
+        return WindowAggregator(self._owner.now() if self._begin is None else self._begin, self._before, trailing=True)
+
+    def _kept_columns(self, rows: list[HistoryRow]) -> Iterator[HistoryRow]:
+        """Yield the rows with the columns that some selection wants, and those of energy; all columns before the first call."""
+        if not self._selections or any(selection.everything for selection in self._selections):
+            yield from rows
+            return
+        for row in rows:
+            if row.layout is not self._columns[0]:
+                chosen = [column for column, key in enumerate(row.layout) if self._wants(key)]
+                self._columns = (row.layout, tuple(row.layout[column] for column in chosen), chosen)
+            _, layout, columns = self._columns
+            yield row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
+
+    def _wants(self, key: str) -> bool:
+        return key.endswith(ENERGY) or any(selection.wants(key) for selection in self._selections)

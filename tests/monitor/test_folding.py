@@ -1,4 +1,4 @@
-"""Windows that are open over the same rows fold them once, and each comes to what it would have come to by itself."""
+"""Windows fold rows a block at a time, and come to what folding each row alone comes to."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import math
 import os
 import threading
 from array import array
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor import accumulator, shared_folds, window as module
+from accelmetrics.monitor import accumulator, window as module
 from accelmetrics.monitor.accumulator import DISTINCT, Accumulator, BlockTimes
 from accelmetrics.monitor.history import REPEATED, HistoryRow
-from accelmetrics.monitor.shared_folds import FEW
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.window import PENDING, Window, Windows
 from tests.monitor.watching import row
@@ -34,19 +31,6 @@ class Owner(Windows):
     def __init__(self) -> None:
         self.time = 0.0
         super().__init__(lambda: self.time, lambda: True)
-
-
-@contextmanager
-def folded(by: str = "fold") -> Iterator[list[int]]:
-    """How many times a method of accumulators was called, in a list of one."""
-    calls, inner = [0], getattr(Accumulator, by)
-
-    def counted(self: Accumulator, *given: object) -> object:
-        calls[0] += 1
-        return inner(self, *given)
-
-    with patch.object(Accumulator, by, counted):
-        yield calls
 
 
 def approximately(found: object) -> object:
@@ -123,19 +107,17 @@ def watched(owner: Owner, rows: Sequence[HistoryRow], spans: Sequence[tuple[int,
     return known
 
 
-@given(STRETCHES, SPANS, st.integers(1, 7), st.integers(1, 9), st.booleans())
+@given(STRETCHES, SPANS, st.integers(1, 7), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_each_window_comes_to_what_its_rows_alone_come_to(
     stretches: list[tuple[list[tuple[dict[str, float], float]], int, bool]],
     spans: list[tuple[int, int, float]],
     size: int,
-    few: int,
     looked_at: bool,
 ) -> None:
     """Nested, crossing and side by side; over keys that come, go and are served again, pauses, and whatever is looked at meanwhile."""
     with (
         patch.object(module, "PENDING", size),
-        patch.object(shared_folds, "FEW", few),
         patch.object(accumulator, "MANY", 2),
         patch.object(accumulator, "RECENT", 3),
     ):
@@ -153,35 +135,17 @@ def busy(number: int) -> HistoryRow:
     return row(values, float(number))
 
 
-def test_ten_windows_fold_what_one_does() -> None:
-    """Once each has had the rest of the block in which it began, however many there are."""
-    counts = {}
-    for windows in (1, 10):
-        owner = Owner()
-        known = [Window(owner, str(number)).begin() for number in range(windows)]
-        for number in range(1, PENDING + 1):
-            owner.feed(busy(number))
-        with folded() as calls, folded("_take_all") as together:
-            for number in range(PENDING + 1, 5 * PENDING + 1):
-                owner.feed(busy(number))
-            counts[windows] = calls[0], together[0]
-        assert all(window.summary[WATTS].count == 5 * PENDING for window in known)
-    assert counts[10] == counts[1]
-    assert counts[1][0] > 0
-
-
 def test_short_windows_keep_their_rows_until_they_are_looked_at() -> None:
     """Statistics of every metric would take more room, and be made for nothing where no result is asked for."""
     owner = Owner()
     known = [Window(owner, "short").begin()]
-    with folded() as calls:
+    with patch.object(WindowAggregator, "fold", side_effect=AssertionError("folded")):
         for number in range(1, 6 * PENDING):
             owner.time = number - 0.5
             if number % 8 == 0:
                 known[-1].end()
                 known.append(Window(owner, "short").begin())
             owner.feed(busy(number))
-    assert calls == [0]
     assert {window.summary[WATTS].count for window in known[1:-1]} == {8}
 
 
@@ -194,49 +158,8 @@ def test_windows_keep_a_bounded_number_of_rows() -> None:
         if number < 2 * PENDING:
             known.append(Window(owner, str(number)).begin())
         owner.feed(busy(number))
-        assert max(len(window.folds.rows) for window in known) < PENDING + FEW
+        assert max(window.pending for window in known) < PENDING
     assert [window.summary[WATTS].count for window in known] == [4 * PENDING - number for number in range(1, 2 * PENDING)]
-
-
-def test_a_long_window_does_not_grow_with_the_windows_within() -> None:
-    """Whatever they shared goes into what is left when they have ended, or were dropped."""
-    owner = Owner()
-    outer = Window(owner, "outer").begin()
-    inner: deque[Window] = deque()
-    for number in range(1, 40 * PENDING):
-        owner.time = number - 0.5
-        if number % PENDING == PENDING // 2:
-            inner.append(Window(owner, "inner").begin())
-            Window(owner, "dropped").begin()
-            if len(inner) > 3:
-                ended = inner.popleft().end()
-        owner.feed(busy(number))
-        assert sum(len(chain.parts) for chain in owner._folds.chains) <= 5
-    assert ended.summary[WATTS].count == 3 * PENDING
-    assert outer.summary[WATTS].count == 40 * PENDING - 1
-    owner.time += 1.0
-    for window in (outer, *inner):
-        window.end()
-    for number in range(40 * PENDING, 42 * PENDING):
-        owner.feed(busy(number))
-    assert not owner._folds.chains
-
-
-def test_windows_that_know_different_devices_do_not_share() -> None:
-    """One has seen a device that was lost before the other began: only the other has a sum over all devices afterwards."""
-    owner = Owner()
-    first = Window(owner, "first").begin()
-    owner.feed(row({WATTS: 100.0, "gpu.1.powerWatts": 50.0}, 1.0))
-    for number in range(2, 2 * PENDING):
-        owner.feed(row({WATTS: 100.0 + number % 2}, float(number)))
-    owner.time = 2 * PENDING - 0.5
-    second = Window(owner, "second").begin()
-    for number in range(2 * PENDING, 5 * PENDING):
-        owner.feed(row({WATTS: 100.0 + number % 2}, float(number)))
-    old, new = first.devices["powerWatts"].total, second.devices["powerWatts"].total
-    assert old is not None
-    assert new is not None
-    assert (old.count, new.count) == (1, 3 * PENDING)
 
 
 def test_rows_wait_while_the_program_looks_at_results() -> None:
@@ -249,7 +172,7 @@ def test_rows_wait_while_the_program_looks_at_results() -> None:
 
     def feed() -> None:
         owner.feed(busy(2 * PENDING))
-        released.append(len(window.folds.rows))
+        released.append(window.pending)
 
     with held:
         thread = threading.Thread(target=feed)
@@ -257,12 +180,12 @@ def test_rows_wait_while_the_program_looks_at_results() -> None:
         thread.join()
     assert released == [PENDING]
     owner.feed(busy(2 * PENDING + 1))
-    assert len(window.folds.rows) == 0
+    assert window.pending == 0
     assert window.summary[WATTS].count == 2 * PENDING + 1
 
 
 @needs_fork
-def test_in_the_child_of_a_fork_each_window_has_what_it_shared() -> None:
+def test_in_the_child_of_a_fork_each_window_has_what_it_had() -> None:
     """Though the lock is held by a thread that is not there, and rows are not folded yet."""
     owner = Owner()
     windows = [Window(owner, str(number)).begin() for number in range(3)]
@@ -282,11 +205,10 @@ BLOCKS = st.lists(st.lists(READ, min_size=1, max_size=20), min_size=1, max_size=
 def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
     blocks: list[list[float]], waits: bool, recent: int, distinct: int
 ) -> None:
-    """Of one metric, whatever is folded together, with cells of its own for each value or shared; and cut in two at any block."""
-    together, apart, first = Accumulator(waits), Accumulator(waits), Accumulator(waits)
-    second, age = None, 0.0
+    """Of one metric, whatever is folded together, with cells of its own for each value or shared."""
+    together, apart, age = Accumulator(waits), Accumulator(waits), 0.0
     with patch.object(accumulator, "RECENT", recent), patch.object(accumulator, "DISTINCT", distinct):
-        for number, block in enumerate(blocks):
+        for block in blocks:
             values, after = array("d", block), [*([0.5] * (len(block) - 1)), 0.0]
             times = BlockTimes(0.25, after, [age + 0.5 * position for position in range(len(block))])
             age += 0.5 * len(block)
@@ -294,17 +216,11 @@ def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
             if apart.stands:
                 apart.hold(0.25)
             apart._take_each(values, times)
-            if number >= len(blocks) // 2 and second is None and not first.waits:
-                second = first.following()
-            (second or first).fold(values, times)
-        if second is not None:
-            first.absorb(second)
-        for other in (together, first):
-            assert (other.count, other.stands, other.waits) == (apart.count, apart.stands, apart.waits)
-            if apart.count:
-                assert other.summary() == approximately(apart.summary())
-                assert other.cells() == apart.cells()
-                assert other.seconds_above(0.5) == approximately(apart.seconds_above(0.5))
+        assert (together.count, together.stands, together.waits) == (apart.count, apart.stands, apart.waits)
+        if apart.count:
+            assert together.summary() == approximately(apart.summary())
+            assert together.cells() == apart.cells()
+            assert together.seconds_above(0.5) == approximately(apart.seconds_above(0.5))
 
 
 def test_sharing_cells_is_the_same_whether_values_come_together_or_apart() -> None:
