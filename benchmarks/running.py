@@ -166,7 +166,6 @@ def exporters(scale: Scale) -> Iterator[Row]:
         ("otlp", "all", "an OTLP request against building it anew", 0.2, 0.1),
         ("jsonl", "standard", "a JSON line of a record in `standard`, against `json.dumps` of the flat dict alone", 1.3, 1.0),
         ("csv", "standard", "a CSV row of a record in `standard` against making it anew", None, None),
-        ("tensorboard", "standard", "a TensorBoard event of a record in `standard` against TensorBoard's own writer", None, None),
         ("statsd", "all", "StatsD's packets of a record, with tags, against making them anew", None, None),
         ("influx", "all", "line protocol of a record against making it anew", None, None),
     ):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.prometheus import SeriesTemplate
 from accelmetrics.schemas.catalogue import edition
-from accelmetrics.schemas.recent import most_recent
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.reading import Header
+from accelmetrics.schemas.snapshot import Snapshot
 
-Described = Callable[[Snapshot], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
-"""Gives, for each key of a reading that becomes a series, what it becomes and the labels of its device."""
+Described = Callable[[Header], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
+"""Gives, for each key of a header that becomes a series, what it becomes and the labels of its device."""
 
 
 class PointColumns(NamedTuple):
@@ -63,59 +63,29 @@ def numbered(points: Iterable[Point]) -> Iterator[Point]:
             place = last + 2
 
 
-class MetricColumns:
-    """The columns of a reading's metrics. For the same keys on the same devices values are converted, and nothing else is done.
+def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool = False, left_out: tuple[str, ...] = ()) -> PointColumns:
+    """Return the columns of a reading's metrics. All but the numbers is made once for each header.
 
     Args:
+        snapshot: The reading.
         described: Gives what the keys become.
         of_one_type: Whether a series is to have ints or floats throughout, as :meth:`SeriesTemplate.point` has it.
         left_out: What the names of series begin with that are left out.
-
-    Attributes:
-        made: How often the points were made.
     """
-
-    def __init__(self, described: Described, of_one_type: bool = False, left_out: tuple[str, ...] = ()) -> None:
-        self._described = described
-        self._of_one_type = of_one_type
-        self._left_out = left_out
-        self._kept: list[_Conversion] = []
-        self.made = 0
-
-    def of(self, snapshot: Snapshot) -> PointColumns:
-        """Return the columns of a reading, equal to those of its points made one by one."""
-        made_for = tuple(snapshot.metrics), snapshot.identities, edition()
-        known = most_recent(self._kept, lambda one: one.fits(*made_for), lambda: self._made(made_for, snapshot))
-        numbers = list(compress(snapshot.metrics.values(), known.has_series))
-        for place, times, over in known.scaled:
-            numbers[place] = numbers[place] * times / over if over != 1 else numbers[place] * times
-        if self._of_one_type:
-            numbers = [kind(number) for kind, number in zip(known.types, numbers, strict=True)]
-        return PointColumns(known.shape, known.points, numbers)
-
-    def _made(self, made_for: _MadeFor, snapshot: Snapshot) -> _Conversion:
-        found = {key: (series, labels) for key, series, labels in self._described(snapshot) if not series.name.startswith(self._left_out)}
-        shape, points, _ = columns(series.point(0, labels) for series, labels in found.values())
-        self.made += 1
-        return _Conversion(
-            made_for,
-            [key in found for key in made_for[0]],
-            [(place, one.times, one.over) for place, (one, _) in enumerate(found.values()) if (one.times, one.over) != (1, 1)],
-            [round if series.whole else float for series, _ in found.values()],
-            shape,
-            points,
-        )
-
-
-_MadeFor = tuple[tuple[str, ...], Sequence[DeviceSlot], object]
-"""Keys, devices, and what the catalogue was."""
+    header = snapshot.header
+    known = header.kept(("series", described, left_out, edition()), lambda: _conversion(header, described, left_out))
+    numbers = list(compress(snapshot.numbers, known.has_series))
+    for place, times, over in known.scaled:
+        numbers[place] = numbers[place] * times / over if over != 1 else numbers[place] * times
+    if of_one_type:
+        numbers = [kind(number) for kind, number in zip(known.types, numbers, strict=True)]
+    return PointColumns(known.shape, known.points, numbers)
 
 
 class _Conversion(NamedTuple):
-    """How the values of some keys on some devices become numbers of series.
+    """How the values of a header's keys become numbers of series.
 
     Attributes:
-        made_for: The keys and devices.
         has_series: By key, whether it becomes a series.
         scaled: Which numbers are converted: their places, what each is multiplied by and divided by.
         types: What gives each number its type.
@@ -123,13 +93,20 @@ class _Conversion(NamedTuple):
         points: Of the columns.
     """
 
-    made_for: _MadeFor
     has_series: list[bool]
     scaled: list[tuple[int, int, int]]
     types: list[Callable[[Number], Number]]
     shape: tuple[object, ...]
     points: Sequence[Point]
 
-    def fits(self, keys: tuple[str, ...], identities: Sequence[DeviceSlot], known: object) -> bool:
-        """Return whether it was made for these; an edition of the catalogue is equal to itself alone."""
-        return known is self.made_for[2] and (keys, identities) == self.made_for[:2]
+
+def _conversion(header: Header, described: Described, left_out: tuple[str, ...]) -> _Conversion:
+    found = {key: (series, labels) for key, series, labels in described(header) if not series.name.startswith(left_out)}
+    shape, points, _ = columns(series.point(0, labels) for series, labels in found.values())
+    return _Conversion(
+        [key in found for key in header.keys],
+        [(place, one.times, one.over) for place, (one, _) in enumerate(found.values()) if (one.times, one.over) != (1, 1)],
+        [round if series.whole else float for series, _ in found.values()],
+        shape,
+        points,
+    )

@@ -16,6 +16,7 @@ from accelmetrics.dialects.prometheus import SHARED, SeriesTemplate, series_of
 from accelmetrics.schemas.catalogue import per_key, rows
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.metric import ANY_KIND, split_series
+from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
 
@@ -73,15 +74,15 @@ OTEL = OtelDialect()
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:
     """Give what the snapshot holds, and ``hw.status`` of every device in it."""
-    for key, found, device in described(snapshot):
+    for key, found, device in described(snapshot.header):
         yield found.point(snapshot.metrics[key], device, of_one_type=True)  # some receivers hold a series to the type that it began with
     yield from status_points(snapshot)
 
 
-def described(snapshot: Snapshot) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
-    """Give each key of a reading that becomes a series, what it becomes, and the attributes of its device."""
-    devices = {slot.key: attributes(slot) for slot in snapshot.identities}
-    for key in snapshot.metrics:
+def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
+    """Give each key of a header that becomes a series, what it becomes, and the attributes of its device."""
+    devices = {slot.key: attributes(slot) for slot in header.identities}
+    for key in header.keys:
         found = _series(key)
         if found is not None and (found.meaning or found.device in devices):
             yield key, found, devices.get(found.device, NO_LABELS)

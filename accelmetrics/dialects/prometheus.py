@@ -20,6 +20,7 @@ from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
+from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, StepSource
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes
 
@@ -176,7 +177,7 @@ def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Itera
 def measurements(record: Record) -> Iterator[Point]:
     """Give what devices are and measure, what the host measures, and what the program logged."""
     yield from device_points(record)
-    for key, found, device in described(record.snapshot):
+    for key, found, device in described(record.snapshot.header):
         yield found.point(record.snapshot.metrics[key], device)
     yield from told_points(record)
 
@@ -192,10 +193,10 @@ def device_points(record: Record) -> Iterator[Point]:
             yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
 
 
-def described(snapshot: Snapshot) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
-    """Give each key of a reading that becomes a series, what it becomes, and the labels of its device."""
-    identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
-    for key in snapshot.metrics:
+def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
+    """Give each key of a header that becomes a series, what it becomes, and the labels of its device."""
+    identities = {slot.key: identity_labels(slot) for slot in header.identities}
+    for key in header.keys:
         found = _series(key)
         if found is not None and (found.meaning or found.device in identities):
             device = found.device

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.errors import DocumentError, Reason
 from accelmetrics.schemas.lines import are_finite
-from accelmetrics.schemas.recent import most_recent
+from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import LOGGED, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -39,21 +38,16 @@ class CsvExporter(FileExporter):
     _head = b""
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()
-    _row: _RowText | None = None
-
-    @cached_property
-    def _kept(self) -> list[_RowText]:
-        return []
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
         del fresh  # what is in the file is known from its head
         if head and head == self._head:
-            logged, metrics = _logged(record), record.snapshot.metrics
-            made_for = head, list(metrics), list(logged), dict(record.labels)
-            if self._row is None or self._row.made_for != made_for:
-                self._row = most_recent(self._kept, lambda one: one.made_for == made_for, lambda: _RowText(made_for, self._in_file))
-            if (text := self._row.text([record.snapshot.timestamp, *metrics.values(), *logged.values()])) is not None:
-                return text
+            header, logged = record.snapshot.header, _logged(record)
+            name = "csv", head, *logged, *record.labels.items()
+            template = header.kept(name, lambda: (_template(header.keys, tuple(logged), record.labels, self._in_file),))[0]
+            if template is not None and _are_usual(record.snapshot.numbers):
+                values = [record.snapshot.timestamp, *record.snapshot.numbers, *logged.values()]
+                return template.fill([*map(str, values)]).encode()
         cells = row(record)
         if not head:
             columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(record.snapshot), *cells)))
@@ -70,33 +64,34 @@ class CsvExporter(FileExporter):
         return False
 
 
-class _RowText:
-    """The text of a row but for its numbers, kept while the file and the names of what is in a record stay.
+def _template(keys: Sequence[str], logged: Sequence[str], labels: Mapping[str, str], columns: Sequence[str]) -> NumberTemplate | None:
+    """Make the text of a row but for its numbers; None where something has no column.
 
     Args:
-        made_for: The file's first line, the metrics' keys, the columns of what the program logged, the labels.
-        columns: Of the file.
+        keys: The metrics.
+        logged: The columns of what the program logged.
+        labels: The labels.
+        columns: The file's columns.
     """
+    places = {column: place for place, column in enumerate((TIME, *map(_plain, keys), *logged))}
+    texts = {column: csv_text([["", text]]).decode()[1:-1] for column, text in _labels(labels).items()}
+    if not {*places, *texts} <= set(columns):
+        return None
+    pieces, read = [""], list[int]()
+    for number, column in enumerate(columns):
+        pieces[-1] += ("," if number else "") + texts.get(column, "")
+        if column in places and column not in texts:
+            pieces.append("")
+            read.append(places[column])
+    pieces[-1] += "\n"
+    return NumberTemplate(pieces, read)
 
-    def __init__(self, made_for: tuple[bytes, list[str], list[str], dict[str, str]], columns: tuple[str, ...]) -> None:
-        self.made_for = made_for
-        _, keys, logged, labels = made_for
-        places = {column: place for place, column in enumerate((TIME, *map(_plain, keys), *logged))}
-        texts = {column: csv_text([["", text]]).decode()[1:-1] for column, text in _labels(labels).items()}
-        fields = (texts[column].replace("%", "%%") if column in texts else "%s" if column in places else "" for column in columns)
-        self._template = ",".join(fields) + "\n"
-        self._read = [places[column] for column in columns if column in places and column not in texts]
-        self._whole = {*places, *texts} <= set(columns)
 
-    def text(self, values: list[int | float | str]) -> bytes | None:
-        """Return the row; None where it is to be made field by field: a number is none that every record has, or there is no column."""
-        metrics = values[1 : 1 + len(self.made_for[1])]
-        try:
-            if not (self._whole and are_finite(metrics)):
-                return None
-        except OverflowError:
-            return None
-        return (self._template % tuple(map(values.__getitem__, self._read))).encode()
+def _are_usual(numbers: Collection[object]) -> bool:
+    try:
+        return are_finite(numbers)
+    except OverflowError:
+        return False
 
 
 def row(record: Record) -> Cells:

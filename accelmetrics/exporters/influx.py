@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from accelmetrics.exporters.fields import INT64, by_device, identity_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
 from accelmetrics.exporters.network import Poster, RejectedError, check_timeout, words
 from accelmetrics.schemas.catalogue import match, per_key
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.recent import most_recent
+from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -172,7 +172,7 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
 
 
 class PointWriter:
-    """Writes records as :func:`lines` does; what names and tags come to is kept while they stay, and numbers are put into it.
+    """Writes records as :func:`lines` does; the text around the numbers is made once for each header.
 
     Args:
         prefix: What every measurement's name begins with.
@@ -181,54 +181,36 @@ class PointWriter:
 
     def __init__(self, prefix: str = "", precision: str = "ns") -> None:
         self._prefix, self._unit = prefix, PRECISIONS[precision]
-        self._text = _PointText((), [], "")
-        self._kept: list[_PointText] = []
 
     def text(self, record: Record) -> str:
         """Return the points of a record, each a whole line."""
         snapshot, moment = record.snapshot, record.snapshot.time_ns // self._unit
-        made_for = list(snapshot.metrics), snapshot.identities, snapshot.hostname, dict(record.labels)
-        if made_for != self._text.made_for:
-            self._text = most_recent(self._kept, lambda one: one.made_for == made_for, lambda: self._prepared(record, made_for))
-        metrics = self._put(snapshot.metrics)
-        if metrics is None:
-            metrics = "".join(f"{line}\n" for line in _measured(record, self._prefix, moment))
-        return metrics.replace(_MOMENT, str(moment)) + "".join(f"{line}\n" for line in _told(record, self._prefix, self._unit))
-
-    def _put(self, metrics: Mapping[str, int | float]) -> str | None:
-        """Put numbers in their places; None where one has no room in its field, and the field is left out."""
+        template, whole = snapshot.header.kept(("influx", self._prefix, *record.labels.items()), lambda: self._template(record))
         try:
-            numbers = [kind(metrics[key]) for kind, key in self._text.fields]
+            # A value keeps the type that its field always has: a server refuses one that changes it.
+            texts = [_integer(number) if is_whole else _float(number) for number, is_whole in zip(snapshot.numbers, whole, strict=True)]
         except (OverflowError, ValueError):
-            return None
-        within = not numbers or (min(numbers) >= -INT64 and max(numbers) < INT64)
-        return self._text.template % tuple(numbers) if within else None
+            texts = [""]
+        if "" in texts:  # a number has no room in its field, which is left out
+            metrics = "".join(f"{line}\n" for line in _measured(record, self._prefix, moment))
+        else:
+            metrics = template.fill(texts).replace(_MOMENT, str(moment))
+        return metrics + "".join(f"{line}\n" for line in _told(record, self._prefix, self._unit))
 
-    def _prepared(self, record: Record, made_for: tuple[object, ...]) -> _PointText:
-        places: list[tuple[Callable[[int | float], int | float], str]] = []
-        text = ""
-        for measurement, tags, keys in _points(record):
-            names = {escaped(_free(name)): key for name, key in keys.items() if name}
-            kinds = [int if _is_whole(key) else float for key in names.values()]
-            fields = (name.replace("%", "%%") + ("=%di" if kind is int else "=%r") for name, kind in zip(names, kinds, strict=True))
+    def _template(self, record: Record) -> tuple[NumberTemplate, list[bool]]:
+        """Return the text of the metrics but for numbers and time, and which metrics are whole numbers."""
+        keys = record.snapshot.header.keys
+        stands = {key: place for place, key in enumerate(keys)}
+        pieces, places = [""], list[int]()
+        for measurement, tags, named in _points(record):
+            names = {escaped(_free(name)): key for name, key in named.items() if name}
+            for number, (name, key) in enumerate(names.items()):
+                pieces[-1] += f"{',' if number else f'{_head(self._prefix + measurement, tags)} '}{name}="
+                pieces.append("")
+                places.append(stands[key])
             if names:
-                text += f"{_head(self._prefix + measurement, tags).replace('%', '%%')} {','.join(fields)} {_MOMENT}\n"
-            places += zip(kinds, names.values(), strict=True)
-        return _PointText(made_for, places, text)
-
-
-class _PointText(NamedTuple):
-    """What the points of some records have in common.
-
-    Attributes:
-        made_for: What these records have in common.
-        fields: In the order of their places in the text, what makes a field's number of a metric, and the metric's key.
-        template: The text.
-    """
-
-    made_for: tuple[object, ...]
-    fields: list[tuple[Callable[[int | float], int | float], str]]
-    template: str
+                pieces[-1] += f" {_MOMENT}\n"
+        return NumberTemplate(pieces, places), [*map(_is_whole, keys)]
 
 
 def _points(record: Record) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:

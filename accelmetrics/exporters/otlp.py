@@ -14,28 +14,23 @@ import gzip
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from struct import (
-    Struct,
-    error as StructError,  # noqa: N812
-)
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from accelmetrics._version import __version__
-from accelmetrics.dialects.columns import MetricColumns, columns
+from accelmetrics.dialects.columns import metric_columns
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, described, finding_points, machine_points, status_points, step_points
 from accelmetrics.exporters.fields import INT64, utf8
 from accelmetrics.exporters.network import USER_AGENT, Address, PemFiles, Poster, RejectedError, Response, check_timeout, words
+from accelmetrics.schemas.catalogue import edition
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.recent import most_recent
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
-from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
@@ -67,12 +62,6 @@ WHOLE = frozenset({"cpu.logical_number", "process.pid"})
 Labels = tuple[tuple[str, str], ...]
 Series = tuple[str, Labels]
 
-TIME = Struct("<Q")
-LONGEST = 2**64 - 1
-MARK = TIME.pack(LONGEST)
-"""In place of a time: bytes that no text has, in UTF-8."""
-RESOURCE_METRICS, SCOPE_METRICS = b"\x0a", b"\x12"
-"""Tags of the first field of a request and the second of its resource's metrics."""
 PACKED = 1
 """Level of gzip over HTTP: 6 takes three times as long for a sixth fewer bytes. gRPC packs at a level of its own."""
 
@@ -137,7 +126,7 @@ class OtlpExporter:
         headers = self._headers
         if self._headers_file is not None:
             headers = {**headers, **_headers(Path(self._headers_file).read_text("utf-8").splitlines())}
-        answer = self._sender.send(self._builder.serialised(record), headers)
+        answer = self._sender.send(self._builder.build(record).SerializeToString(), headers)
         if answer is not None and answer.partial_success.rejected_data_points:
             rejected, said = answer.partial_success.rejected_data_points, answer.partial_success.error_message
             raise RejectedError(f"the collector rejected {rejected} data points: {words(said)}")
@@ -303,14 +292,33 @@ class _Http:
         self._poster.close()
 
 
+class _Machine(NamedTuple):
+    """The request of readings with one header: messages in which numbers, times and starts of counters are set anew for each reading.
+
+    Attributes:
+        request: The whole request.
+        metrics: Its list of metrics; those of the machine come first.
+        own: How many those are.
+        names: Their names.
+        targets: The data points of the machine, in the order of the points.
+        series: For each, what its counter's start is remembered by; None for a gauge.
+        rising: For each, whether it only rises.
+    """
+
+    request: Any
+    metrics: Any
+    own: int
+    names: frozenset[str]
+    targets: list[Any]
+    series: list[Series | None]
+    rising: list[bool]
+
+
 class RequestBuilder:
     """Makes requests, and remembers since when each counter has been counting.
 
     That is unknown for a counter that some driver has kept since it was loaded. OTLP's form for it: the first point of a series
     starts at its own time, later ones carry that start, and a value below the last one (the driver was reset) starts anew.
-
-    Attributes:
-        templates: How many were made.
     """
 
     def __init__(self) -> None:
@@ -323,86 +331,64 @@ class RequestBuilder:
         self._metrics: Any = metrics_pb2
         self._counters: dict[Series, tuple[int, Number]] = {}
         self._encoded = lru_cache(maxsize=8192)(self._encode)  # labels hardly ever change: half the time of a request
-        self._columns = MetricColumns(described, of_one_type=True)
-        self._templates: list[MachineTemplate] = []
-        self._template: MachineTemplate | None = None  # which knows more of counters than we do
-        self.templates = 0
+        self._mark = object()  # what requests are kept under in headers
 
     def build(self, record: Record) -> ExportMetricsServiceRequest:
-        """Build the request for one record. Building it again, to offer it again, gives the same."""
-        self._end_template()
-        request: ExportMetricsServiceRequest = self._service.ExportMetricsServiceRequest()
+        """Build the request for one record, valid until the next call. Building it again, to offer it again, gives the same."""
+        snapshot = record.snapshot
+        machine = snapshot.header.kept((self._mark, edition(), *record.labels.items()), lambda: self._machine(record))
+        numbers = [*metric_columns(snapshot, described, of_one_type=True).numbers, *(point.value for point in status_points(snapshot))]
+        for target, series, rises, number in zip(machine.targets, machine.series, machine.rising, numbers, strict=True):
+            self._set(target, series, rises, number, snapshot.time_ns)
+        del machine.metrics[machine.own :]
+        request: ExportMetricsServiceRequest = machine.request
+        rest, known = list(_rest(record)), dict[str, Any]()
+        if not machine.names.isdisjoint(point.name for point, _ in rest):
+            # What the program logs has the name of a metric: all points of a name stand together, in a copy.
+            request = self._service.ExportMetricsServiceRequest()
+            request.CopyFrom(machine.request)
+            known = {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
+        scope = request.resource_metrics[0].scope_metrics[0]
+        for point, time_ns in rest:
+            self._set(self._target(scope, known, point), _series(point), point.kind == "counter", point.value, time_ns)
+        return request
+
+    def _machine(self, record: Record) -> _Machine:
+        """Make the request of a record's machine."""
+        request = self._service.ExportMetricsServiceRequest()
         resource = request.resource_metrics.add(resource=self._resource(record), schema_url=SCHEMA_URL)
         scope = resource.scope_metrics.add(scope=self._scope(), schema_url=SCHEMA_URL)
         metrics: dict[str, Any] = {}
-        self._add(scope, metrics, machine_points(record.snapshot), record.snapshot.time_ns)
-        self._add_rest(scope, metrics, record)
-        return request
+        points = list(machine_points(record.snapshot))
+        targets = [self._target(scope, metrics, point) for point in points]
+        rising = [point.kind == "counter" for point in points]
+        return _Machine(request, scope.metrics, len(metrics), frozenset(metrics), targets, [*map(_series, points)], rising)
 
-    def serialised(self, record: Record) -> bytes:
-        """Return what :meth:`build` gives, serialised. What the machine says is written once while its series stay the same."""
-        snapshot = record.snapshot
-        parts = self._columns.of(snapshot), columns(status_points(snapshot))
-        shape, numbers = [part.shape for part in parts], [*parts[0].numbers, *parts[1].numbers]
-        if self._template is None or self._template.shape != shape:
-            self._end_template()
-            self._template = most_recent(self._templates, lambda one: one.shape == shape, lambda: self._made(shape, snapshot))
-            self._template.resume(self._counters)
-        rest, names = self._metrics.ScopeMetrics(), dict[str, Any]()
-        self._add_rest(rest, names, record)
-        machine = self._template.filled(numbers, snapshot.time_ns)
-        if machine is None or not self._template.names.isdisjoint(names):
-            return bytes(self.build(record).SerializeToString())
-        # The same message in pieces: fields stand in the order of their numbers, those of a list one after the other.
-        scope = (self._metrics.ScopeMetrics(scope=self._scope()), rest, self._metrics.ScopeMetrics(schema_url=SCHEMA_URL))
-        head, logged, tail = (piece.SerializeToString() for piece in scope)
-        metrics = _nested(SCOPE_METRICS, head, machine, logged, tail)
-        resource = self._metrics.ResourceMetrics(resource=self._resource(record)).SerializeToString()
-        return _nested(RESOURCE_METRICS, resource, metrics, self._metrics.ResourceMetrics(schema_url=SCHEMA_URL).SerializeToString())
+    def _target(self, scope: Any, metrics: dict[str, Any], point: Point) -> Any:
+        """Add a data point without numbers, to the metric of its name."""
+        metric = metrics.get(point.name)
+        if metric is None:
+            metric = metrics[point.name] = scope.metrics.add(name=point.name, unit=point.unit, description=point.meaning)
+        if _is_sum(point):
+            metric.sum.aggregation_temporality = self._metrics.AGGREGATION_TEMPORALITY_CUMULATIVE
+            metric.sum.is_monotonic = point.kind == "counter"
+        added = (metric.sum if _is_sum(point) else metric.gauge).data_points.add()
+        added.attributes.extend(self._encoded(tuple(point.labels.items())))
+        return added
 
-    def _made(self, shape: Sequence[object], snapshot: Snapshot) -> MachineTemplate:
-        """Make the template of a reading, which counts as seen by then."""
-        points = list(machine_points(snapshot))
-        scope = self._metrics.ScopeMetrics()
-        self._add(scope, {}, points, snapshot.time_ns)
-        self.templates += 1
-        return MachineTemplate(shape, points, scope, self._counters, snapshot.time_ns)
-
-    def _end_template(self) -> None:
-        if self._template is not None:
-            self._counters.update(self._template.counters())
-            self._template = None
-
-    def _add_rest(self, scope: Any, metrics: dict[str, Any], record: Record) -> None:
-        """Add what the machine does not say."""
-        self._add(scope, metrics, finding_points(record), record.snapshot.time_ns)
-        for step in record.steps:
-            self._add(scope, metrics, step_points(step), step.time_ns)
-        if record.monitor is not None:
-            self._add(scope, metrics, monitor_points(record.monitor, otel=True), record.snapshot.time_ns)
-
-    def _add(self, scope: Any, metrics: dict[str, Any], points: Iterable[Point], time_ns: int) -> None:
-        for point in points:
-            metric = metrics.get(point.name)
-            if metric is None:
-                metric = metrics[point.name] = scope.metrics.add(name=point.name, unit=point.unit, description=point.meaning)
-            labels = tuple(point.labels.items())
-            if _is_sum(point):
-                metric.sum.aggregation_temporality = self._metrics.AGGREGATION_TEMPORALITY_CUMULATIVE
-                metric.sum.is_monotonic = point.kind == "counter"
-                start, last = self._counters.get((point.name, labels), (time_ns, point.value))
-                if point.kind == "counter" and point.value < last:
-                    start = time_ns
-                self._counters[point.name, labels] = (start, point.value)
-                added = metric.sum.data_points.add(start_time_unix_nano=start)
-            else:
-                added = metric.gauge.data_points.add()
-            added.time_unix_nano = time_ns
-            added.attributes.extend(self._encoded(labels))
-            if _is_whole(point.value):
-                added.as_int = point.value
-            else:
-                added.as_double = point.value
+    def _set(self, target: Any, series: Series | None, rises: bool, number: Number, time_ns: int) -> None:
+        """Set the number and the times of a data point."""
+        if series is not None:
+            start, last = self._counters.get(series, (time_ns, number))
+            if rises and number < last:
+                start = time_ns
+            self._counters[series] = (start, number)
+            target.start_time_unix_nano = start
+        target.time_unix_nano = time_ns
+        if _is_whole(number):
+            target.as_int = number
+        else:
+            target.as_double = number
 
     def _scope(self) -> Any:
         return self._common.InstrumentationScope(name="accelmetrics", version=__version__)
@@ -421,90 +407,19 @@ class RequestBuilder:
         return found
 
 
-class MachineTemplate:
-    """The serialised metrics of a machine, in which times, numbers and starts of counters are replaced.
+def _rest(record: Record) -> Iterator[tuple[Point, int]]:
+    """Yield the points that are not the machine's, each with its time."""
+    time_ns = record.snapshot.time_ns
+    yield from ((point, time_ns) for point in finding_points(record))
+    for step in record.steps:
+        yield from ((point, step.time_ns) for point in step_points(step))
+    if record.monitor is not None:
+        yield from ((point, time_ns) for point in monitor_points(record.monitor, otel=True))
 
-    The message library writes them, once with marks for times and starts; the number of a point follows its time. That both are the same
-    is tried on the record that it is made of.
 
-    Args:
-        shape: What it is kept for.
-        points: The points, with the numbers of one record.
-        metrics: The message of these points, which is spent.
-        counters: Since when each counter counts, and its last number.
-        time_ns: The time of that record.
-
-    Attributes:
-        shape: What it is kept for.
-        names: The metrics' names.
-    """
-
-    def __init__(
-        self, shape: Sequence[object], points: Sequence[Point], metrics: Any, counters: Mapping[Series, tuple[int, Number]], time_ns: int
-    ) -> None:
-        by_name: dict[str, list[int]] = {}
-        for place, point in enumerate(points):
-            by_name.setdefault(point.name, []).append(place)
-        self.shape = shape
-        self.names = by_name.keys()
-        self._order = [place for places in by_name.values() for place in places]
-        ordered = [points[place] for place in self._order]
-        self._series: list[Series | None] = [(point.name, tuple(point.labels.items())) if _is_sum(point) else None for point in ordered]
-        self._starts = [counters[series][0] if series else 0 for series in self._series]
-        self._rising = [place for place, point in enumerate(ordered) if point.kind == "counter"]
-        self._last: list[Number] = [point.value for point in ordered]
-        self._types = [*map(type, self._last)]
-        self._numbers = Struct("<" + "".join("q" if _is_whole(number) else "d" for number in self._last))
-        self._eights = Struct("8s" * len(ordered))
-        whole = metrics.SerializeToString()
-        self._parts = self._split(_marked(metrics))
-        sums = [series for series in self._series if series]
-        # Of a series that is there twice the second point follows the first; a whole number beyond 64 bits changes its type when it falls.
-        self._fits = len(set(sums)) == len(sums) and all(isinstance(number, float) or _is_whole(number) for number in self._last)
-        self._fits = self._fits and self.filled([point.value for point in points], time_ns) == whole
-
-    def _split(self, marked: bytes) -> list[bytes]:
-        """Return six parts of each point, and what follows the last: before it, its start, between both, its time, a tag, its number."""
-        pieces, parts = iter(marked.split(MARK)), list[bytes]()
-        before = next(pieces)
-        for series, start in zip(self._series, self._starts, strict=True):
-            parts += (before, TIME.pack(start), next(pieces)) if series else (before, b"", b"")
-            after = next(pieces)
-            parts += (b"", after[:1], b"")
-            before = after[9:]
-        return [*parts, before]
-
-    def filled(self, numbers: Sequence[Number], time_ns: int) -> bytes | None:
-        """Return the metrics with these numbers of that time; None where the message library would lay them out in another way."""
-        ordered = [numbers[place] for place in self._order]
-        if not self._fits or not 0 < time_ns < LONGEST or [*map(type, ordered)] != self._types:
-            return None
-        try:
-            packed = self._numbers.pack(*ordered)
-        except StructError:  # beyond 64 bits
-            return None
-        time, parts = TIME.pack(time_ns), self._parts
-        for place in self._rising:
-            if ordered[place] < self._last[place]:
-                self._starts[place], parts[6 * place + 1] = time_ns, time
-        self._last = ordered
-        parts[3::6] = [time] * len(ordered)
-        parts[5::6] = self._eights.unpack(packed)
-        return b"".join(parts)
-
-    def resume(self, counters: Mapping[Series, tuple[int, Number]]) -> None:
-        """Take over what is known of counters by now."""
-        for place, series in enumerate(self._series):
-            if series:
-                self._starts[place], self._last[place] = counters[series]
-                self._parts[6 * place + 1] = TIME.pack(self._starts[place])
-                self._fits = self._fits and self._starts[place] > 0  # a time of 0 has no bytes
-
-    def counters(self) -> Iterator[tuple[Series, tuple[int, Number]]]:
-        """Give since when each series counts, and its last number."""
-        for series, start, last in zip(self._series, self._starts, self._last, strict=True):
-            if series:
-                yield series, (start, last)
+def _series(point: Point) -> Series | None:
+    """Return what the start of a counter is remembered by; None for a gauge."""
+    return (point.name, tuple(point.labels.items())) if _is_sum(point) else None
 
 
 def _is_sum(point: Point) -> bool:
@@ -513,28 +428,6 @@ def _is_sum(point: Point) -> bool:
 
 def _is_whole(number: Number) -> bool:
     return isinstance(number, int) and -INT64 <= number < INT64
-
-
-def _marked(metrics: Any) -> bytes:
-    """Serialise metrics with marks for their times and starts, and without numbers, which could look like marks."""
-    for metric in metrics.metrics:
-        form = metric.WhichOneof("data")
-        for point in getattr(metric, form).data_points:
-            point.time_unix_nano = LONGEST
-            if form == "sum":
-                point.start_time_unix_nano = LONGEST
-            setattr(point, point.WhichOneof("value"), 0)
-    return bytes(metrics.SerializeToString())
-
-
-def _nested(tag: bytes, *pieces: bytes) -> bytes:
-    """Return a message as a field of another one: the field's tag, its length by seven bits a byte, itself."""
-    length, head = sum(map(len, pieces)), bytearray(tag)
-    while length > 127:
-        head.append(length & 127 | 128)
-        length >>= 7
-    head.append(length)
-    return b"".join((head, *pieces))
 
 
 def _resource(record: Record) -> dict[str, str]:

@@ -19,18 +19,18 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, compress, repeat
-from operator import itemgetter, ne
+from itertools import chain, compress
+from operator import ne
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.columns import MetricColumns, PointColumns, columns, numbered
+from accelmetrics.dialects.columns import PointColumns, columns, metric_columns, numbered
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, described, device_points, largest_uses, process_points, told_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.dialects.steps import StepCounts, step_points
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.recent import most_recent
+from accelmetrics.schemas.reading import Header, NumberTemplate, header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ DROPPED = Point(
     "accelmetrics_series_dropped_total", 0, {}, "counter", "1", "Series that were left out: over the limit, or there already by that name."
 )
 
+NO_HEADER: Header = header("", (), (), {}, (), {})
 _PLAIN = 1e6
 """Numbers below this, and from its negative on, ``prometheus_client`` writes as Python does."""
 _EXACT = 1e15
@@ -141,8 +142,7 @@ class ScrapeCache:
         self._counted: _Latest | None = None
         self._steps: dict[StepSource, Step] = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
-        self._metric_columns = MetricColumns(described, left_out=self._left_out)
-        self._templates: dict[bool, list[TextTemplate]] = {}
+        self._mark = object()  # what its templates are kept under in headers
 
     @property
     def ready(self) -> bool:
@@ -184,7 +184,6 @@ class ScrapeCache:
         """Go back to the state before the first record."""
         self._steps = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
-        self._templates = {}
 
     def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:
         """Return the metrics as text, or OpenMetrics; ``packed`` by gzip."""
@@ -195,12 +194,13 @@ class ScrapeCache:
         def write() -> bytes:
             parts = list(self._columns(latest, fresh))
             shape = [part.shape for part in parts]
-            points = chain.from_iterable(part.points for part in parts)
-            template = most_recent(
-                self._templates.setdefault(openmetrics, []),
-                lambda one: one.shape == shape,
-                lambda: TextTemplate(shape, points, self._max_series, openmetrics),
-            )
+            head = NO_HEADER if latest.record is None else latest.record.snapshot.header
+            # What is not of the reading (findings, steps, health) may change while the header stays: the last text is kept beside it.
+            kept: list[TextTemplate] = head.kept((self._mark, form), list)
+            if not kept or kept[0].shape != shape:
+                points = chain.from_iterable(part.points for part in parts)
+                kept[:] = [TextTemplate(shape, points, self._max_series, openmetrics)]
+            template = kept[0]
             if latest is not self._counted:
                 self._dropped += template.dropped
                 self._counted = latest
@@ -228,7 +228,7 @@ class ScrapeCache:
         last = chain(step_points(latest.steps), process_points(record.snapshot, self._processes, latest.of_processes))
         if self._dialect is PROMETHEUS:  # how things fare is told above, with what is counted over records: it would tell it once more
             yield columns(chain(told, device_points(record)))
-            yield self._metric_columns.of(record.snapshot)
+            yield metric_columns(record.snapshot, described, left_out=self._left_out)
             yield columns(chain(told_points(record), last))
         else:
             found = self._dialect.points(record) if latest.points is None else latest.points
@@ -356,7 +356,7 @@ class TextTemplate:
         self.shape = shape
         self.dropped = exposition.dropped
         self.formatted = 0
-        pieces, places = [""], []
+        pieces, places = [""], list[int]()
         for line in exposition.text(openmetrics).decode().split("\n")[:-1]:
             head, space, number = line.rpartition(" ")
             if line.startswith("#"):
@@ -365,8 +365,7 @@ class TextTemplate:
                 pieces[-1] += head + space
                 pieces.append("\n")
                 places.append(int(float(number)))
-        self._parts = [*chain.from_iterable(zip(pieces, repeat("")))][:-1]
-        self._in_order = itemgetter(*places)  # at least the release's and DROPPED's
+        self._template = NumberTemplate(pieces, places)
         self._kept = array("q", bytes(8 * (count + 1))), ["0.0"] * (count + 1)
 
     def text(self, numbers: Sequence[Number]) -> bytes:
@@ -380,9 +379,7 @@ class TextTemplate:
             texts[place] = repr(number) if -_PLAIN < number < _PLAIN else _large(number)
             self.formatted += 1
         self._kept = bits, texts
-        parts = self._parts.copy()
-        parts[1::2] = self._in_order(texts)
-        return "".join(parts).encode()
+        return self._template.fill(texts).encode()
 
 
 def _large(number: float) -> str:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from accelmetrics.exporters.fields import by_device, identity_tags
 from accelmetrics.exporters.network import Address
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.recent import most_recent
+from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -124,29 +124,28 @@ class PacketMaker:
         self._prefix = prefix
         self._tagged = tagged
         self._head = ""
-        self._text = _RecordText((), [], _Gauges(()), _Gauges(()))
-        self._kept: list[_RecordText] = []
 
     def of(self, record: Record) -> Iterator[bytes]:
         """Return the packets of a record."""
         snapshot, flat = record.snapshot, _flat(record)
-        made_for = list(snapshot.metrics), list(flat), snapshot.identities, snapshot.hostname, dict(record.labels)
-        if made_for != self._text.made_for:
-            prefix = clean(self._prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
-            self._head = f"{prefix}." if prefix else ""
-            self._text = most_recent(self._kept, lambda one: one.made_for == made_for, lambda: self._prepared(record, made_for))
-        metrics = self._text.metrics.text(list(map(snapshot.metrics.__getitem__, self._text.keys)))
-        monitor = self._text.monitor.text(list(flat.values()))
+        prefix = clean(self._prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
+        self._head = f"{prefix}." if prefix else ""
+        name = "statsd", self._prefix, self._tagged, *record.labels.items()
+        metrics = _filled(snapshot.header.kept(name, lambda: self._metrics(record)), snapshot.numbers)
+        monitor = _filled(snapshot.header.kept((*name, "monitor", *flat), lambda: self._monitor(record)), list(flat.values()))
         if metrics is None or monitor is None:
             return packets(map(self._gauge, gauges(record, self._tagged)))
         steps = [self._gauge(one) for one in logged(record, self._tagged)]
         return _cut(b"\n".join(filter(None, (metrics, *(line.replace(b"\n", _WITH) for line in steps), monitor))))
 
-    def _prepared(self, record: Record, made_for: tuple[object, ...]) -> _RecordText:
-        found, common = list(named(record, self._tagged)), _common(record, self._tagged)
-        metrics = _Gauges([(self._name(name), tags) for name, _, tags in found])
-        monitor = _Gauges([(self._name(name), common) for name in _flat(record)])
-        return _RecordText(made_for, [key for _, key, _ in found], metrics, monitor)
+    def _metrics(self, record: Record) -> NumberTemplate:
+        stands = {key: place for place, key in enumerate(record.snapshot.header.keys)}
+        found = list(named(record, self._tagged))
+        return _template([(self._name(name), tags) for name, _, tags in found], [stands[key] for _, key, _ in found])
+
+    def _monitor(self, record: Record) -> NumberTemplate:
+        common, flat = _common(record, self._tagged), _flat(record)
+        return _template([(self._name(name), common) for name in flat], range(len(flat)))
 
     def _gauge(self, one: Gauge) -> bytes:
         name, value, tags = one
@@ -156,34 +155,17 @@ class PacketMaker:
         return self._head + clean(name)
 
 
-class _Gauges:
-    """The lines of some gauges, but for their numbers."""
-
-    def __init__(self, those: Iterable[tuple[str, Tags]]) -> None:
-        lines = (f"{name}:\0{_tail(name, tags)}".replace("%", "%%").replace("\0", "%s") for name, tags in those)
-        self._template = "\n".join(lines)
-
-    def text(self, values: list[int | float]) -> bytes | None:
-        """Return the lines; None where a number is negative, whose line takes another one before it."""
-        texts = zip(map(repr, values), values, strict=True)
-        numbers = [text if "e" not in text and len(text) <= LONGEST_NUMBER else _number(value) for text, value in texts]
-        return None if "-" in "".join(numbers) else (self._template % tuple(numbers)).encode()
+def _template(those: Sequence[tuple[str, Tags]], places: Sequence[int]) -> NumberTemplate:
+    """Make the lines of some gauges but for their numbers."""
+    tails = ["", *(f"{_tail(name, tags)}\n" for name, tags in those)]
+    tails[-1] = tails[-1].removesuffix("\n")
+    return NumberTemplate([tail + head for tail, head in zip(tails, [*(f"{name}:" for name, _ in those), ""], strict=True)], places)
 
 
-class _RecordText(NamedTuple):
-    """What the packets of some records have in common.
-
-    Attributes:
-        made_for: What these records have in common.
-        keys: The metrics' keys, in the order of the lines.
-        metrics: The lines of the metrics.
-        monitor: Those of the monitor's counts.
-    """
-
-    made_for: tuple[object, ...]
-    keys: list[str]
-    metrics: _Gauges
-    monitor: _Gauges
+def _filled(template: NumberTemplate, values: Sequence[int | float]) -> bytes | None:
+    """Return the lines; None where a number is negative, whose line takes another one before it."""
+    numbers = [_number(value) for value in values]
+    return None if "-" in "".join(numbers) else template.fill(numbers).encode()
 
 
 def _flat(record: Record) -> dict[str, int | float]:
@@ -239,6 +221,8 @@ def gauge(name: str, value: int | float, tags: Tags) -> bytes:
 def _number(value: int | float) -> str:
     """Format a number without an exponent, which not every server reads, unless it is too long."""
     text = repr(value)
+    if "e" not in text and len(text) <= LONGEST_NUMBER:  # nearly always
+        return text
     plain = format(Decimal(text), "f") if "e" in text else text
     return plain if len(plain) <= LONGEST_NUMBER else repr(float(value))
 

@@ -10,28 +10,26 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
-from struct import Struct, pack, unpack_from
-from typing import TYPE_CHECKING
+from struct import pack, unpack_from
+from typing import TYPE_CHECKING, cast
 
 from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.metric_rows import MetricPage
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import Snapshot, sampled_metrics
+from accelmetrics.schemas.reading import Header
+from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pandas
 
 REPEATED = float("inf")
-LAYOUTS = 16
-"""Sets of keys that are remembered: keys that come and go do not make a new one each time."""
 WORTH = 0.75
 """Share of the keys that are wanted up to which leaving out the others costs less than keeping them."""
 TIME, FIRST_VALUE = 1, 2
@@ -71,37 +69,8 @@ class HistoryRow(NamedTuple):
     joined: bool
 
 
-class _Columns:
-    """The columns of rows.
-
-    Attributes:
-        layout: Their keys.
-        values_of: Gives their values from those of a snapshot.
-        pack: Packs them as doubles, which is quicker than an array of numbers of two types.
-        page: The values of the last snapshot whose metrics were no dict.
-    """
-
-    def __init__(self, layout: Layout, values_of: Callable[[Mapping[str, float]], Iterable[float]]) -> None:
-        self.layout, self.values_of = layout, values_of
-        self.pack = Struct(f"{len(layout)}d").pack
-        self.page = MetricPage()
-        self._runs: dict[str, list[tuple[slice, array[float]]]] = {}
-
-    def mark(self, sources: Iterable[str], snapshot: Snapshot, values: array[float]) -> None:
-        """Mark what sources served again. Whose each column is, is found out once, and only where it matters."""
-        if not self._runs:
-            numbered = enumerate(_owners(snapshot, self.layout))
-            for owner, run_of_columns in groupby(numbered, itemgetter(1)):
-                columns = [column for column, _ in run_of_columns]
-                marks = array("d", [REPEATED] * len(columns))
-                self._runs.setdefault(owner, []).append((slice(columns[0], columns[-1] + 1), marks))
-        for source in sources:
-            for run, marks in self._runs.get(source, ()):
-                values[run] = marks
-
-
 class RowMaker:
-    """Turns snapshots into rows, with the same layout object while the keys are the same.
+    """Turns snapshots into rows.
 
     Windows take every reading and the history only ticks, so each has rows of its own: a reading between two ticks is new
     to the history at the next tick.
@@ -112,10 +81,6 @@ class RowMaker:
 
     def __init__(self, wanted: Callable[[str], bool] | None = None) -> None:
         self._wanted = wanted
-        self._keys: Layout = ()  # of the last snapshot
-        self._columns = _Columns((), _all_values)
-        self._layouts: dict[Layout, _Columns] = {}  # by keys
-        self._identities: object = None
         self._seen: Sequences = {}
         self._seen_at_tick: Sequences = {}
         self._repeated: frozenset[str] = frozenset()  # the sources whose columns are marked in the latest row
@@ -132,29 +97,37 @@ class RowMaker:
         return row if repeated == self._repeated else self._made(snapshot, row.at, row.joined, repeated)
 
     def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
-        sampled = sampled_metrics(snapshot)
-        keys = tuple(snapshot.metrics) if sampled is None else sampled.keys
-        if (keys is not self._keys and keys != self._keys) or snapshot.identities is not self._identities:
-            if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
-                self._layouts.clear()
-                self._identities = snapshot.identities
-            self._keys = keys
-            self._columns = self._layouts.get(keys) or self._layouts.setdefault(keys, self._chosen(keys))
-        columns = self._columns
-        if sampled is not None and columns.values_of is _all_values:
-            values = columns.page.values(sampled)
-        else:
-            values = array("d", columns.pack(*columns.values_of(snapshot.metrics)))
+        header = snapshot.header
+        keys, numbers = header.keys, cast("Sequence[float]", snapshot.numbers)
+        if self._wanted is not None:
+            keys, places = header.kept(("columns", self._wanted), lambda: _chosen(header.keys, self._wanted))
+            if places is not None:
+                numbers = places(numbers)
+        values = array("d", pack(f"{len(keys)}d", *numbers))
         self._repeated = repeated
         if repeated:
-            columns.mark(repeated, snapshot, values)
-        return HistoryRow(columns.layout, values, at, snapshot.time_ns / 1e9, joined)
+            owners = header.kept("owners", lambda: dict(zip(header.keys, _owners(header), strict=True)))
+            runs = header.kept(("runs", keys), lambda: _runs(keys, owners))
+            for source in repeated:
+                for run, marks in runs.get(source, ()):
+                    values[run] = marks
+        return HistoryRow(keys, values, at, snapshot.time_ns / 1e9, joined)
 
-    def _chosen(self, keys: Layout) -> _Columns:
-        """Return the columns of snapshots with these keys."""
-        chosen = keys if self._wanted is None else tuple(filter(self._wanted, keys))
-        few = 1 < len(chosen) < WORTH * len(keys)
-        return _Columns(chosen, itemgetter(*chosen)) if few else _Columns(keys, _all_values)
+
+def _chosen(keys: Layout, wanted: Callable[[str], bool] | None) -> tuple[Layout, Callable[[Sequence[float]], Sequence[float]] | None]:
+    """Return the wanted keys and what selects their numbers; all keys where leaving out the others would cost more than keeping them."""
+    places = [place for place, key in enumerate(keys) if wanted is None or wanted(key)]
+    few = 1 < len(places) < WORTH * len(keys)
+    return (tuple([keys[place] for place in places]), itemgetter(*places)) if few else (keys, None)
+
+
+def _runs(keys: Layout, owners: Mapping[str, str]) -> dict[str, list[tuple[slice, array[float]]]]:
+    """Return by source the runs of columns whose values it gave, each with as many marks."""
+    found: dict[str, list[tuple[slice, array[float]]]] = {}
+    for owner, run in groupby(enumerate(keys), lambda column: owners[column[1]]):
+        columns = [column for column, _ in run]
+        found.setdefault(owner, []).append((slice(columns[0], columns[-1] + 1), array("d", [REPEATED] * len(columns))))
+    return found
 
 
 def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
@@ -162,15 +135,11 @@ def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
     return frozenset([name for name, sequence in sequences.items() if sequence and before.get(name) == sequence])
 
 
-def _all_values(metrics: Mapping[str, float]) -> Iterable[float]:
-    return metrics.values()
-
-
-def _owners(snapshot: Snapshot, layout: Layout) -> Iterator[str]:
-    """Yield, by column, the name of the backend that the value came from; empty where that is not known."""
-    devices = {slot.key: slot.backend for slot in snapshot.identities}
-    names = [status.name for status in snapshot.backends]
-    for key in layout:
+def _owners(header: Header) -> Iterator[str]:
+    """Yield, by key, the name of the backend that the value came from; empty where that is not known."""
+    devices = {slot.key: slot.backend for slot in header.identities}
+    names = [status.name for status in header.backends]
+    for key in header.keys:
         kind, _, rest = key.partition(".")
         owner = devices.get(f"{kind}.{rest.removeprefix('process.').partition('.')[0]}")
         if not owner:

@@ -93,15 +93,13 @@ class ThreadEngine:
         self._forced = forced
         self._options = options
         self._selection = DeviceSelection(options.gpus)
-        self._hostname = hostname()
         self._lock = threading.Lock()
         self._joined = False
         self._first = True
         self.settling: CountDownLatch | None = None
-        self._slots: Sequence[DeviceSlot] = ()
         self._names = tuple(backend.name for backend in backends)
         self._all_open = False
-        self._builder = SnapshotBuilder()
+        self._builder = SnapshotBuilder(hostname())
         self._unchecked = False
         self._last: Snapshot | None = None
         self.began = 0.0
@@ -268,12 +266,9 @@ class ThreadEngine:
                 timed_out = status.status == "timed_out" or Reason.TIMED_OUT in reasons_of_devices
             all_open = all_open and reader.source.opened is not None
         self._all_open = all_open and not self._unchecked
-        metrics, reasons, processes, unlisted = self._builder.build(entries)
-        if slots != self._slots:
-            self._slots = slots
         readings, late_answers, lates = self.statistics
         self.statistics = ReadingCounts(readings + 1, late_answers + timed_out, lates + late)
-        return Snapshot(stamp, self._hostname, metrics, self._slots, reasons, tuple(statuses), processes, unlisted)
+        return self._builder.build(stamp, entries, slots, tuple(statuses))
 
     def _wait(self, latch: CountDownLatch, budget: float, piece: float, started: float) -> bool:
         """Wait for what has not arrived within the first slice. Returns whether it is late since the interpreter was busy elsewhere."""

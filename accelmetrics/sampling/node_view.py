@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit.processes import BOARD, PACE, ProcessTree, process_values
 from accelmetrics.backends.registry import select
 from accelmetrics.sampling.devices import VisibilityFilter
-from accelmetrics.sampling.node_wire import OWN, Layout, SharedReading
+from accelmetrics.sampling.node_wire import OWN, SharedReading
 from accelmetrics.sampling.options import DeviceSelection, checked
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.metric_rows import MetricRow, wholes
+from accelmetrics.schemas.reading import Header, header, standing
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 HOST = "host"
@@ -32,52 +31,29 @@ _OF_BOARD = ("memoryTotalBytes", *BOARD)
 
 
 class _Shown(NamedTuple):
-    """What one process sees of a layout.
+    """What one process sees of a shared header.
 
     Attributes:
         slots: Its devices.
-        renamed: By the layout's key of a device, under which it stands here.
+        renamed: By the shared key of a device, under which it stands here.
         keys: The keys of the values that are shown.
-        places: Their places in the layout; None where all are shown.
+        places: Their places in the shared row.
         unavailable: By key, why values are missing.
         unlisted: By device key, why its processes are not known.
         caveats: By backend, what to know about a selection by visibility.
-        boards: By device key, the places of what ``gpu.process.…`` is computed from or repeats; noted when they are needed.
+        boards: By device key, the places of what ``gpu.process.…`` is computed from or repeats; looked up when they are needed.
     """
 
     slots: tuple[DeviceSlot, ...]
     renamed: Mapping[str, str]
     keys: tuple[str, ...]
-    places: tuple[int, ...] | None
+    places: tuple[int, ...]
     unavailable: Mapping[str, Unavailable]
     unlisted: Mapping[str, Unavailable]
     caveats: Mapping[str, str]
     boards: dict[str, Mapping[str, int]]
 
 
-class _Added(NamedTuple):
-    """What a process adds to the values that it is shown.
-
-    Attributes:
-        given: Its own values, by key.
-        shown: What it is shown.
-        names: Their keys.
-        keys: All keys, the same object while they are the same.
-        values: The values as doubles.
-        whole: A byte for each: 1 where it is an int.
-        exact: By place among all, the ints that no double holds.
-    """
-
-    given: Mapping[str, int | float] | None
-    shown: _Shown | None
-    names: tuple[str, ...]
-    keys: tuple[str, ...]
-    values: array[float]
-    whole: bytes
-    exact: Mapping[int, int]
-
-
-_NOTHING_ADDED = _Added(None, None, (), (), array("d"), b"", {})
 _NOTHING: Mapping[str, int | float] = {}
 
 
@@ -103,15 +79,12 @@ class OwnView:
             kept = {name: options[name] for name in ("pid", "children", "timeout", "open_timeout") if name in options}
             self._host = Sampler([HOST], metrics=own, **kept)
         self._tree = ProcessTree(self._options.pid or os.getpid())
-        self._layout: Layout | None = None
+        self._header: Header | None = None  # the shared one
         self._job: Collection[str] = ()
-        self._shown = _Shown((), {}, (), None, {}, {}, {}, {})
-        self._reasons: tuple[object, Mapping[str, Unavailable]] = (None, {})
+        self._shown = _Shown((), {}, (), (), {}, {}, {}, {})
         self._members: dict[str, list[DeviceProcess]] = {}
         self._processes: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, {})
         self._looked_at = float("-inf")
-        self._whole: tuple[object, bytes] = (None, b"")
-        self._added = _NOTHING_ADDED
         self._own: Snapshot | None = None
         self._own_due = 0.0
 
@@ -130,9 +103,9 @@ class OwnView:
         Raises:
             UnknownNameError: ``gpus`` names a device that is not there.
         """
-        if reading.layout is not self._layout or job != self._job:
-            self._show(reading.layout, job)
-            self._layout, self._job = reading.layout, job
+        if reading.header is not self._header or job != self._job:
+            self._show(reading.header, job)
+            self._header, self._job = reading.header, job
             self._processes = (None, {})
         shown = self._shown
         now = time.monotonic()
@@ -144,48 +117,20 @@ class OwnView:
                 self._own = self._host.sample()
                 self._own_due = time.monotonic() + OWN_PACE  # from now on: a little sooner the host would give the same again
             own = {**own, **self._own.metrics} if own else self._own.metrics
-            if self._reasons[0] is not self._own.unavailable:
-                self._reasons = (self._own.unavailable, {**shown.unavailable, **self._own.unavailable})
-            unavailable = self._reasons[1]
-        return Snapshot(
-            reading.time_ns,
-            reading.layout.header.hostname,
-            self._row(reading, own),
-            shown.slots,
-            unavailable,
-            tuple([self._status(status, age) for status in reading.backends]),
-            self._processes[1],
-            shown.unlisted,
-        )
+            unavailable = {**unavailable, **self._own.unavailable}
+        backends = tuple([self._status(status, age) for status in reading.backends])
+        head = header(reading.header.hostname, shown.keys + tuple(own), shown.slots, unavailable, standing(backends), shown.unlisted)
+        numbers = tuple([reading.numbers[place] for place in shown.places])
+        return Snapshot.of(head, (*numbers, *own.values()), reading.time_ns, backends, self._processes[1])
 
-    def _row(self, reading: SharedReading, own: Mapping[str, int | float]) -> MetricRow:
-        """Return the values that are shown, and behind them those of this process."""
-        shown = self._shown
-        values, exact = reading.values, reading.exact
-        if self._whole[0] is not reading.whole:
-            self._whole = (reading.whole, reading.whole if shown.places is None else bytes(map(reading.whole.__getitem__, shown.places)))
-        if shown.places is not None:
-            values = array("d", map(values.__getitem__, shown.places))
-            exact = {number: exact[place] for number, place in enumerate(shown.places) if place in exact} if exact else exact
-        if own is not self._added.given:
-            keys = tuple(own)
-            known = keys == self._added.names and self._added.shown is shown
-            numbers = tuple(own.values())
-            whole, large = wholes(numbers, len(shown.keys))
-            self._added = _Added(own, shown, keys, self._added.keys if known else shown.keys + keys, array("d", numbers), whole, large)
-        added = self._added
-        return MetricRow(
-            added.keys, values + added.values, self._whole[1] + added.whole, {**exact, **added.exact} if added.exact else exact
-        )
-
-    def _show(self, layout: Layout, job: Collection[str]) -> None:
-        """Decide what this process sees of a layout."""
+    def _show(self, shared: Header, job: Collection[str]) -> None:
+        """Decide what this process sees of a shared reading."""
         slots: list[DeviceSlot] = []
         candidates: list[DeviceSlot] = []
         renamed: dict[str, str] = {}
         seen: list[str] = []
         caveats: dict[str, str] = {}
-        listed = layout.header.identities
+        listed = shared.identities
         for backend in dict.fromkeys(slot.backend for slot in listed):
             known = [slot for slot in listed if slot.backend == backend]
             shown = self._seen(backend, known, job)
@@ -202,13 +147,12 @@ class OwnView:
             self._selection.check(candidates)
         self.visible = tuple(seen)
         wants = self._options.metrics.wants
-        keys = [(place, own) for place, key in enumerate(layout.keys) if (own := _own_key(key, renamed)) is not None and wants(own)]
-        reasons = {_own_key(key, renamed): why for key, why in layout.header.unavailable.items()}
+        keys = [(place, own) for place, key in enumerate(shared.keys) if (own := _own_key(key, renamed)) is not None and wants(own)]
+        reasons = {_own_key(key, renamed): why for key, why in shared.unavailable.items()}
         unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
-        unlisted = {renamed[key]: why for key, why in layout.header.unlisted.items() if key in renamed}
-        places = None if len(keys) == len(layout.keys) else tuple([place for place, _ in keys])
+        unlisted = {renamed[key]: why for key, why in shared.unlisted.items() if key in renamed}
+        places = tuple([place for place, _ in keys])
         self._shown = _Shown(tuple(slots), renamed, tuple([key for _, key in keys]), places, unavailable, unlisted, caveats, {})
-        self._reasons, self._whole, self._added = (None, {}), (None, b""), _NOTHING_ADDED
 
     def _seen(self, backend: str, known: Sequence[DeviceSlot], job: Collection[str]) -> Mapping[str, DeviceSlot]:
         """Return the devices of one backend that are reported, by the key that they have in the layout.
@@ -256,10 +200,9 @@ class OwnView:
         places = self._shown.boards.get(key)
         if places is None:
             known = {name: f"{key}.{name}" for name in _OF_BOARD}
-            stand = dict(zip(self._shown.keys, self._shown.places or range(len(self._shown.keys)), strict=True))
+            stand = dict(zip(self._shown.keys, self._shown.places, strict=True))
             places = self._shown.boards[key] = {name: stand[own] for name, own in known.items() if own in stand}
-        whole, exact, values = reading.whole, reading.exact, reading.values
-        return {name: exact.get(place, int(values[place])) if whole[place] else values[place] for name, place in places.items()}
+        return {name: reading.numbers[place] for name, place in places.items()}
 
     def _status(self, status: BackendStatus, age: float) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
@@ -270,7 +213,7 @@ class OwnView:
 
 
 def _own_key(key: str, renamed: Mapping[str, str]) -> str | None:
-    """Return a layout's key as this process has it; None where it is of a device that is not shown."""
+    """Return a shared key as this process has it; None where it is of a device that is not shown."""
     parts = device_key(key)
     if parts is None:
         return key

@@ -17,10 +17,9 @@ import socket
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, compress, repeat
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from math import isfinite, isinf, isnan, nan
-from operator import is_not
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
@@ -31,11 +30,12 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
 from accelmetrics.schemas.line_models import HeaderLine
-from accelmetrics.schemas.lines import Header
-from accelmetrics.schemas.metric_rows import LARGEST_EXACT, MetricPage, MetricParts, MetricShape, wholes
-from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339, sampled_metrics
+from accelmetrics.schemas.lines import header_line
+from accelmetrics.schemas.reading import Header, header as header_of
+from accelmetrics.schemas.snapshot import Snapshot, plain, rfc3339
 
+LARGEST_EXACT = 2**53
+"""Up to here every whole number is a double."""
 PROTOCOL = 2
 """Rises whenever a process that speaks the form before would misread this one."""
 LONGEST_HELLO, LONGEST_MESSAGES, LONGEST_READING = 1 << 16, 1 << 20, 1 << 26
@@ -53,10 +53,6 @@ _SOURCE = struct.Struct("=qdd")
 """A source's sequence, age and duration: those are no number where there is none."""
 _HIGHEST = 7 if sys.byteorder == "little" else 0
 """Of the eight bytes of a double the one with most of the exponent: where none has all bits of it set, all are finite."""
-_MAGNITUDE = bytes(range(128)) * 2
-"""Takes the sign from such a byte."""
-_LARGE = struct.pack(">d", LARGEST_EXACT)[0]
-"""What is left of it for numbers that a double may not hold exactly, and for some smaller ones."""
 
 
 def _refuse(word: str) -> object:
@@ -218,28 +214,12 @@ def credentials(connection: socket.socket) -> Credentials:
     raise OSError("this system does not say who is at the other end of a socket")
 
 
-class Layout(NamedTuple):
-    """What the numbers of a reading are.
-
-    Attributes:
-        serial: Which one of its sender.
-        keys: The keys.
-        header: The devices, the reasons, and how the sources stand.
-    """
-
-    serial: int
-    keys: tuple[str, ...]
-    header: Header
-
-
 class SharedReading(NamedTuple):
     """A reading as it was received.
 
     Attributes:
-        layout: What its numbers are.
-        values: Its numbers as doubles.
-        whole: A byte for each: 1 where it is an int; the same object while nothing in it changed.
-        exact: By place, the ints that no double holds.
+        header: Its keys, devices and reasons.
+        numbers: The numbers of the keys.
         time_ns: When it was begun, in nanoseconds since 1970.
         began: The same on the machine's monotonic clock.
         ended: When it was put together, on that clock.
@@ -247,10 +227,8 @@ class SharedReading(NamedTuple):
         processes: By device key, the processes on it; the same object while nothing changed.
     """
 
-    layout: Layout
-    values: array[float]
-    whole: bytes
-    exact: Mapping[int, int]
+    header: Header
+    numbers: tuple[int | float, ...]
     time_ns: int
     began: float
     ended: float
@@ -270,16 +248,10 @@ class Encoder:
     def __init__(self) -> None:
         self.serial = 0
         self.standing = self.reading = b""
-        self._last: tuple[object, ...] = ()
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None
+        self._header: Header | None = None
         self._layout = b""
-        self._page = MetricPage()
-        self._parts: Sequence[object] = ()
-        self._shape: MetricShape | None = None
-        self._kinds: list[tuple[type, ...]] = []  # of the numbers of each part
-        self._whole = b""  # of those that are sent, a byte for each: 1 where it is an int; empty when it is to be made anew
-        self._shared: list[slice] = []  # of all values, those that are sent
-        self._places: Mapping[int, int] = {}  # where they stand then
+        self._shared: list[int] = []  # the places of the numbers that are sent
 
     def encode(self, snapshot: Snapshot, began: float, ended: float) -> None:
         """Take the next reading.
@@ -289,27 +261,24 @@ class Encoder:
             began: When it was begun, on the machine's monotonic clock.
             ended: When it was put together.
         """
-        metrics = sampled_metrics(snapshot)
-        if not isinstance(metrics, MetricParts):
-            numbers = tuple(snapshot.metrics.values())
-            metrics = MetricParts(MetricShape(tuple(snapshot.metrics), (len(numbers),)), (numbers,))
-        changed = self._note_layout(snapshot, metrics.keys)
+        changed = snapshot.header is not self._header
+        if changed:
+            self._header = snapshot.header
+            self._shared = [place for place, key in enumerate(self._header.keys) if _is_shared(key)]
+            self._layout = self._layout_frame(self._header)
         if changed or snapshot.processes is not self._processes:
             self._processes = snapshot.processes
             self.serial += 1
             listed = {key: plain(tuple(found)) for key, found in snapshot.processes.items()}
             self.standing = self._layout + frame({"type": "processes", "processes": listed})
-        self.reading = self._packed(snapshot, metrics, began, ended)
+        self.reading = self._packed(snapshot, began, ended)
 
-    def _packed(self, snapshot: Snapshot, metrics: MetricParts, began: float, ended: float) -> bytes:
+    def _packed(self, snapshot: Snapshot, began: float, ended: float) -> bytes:
         """Return the frame of a reading."""
-        row = self._page.values(metrics)
-        self._note_kinds(metrics)
+        numbers = [snapshot.numbers[place] for place in self._shared]
         exact: list[list[int]] = []
-        if max(row.tobytes()[_HIGHEST::8].translate(_MAGNITUDE), default=0) >= _LARGE:
-            _, large = wholes(tuple(chain.from_iterable(metrics.parts)))
-            exact = [[self._places[place], number] for place, number in large.items() if place in self._places]
-        values = memoryview(row)
+        if numbers and not -LARGEST_EXACT <= min(numbers) <= max(numbers) <= LARGEST_EXACT:
+            exact = [[place, number] for place, number in enumerate(numbers) if isinstance(number, int) and abs(number) > LARGEST_EXACT]
         sources = [
             _SOURCE.pack(
                 one.sequence,
@@ -318,53 +287,28 @@ class Encoder:
             )
             for one in snapshot.backends
         ]
-        body: list[bytes | memoryview[int]] = [
-            _HEAD.pack(_PACKED, snapshot.time_ns, began, ended, len(sources), len(self._places)),
+        body = [
+            _HEAD.pack(_PACKED, snapshot.time_ns, began, ended, len(sources), len(numbers)),
             *sources,
-            *[values[part] for part in self._shared],
-            self._whole,
+            array("d", numbers).tobytes(),
+            bytes([type(number) is int for number in numbers]),
             _ENCODER.encode(exact).encode() if exact else b"",
         ]
         packed = b"".join(body)
         return _LENGTH.pack(len(packed)) + packed
 
-    def _note_kinds(self, metrics: MetricParts) -> None:
-        """Note which of the numbers are ints."""
-        parts = metrics.parts
-        if metrics.shape is not self._shape:
-            self._shape, self._parts, self._kinds = metrics.shape, (None,) * len(parts), [()] * len(parts)
-        for place in compress(range(len(parts)), map(is_not, parts, self._parts)):
-            kinds = tuple(map(type, parts[place]))
-            if kinds != self._kinds[place]:
-                self._kinds[place], self._whole = kinds, b""
-        self._parts = parts
-        if not self._whole:
-            whole = bytes([kind is int for kinds in self._kinds for kind in kinds])
-            self._whole = b"".join([whole[part] for part in self._shared])
-
-    def _note_layout(self, snapshot: Snapshot, keys: tuple[str, ...]) -> bool:
-        """Make the layout's frame anew where anything in it has changed; whether it has."""
-        stands = [(one.name, one.status, one.detail, one.source, one.devices) for one in snapshot.backends]
-        now = (keys, snapshot.identities, snapshot.unavailable, snapshot.unlisted, stands)
-        if self._last and all(new is old or new == old for new, old in zip(now, self._last, strict=True)):
-            return False
-        self._last = now
-        shared = [place for place, key in enumerate(keys) if _is_shared(key)]
-        self._places = {place: number for number, place in enumerate(shared)}
-        begins = [place for place in shared if place - 1 not in self._places]
-        ends = [place + 1 for place in shared if place + 1 not in self._places]
-        self._shared, self._whole = list(map(slice, begins, ends)), b""
-        header = Header.of(Record(snapshot, {}))
-        header = header._replace(unavailable={key: why for key, why in header.unavailable.items() if _is_shared(key)})
-        self._layout = frame(
+    def _layout_frame(self, head: Header) -> bytes:
+        """Return the frame that says what the numbers of a reading are."""
+        unavailable = {key: why for key, why in head.unavailable.items() if _is_shared(key)}
+        sent = header_of(head.hostname, (), head.identities, unavailable, head.backends, head.unlisted)
+        return frame(
             {
                 "type": "layout",
-                "keys": [keys[place] for place in shared],
-                "listed_by": [slot.listed_by for slot in snapshot.identities],
-                "header": header.to_dict("node"),
+                "keys": [head.keys[place] for place in self._shared],
+                "listed_by": [slot.listed_by for slot in head.identities],
+                "header": header_line(sent, "node"),
             }
         )
-        return True
 
 
 def _is_shared(key: str) -> bool:
@@ -375,9 +319,7 @@ class Decoder:
     """Turns the frames of one connection into readings."""
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
-        self._layouts = 0
-        self._whole = b""
+        self._header: Header | None = None
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
 
     def decode(self, message: Mapping[str, Any]) -> SharedReading | None:
@@ -389,55 +331,43 @@ class Decoder:
         kind = message.get("type")
         try:
             if kind == "layout":
-                self._layouts += 1
-                self._layout = _layout(message, self._layouts)
+                self._header = _layout(message)
                 return None
             if kind == "processes":
                 self._processes = _processes(message)
                 return None
-            if kind == "reading" and self._layout is not None:
-                return self._reading(message, self._layout)
+            if kind == "reading" and self._header is not None:
+                return self._reading(message, self._header)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, OSError, DocumentError) as error:  # OSError: no such year
             words = describe(error) if isinstance(error, ValidationError) else str(error)
             raise WireError(f"no {kind}: {words}") from error
         raise WireError(f"a message of the type {kind!r} was not expected")
 
-    def _reading(self, message: Mapping[str, Any], layout: Layout) -> SharedReading:
+    def _reading(self, message: Mapping[str, Any], head: Header) -> SharedReading:
         values, whole, sources = message["values"], message["whole"], message["sources"]
-        if not isinstance(values, array) or len(values) != len(layout.keys) or len(sources) != len(layout.header.backends):
+        if not isinstance(values, array) or len(values) != len(head.keys) or len(sources) != len(head.backends):
             raise ValueError("it is none of its layout")
-        if whole != self._whole:
-            if whole.strip(b"\0\1"):
-                raise ValueError("it does not say which of its numbers are ints")
-            self._whole = whole
-        exact: dict[int, int] = {}
+        if whole.strip(b"\0\1"):
+            raise ValueError("it does not say which of its numbers are ints")
+        numbers = [int(value) if is_whole else value for value, is_whole in zip(values, whole, strict=True)]
         for place, number in message["exact"]:
             if type(place) is not int or type(number) is not int or place < 0 or float(number) != values[place] or not whole[place]:
                 raise ValueError("its large numbers are none of its values")
-            exact[place] = number
+            numbers[place] = number
         time_ns, began, ended = message["time_ns"], message["began"], message["ended"]
         if not isfinite(began + ended):
             raise ValueError("its moments are none")
-        return SharedReading(
-            layout,
-            values,
-            self._whole,
-            exact,
-            time_ns,
-            began,
-            ended,
-            tuple(map(_fared, layout.header.backends, sources, repeat(time_ns))),
-            self._processes,
-        )
+        fared = tuple(map(_fared, head.backends, sources, repeat(time_ns)))
+        return SharedReading(head, tuple(numbers), time_ns, began, ended, fared, self._processes)
 
 
-def _layout(message: Mapping[str, Any], serial: int) -> Layout:
-    header = HeaderLine.model_validate(message["header"]).header()
+def _layout(message: Mapping[str, Any]) -> Header:
+    head = HeaderLine.model_validate(message["header"]).header()
     keys, names = tuple(map(str, message["keys"])), list(map(str, message["listed_by"]))
     if len(set(keys)) != len(keys):
         raise ValueError("a key stands there twice")
-    slots: list[DeviceSlot] = [slot._replace(listed_by=name) for slot, name in zip(header.identities, names, strict=True)]
-    return Layout(serial, keys, header._replace(identities=tuple(slots)))
+    slots = tuple([slot._replace(listed_by=name) for slot, name in zip(head.identities, names, strict=True)])
+    return header_of(head.hostname, keys, slots, head.unavailable, head.backends, head.unlisted)
 
 
 def _processes(message: Mapping[str, Any]) -> Mapping[str, tuple[DeviceProcess, ...]]:

@@ -12,10 +12,10 @@ from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.metric_rows import MetricParts, MetricShape
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.reading import Header, header, standing
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
-from accelmetrics.schemas.snapshot import Metrics
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""
@@ -170,38 +170,48 @@ Entry = tuple[KeyMapper, Reading | Unavailable]
 """What came of reading a unit: its mapper, and a reading or the reason why there is none."""
 
 
-Reasons = Mapping[str, Unavailable]
-Processes = Mapping[str, tuple[DeviceProcess, ...]]
-
-
 class SnapshotBuilder:
-    """The values and the reasons of one sampler, kept from reading to reading.
+    """Makes the snapshots of one sampler.
 
-    As long as only values change, those parts are replaced in which they have. Anything else (a value appears or goes, a device fails)
-    has everything written anew.
+    While only values change, the header stays the same object and only the values that changed are taken anew. Anything else (a value
+    appears or goes, a device fails) has everything written anew.
+
+    Args:
+        hostname: The machine's name.
     """
 
-    def __init__(self) -> None:
-        self._shape: MetricShape | None = None  # of the latest metrics; None where parts do not make them up
-        self._reasons: Mapping[str, Unavailable] = NO_REASONS
+    def __init__(self, hostname: str) -> None:
+        self._hostname = hostname
+        self._header: Header | None = None  # of the latest reading; None where the mappers' values do not make up its numbers
+        self._standing: Sequence[object] = ()
+        self._slots: Sequence[DeviceSlot] = ()
         self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
         self._mappers: list[KeyMapper] = []
 
-    def build(self, entries: Sequence[Entry]) -> tuple[Metrics | MetricParts, Reasons, Processes, Reasons]:
-        """Write the entries.
+    def build(self, time_ns: int, entries: Sequence[Entry], slots: Sequence[DeviceSlot], statuses: tuple[BackendStatus, ...]) -> Snapshot:
+        """Make the snapshot of a reading.
 
-        Returns:
-            The metrics, the caller's own; the reasons, the processes by device, and by device why they are not known, each the
-            same object as last time if nothing in it changed.
+        Args:
+            time_ns: When it began, in nanoseconds since 1970.
+            entries: What each unit gave.
+            slots: The devices.
+            statuses: How the sources fared.
         """
-        same, shape = self._refresh(entries), self._shape
-        metrics = MetricParts(shape, self._parts()) if same and shape is not None else self._written(entries)
-        return metrics, self._reasons, self._processes, self._unlisted
+        same = self._refresh(entries)
+        if slots != self._slots:
+            self._slots, same = slots, False
+        stands = [(one.name, one.status, one.detail, one.source, one.devices) for one in statuses]
+        if stands != self._standing:
+            self._standing, same = stands, False
+        if same and self._header is not None:
+            numbers = tuple(chain.from_iterable(chain.from_iterable([mapper.values for mapper in self._mappers])))
+            return Snapshot.of(self._header, numbers, time_ns, statuses, self._processes)
+        return self._written(time_ns, entries, statuses)
 
     def _refresh(self, entries: Sequence[Entry]) -> bool:
-        """Replace values, and what there is of processes. Returns whether nothing but values has changed."""
+        """Take new values and processes. Returns whether nothing but values and processes has changed."""
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         same = len(entries) == len(self._mappers)
         for known, (mapper, what) in zip(self._mappers if same else repeat(None), entries, strict=False):
@@ -212,24 +222,21 @@ class SnapshotBuilder:
         if listed != self._listed:
             self._listed = listed
             self._processes = {key: found for key, found in listed.items() if not isinstance(found, Unavailable)}
-            self._unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
+            unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
+            if unlisted != self._unlisted:
+                self._unlisted, same = unlisted, False
         return same
 
-    def _parts(self) -> tuple[tuple[Number, ...], ...]:
-        return tuple(chain.from_iterable([mapper.values for mapper in self._mappers]))
-
-    def _written(self, entries: Sequence[Entry]) -> Metrics | MetricParts:
-        """Write metrics and reasons anew."""
-        before = () if self._shape is None else self._shape.keys
-        self._mappers, self._shape = [], None  # until all is written: an interrupted attempt is not taken for a finished one
+    def _written(self, time_ns: int, entries: Sequence[Entry], statuses: tuple[BackendStatus, ...]) -> Snapshot:
+        """Make the snapshot from scratch."""
+        self._mappers, self._header = [], None  # until all is written: an interrupted attempt is not taken for a finished one
         flat: dict[str, Number] = {}
         for mapper, what in entries:
             mapper.put(what, flat)
-        self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
+        reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
         self._mappers = [mapper for mapper, _ in entries]
-        keys = tuple(flat)
-        if keys != tuple(chain.from_iterable([mapper.value_keys for mapper in self._mappers])):
-            return Metrics(flat)  # a name stands in two blocks, or a value was refused
-        parts = self._parts()
-        self._shape = MetricShape(before if keys == before else keys, map(len, parts))
-        return MetricParts(self._shape, parts)
+        found = header(self._hostname, tuple(flat), self._slots, reasons, standing(statuses), self._unlisted)
+        # They differ where a name stands in two blocks, or a value was refused.
+        if found.keys == tuple(chain.from_iterable([mapper.value_keys for mapper in self._mappers])):
+            self._header = found
+        return Snapshot.of(found, tuple(flat.values()), time_ns, statuses, self._processes)

@@ -25,7 +25,8 @@ from accelmetrics.schemas.document import (
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding, Findings, Severity
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, Status
-from accelmetrics.schemas.lines import LINES_VERSION, Header, are_finite
+from accelmetrics.schemas.lines import LINES_VERSION, are_finite
+from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.record import (
     EXPORTER_COUNTS,
     NO_LABELS,
@@ -298,13 +299,14 @@ class HeaderLine(Part):
 
     def header(self) -> Header:
         """Return what it says, as records have it."""
-        return Header(
+        return header_of(
             self.hostname,
-            self.labels,
+            (),
             tuple(device.slot() for device in self.devices),
             {key: entry.unavailable() for key, entry in self.unavailable.items()},
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
             {key: entry.unavailable() for key, entry in self.unlisted.items()},
+            self.labels,
         )
 
 

@@ -20,13 +20,12 @@ from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.recent import most_recent
+from accelmetrics.schemas.reading import Header, NumberTemplate, header
 from accelmetrics.schemas.record import MonitorStatus, Record
-from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, surrogates_escaped, to_text
+from accelmetrics.schemas.snapshot import Snapshot, device_entry, reason_entry, surrogates_escaped, to_text
 
 LINES_VERSION = "2.0"
 """Of the lines. The number before the dot rises when a reader of the old form would misread the new one."""
@@ -34,44 +33,25 @@ LINES_VERSION = "2.0"
 _COMPACT = (",", ":")
 
 
-class Header(NamedTuple):
-    """What seldom changes from one record to the next.
+def stream_header(record: Record) -> Header:
+    """Return what the header of a file's stream says: the record's header without the keys, with its labels."""
+    whole, labels = record.snapshot.header, record.labels
+    parts = whole.hostname, (), whole.identities, whole.unavailable, whole.backends, whole.unlisted, labels
+    return whole.kept(("stream", *labels.items()), lambda: header(*parts))
 
-    Attributes:
-        hostname: The machine's name.
-        labels: What tells this stream from others.
-        identities: The devices.
-        unavailable: By key, why a value is missing.
-        backends: How the sources stand, without the numbers of a reading.
-        unlisted: By device key, why its processes are not known.
-    """
 
-    hostname: str
-    labels: Mapping[str, str]
-    identities: Sequence[DeviceSlot]
-    unavailable: Mapping[str, Unavailable]
-    backends: tuple[BackendStatus, ...]
-    unlisted: Mapping[str, Unavailable] = {}
-
-    @classmethod
-    def of(cls, record: Record) -> Header:
-        """Take it from a record."""
-        snapshot = record.snapshot
-        backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices) for one in snapshot.backends)
-        return cls(snapshot.hostname, record.labels, snapshot.identities, snapshot.unavailable, backends, snapshot.unlisted)
-
-    def to_dict(self, stream: str) -> dict[str, Any]:
-        """Return the header line of a stream as plain containers."""
-        return {
-            "schema_version": LINES_VERSION,
-            "stream": stream,
-            "hostname": self.hostname,
-            "labels": dict(self.labels),
-            "devices": [device_entry(slot) for slot in self.identities],
-            "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
-            "backends": [{name: getattr(one, name) for name in ("name", "status", "detail", "source", "devices")} for one in self.backends],
-            "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
-        }
+def header_line(head: Header, stream: str) -> dict[str, Any]:
+    """Return the header line of a stream as plain containers."""
+    return {
+        "schema_version": LINES_VERSION,
+        "stream": stream,
+        "hostname": head.hostname,
+        "labels": dict(head.labels),
+        "devices": [device_entry(slot) for slot in head.identities],
+        "unavailable": {key: reason_entry(why) for key, why in head.unavailable.items()},
+        "backends": [{name: getattr(one, name) for name in ("name", "status", "detail", "source", "devices")} for one in head.backends],
+        "unlisted": {key: reason_entry(why) for key, why in head.unlisted.items()},
+    }
 
 
 def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FINDINGS) -> dict[str, Any]:
@@ -135,31 +115,23 @@ def are_finite(values: Collection[object]) -> bool:
     return set(map(type, values)) <= {int, float} and (isfinite(sum(values)) or all(map(isfinite, values)))  # type: ignore[arg-type]
 
 
-class _MetricsText:
-    """Writes metrics as ``json`` does: the text of the keys is kept for as long as they stay, and the numbers are put into it."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[list[str], str]] = []
-        self._keys: list[str] = []
-        self._template = "{}"
-
-    def text(self, metrics: Mapping[str, int | float]) -> str | None:
-        """Return the text; None where a value is none that every reading has: not finite, huge, or of a type of its own."""
-        values = metrics.values()
-        try:
-            if not are_finite(values):
-                return None
-        except OverflowError:
+def _metrics_text(snapshot: Snapshot) -> str | None:
+    """Write metrics as ``json`` does; None where a value is one that few readings have: not finite, huge, or of a type of its own."""
+    numbers = snapshot.numbers
+    try:
+        if not are_finite(numbers):
             return None
-        keys = list(metrics)
-        if keys != self._keys:
-            self._keys, self._template = most_recent(self._kept, lambda one: one[0] == keys, lambda: (keys, _template(keys)))
-        return self._template % tuple(values)  # repr() of an int and of a float is what JSON has
+    except OverflowError:
+        return None
+    head = snapshot.header
+    template = head.kept("json", lambda: _template(head.keys))
+    return template.fill([*map(repr, numbers)])  # repr() of an int and of a float is what JSON has
 
 
-def _template(keys: Collection[str]) -> str:
-    members = (f"{json.dumps(key)}:".replace("%", "%%") + "%r" for key in keys)
-    return surrogates_escaped(f"{{{','.join(members)}}}")
+def _template(keys: Sequence[str]) -> NumberTemplate:
+    names = [surrogates_escaped(json.dumps(key)) for key in keys]
+    heads = [f"{',' if place else '{'}{name}:" for place, name in enumerate(names)]
+    return NumberTemplate([*heads, "}" if heads else "{}"], range(len(keys)))
 
 
 def _plain_text(line: Mapping[str, Any]) -> str:
@@ -183,7 +155,6 @@ class LineWriter:
 
     def __init__(self, stream: str = "") -> None:
         self.stream = stream or os.urandom(4).hex()
-        self._metrics = _MetricsText()
         self._made: _Written | None = None
         self._written: _Written | None = None
 
@@ -198,16 +169,16 @@ class LineWriter:
             DocumentError: A value is not finite, which JSON cannot hold.
         """
         before = None if fresh else self._written
-        made = self._made = _Written(Header.of(record), _told(record.monitor), record.findings)
-        begins = before is None or before.header != made.header
-        header = _plain_text(made.header.to_dict(self.stream)) + "\n" if begins else ""
+        made = self._made = _Written(stream_header(record), _told(record.monitor), record.findings)
+        begins = before is None or before.header is not made.header
+        head = _plain_text(header_line(made.header, self.stream)) + "\n" if begins else ""
         monitor = begins or before is None or before.monitor != made.monitor
         line = reading(record, self.stream, monitor, NO_FINDINGS if before is None else before.findings)
-        return f"{header}{self._text(line)}\n"
+        return f"{head}{self._text(line, record.snapshot)}\n"
 
-    def _text(self, line: dict[str, Any]) -> str:
+    def _text(self, line: dict[str, Any], snapshot: Snapshot) -> str:
         """Write the line of a reading: what :func:`_plain_text` gives, whose time is mostly spent on keys that stay."""
-        metrics = self._metrics.text(line["metrics"])
+        metrics = _metrics_text(snapshot)
         if metrics is None:
             return _plain_text(line)
         # No text has this mark in it: there the quotes would be escaped.

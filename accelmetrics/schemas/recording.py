@@ -40,12 +40,11 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.line_models import DocumentLine, HeaderLine, PlainReading, QuickReading, ReadingLine, are_metrics
-from accelmetrics.schemas.lines import Header
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.notebook import frame
+from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.record import (
     LOGGED,
-    NO_LABELS,
     Record,
 )
 from accelmetrics.schemas.rotation import files_of, packed
@@ -160,7 +159,7 @@ class LineDecoder:
         line = DocumentLine.model_validate(document)
         last = latest[1]
         backends = [BackendStatus(**dict(entry)) for entry in line.backends]
-        header = Header(last.hostname, line.labels, last.identities, last.unavailable, (), last.unlisted)
+        header = header_of(last.hostname, (), last.identities, last.unavailable, (), last.unlisted, line.labels)
         record = line.record(header, document["metrics"], backends)
         return record if line.holders is None else record._replace(holders=line.holders.holders())
 
@@ -173,7 +172,7 @@ class LineDecoder:
         header = self.headers.get(line.stream)
         if header is None or not metrics.keys().isdisjoint(header.unavailable):
             self.headless += 1
-            header = Header("", NO_LABELS, _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources))
+            header = header_of("", (), _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources), {})
         record = line.record(
             header, metrics, [line.status(status) for status in header.backends], self.lasting.get(line.stream, NO_FINDINGS)
         )

@@ -17,7 +17,7 @@ from typing import IO, NamedTuple
 
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.finding import Findings
-from accelmetrics.schemas.lines import Header
+from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import LONGEST_LINE, NO_HEADERS, NO_LASTING, LineDecoder
 from accelmetrics.schemas.rotation import files_of, first_time, packed

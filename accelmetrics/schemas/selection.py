@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from accelmetrics.schemas.errors import InvalidOptionError, Unavailable, UnknownNameError
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import ANY_KIND, Metric, device_key, fill
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import Snapshot
 
 ALL = "all"
 PRESETS = {
@@ -58,7 +57,7 @@ class MetricSelection:
         UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
     """
 
-    __slots__ = ("_chosen", "_excluded", "_general", "_known", "_last", "default", "everything", "items", "processes")
+    __slots__ = ("_chosen", "_excluded", "_general", "_known", "default", "everything", "items", "processes")
 
     def __init__(self, items: str | Iterable[str] | MetricSelection = ALL, *, default: bool = False) -> None:
         self.default: bool = default or (isinstance(items, MetricSelection) and items.default)
@@ -73,7 +72,6 @@ class MetricSelection:
         self.processes = PROCESSES in self.items
         self.everything = not self._excluded and any(item.text == ALL for item in self._chosen)
         self._known: dict[str, bool] = {}
-        self._last = _Selected()
 
     def wants(self, key: str) -> bool:
         """Tell whether a key is wanted; remembered for each key."""
@@ -100,20 +98,6 @@ class MetricSelection:
         """Return the same with the lists of processes."""
         chosen = any(not item.startswith("-") for item in self.items)
         return MetricSelection((*self.items, PROCESSES) if chosen else (ALL, PROCESSES, *self.items))
-
-    def select(self, snapshot: Snapshot) -> Snapshot:
-        """Return the same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""
-        if self.everything:
-            return snapshot
-        keys, unavailable = tuple(snapshot.metrics), snapshot.unavailable
-        last = self._last  # looked at once: another thread may put another one in its place
-        if keys != last.keys:
-            last = last._replace(keys=keys, wanted=tuple(filter(self.wants, keys)))
-        if unavailable is not last.unavailable:
-            last = last._replace(unavailable=unavailable, reasons={key: why for key, why in unavailable.items() if self.wants(key)})
-        self._last = last
-        metrics = snapshot.metrics
-        return snapshot.with_values({key: metrics[key] for key in last.wanted}, last.reasons)
 
     def __eq__(self, other: object) -> bool:
         return self.items == other.items if isinstance(other, MetricSelection) else NotImplemented
@@ -145,15 +129,6 @@ def presets_of(row: Metric) -> tuple[str, ...]:
     from accelmetrics.schemas.catalogue import wandb
 
     return tuple(preset for preset in PRESETS if (wandb.has(row) if preset == "wandb" else row.preset in _WITHIN[preset]))
-
-
-class _Selected(NamedTuple):
-    """What a selection made of the latest snapshot: as long as its keys and reasons stay, so does this."""
-
-    keys: tuple[str, ...] = ()
-    wanted: tuple[str, ...] = ()
-    unavailable: Mapping[str, Unavailable] = {}
-    reasons: Mapping[str, Unavailable] = {}
 
 
 class _Item(NamedTuple):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
-from accelmetrics.schemas.metric_rows import MetricParts, MetricRow
 from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.reading import Header, header, standing
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
@@ -90,7 +90,7 @@ class Metrics(dict[str, int | float]):
 
 
 class Snapshot:
-    """What one sample gave.
+    """What one sample gave: a view of a header and its row of numbers.
 
     The snapshot owns what it is given: those objects do not change afterwards, and readers must not change them.
 
@@ -109,10 +109,10 @@ class Snapshot:
     __slots__ = (
         "_by_device",
         "_devices",
+        "_header",
         "_host",
         "_metrics",
-        "_sampled",
-        "_selected",
+        "_numbers",
         "backends",
         "hostname",
         "identities",
@@ -129,7 +129,7 @@ class Snapshot:
         self,
         time_ns: int,
         hostname: str,
-        metrics: dict[str, int | float] | MetricParts | MetricRow,
+        metrics: dict[str, int | float],
         identities: Sequence[DeviceSlot] = (),
         unavailable: Mapping[str, Unavailable] | None = None,
         backends: Sequence[BackendStatus] = (),
@@ -140,29 +140,62 @@ class Snapshot:
         self.hostname = hostname
         self.identities = identities
         self.unavailable: Mapping[str, Unavailable] = {} if unavailable is None else unavailable
-        self._metrics: Metrics | None = None
-        self._sampled: MetricParts | MetricRow | None = None
-        if isinstance(metrics, (MetricParts, MetricRow)):
-            self._sampled = metrics
-        else:
-            self._metrics = metrics if type(metrics) is Metrics else Metrics(metrics)
-            self._metrics.unavailable = self.unavailable
+        self._metrics: Metrics | None = metrics if type(metrics) is Metrics else Metrics(metrics)
+        self._metrics.unavailable = self.unavailable
         self.backends = backends
         self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
         self.unlisted: Mapping[str, Unavailable] = {} if unlisted is None else unlisted
+        self._header: Header | None = None
+        self._numbers: tuple[int | float, ...] | None = None
         self._devices: tuple[Device, ...] | None = None
         self._host: HostMetrics | None = None
         self._by_device: _ByDevice | None = None
-        self._selected: dict[MetricSelection, Snapshot] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        header: Header,
+        numbers: tuple[int | float, ...],
+        time_ns: int,
+        backends: Sequence[BackendStatus],
+        processes: Mapping[str, tuple[DeviceProcess, ...]],
+    ) -> Snapshot:
+        """Make a snapshot of a header and the numbers of its keys."""
+        made = cls.__new__(cls)
+        made._header, made._numbers, made.time_ns = header, numbers, time_ns
+        made.hostname, made.identities, made.unavailable, made.unlisted = (
+            header.hostname,
+            header.identities,
+            header.unavailable,
+            header.unlisted,
+        )
+        made.backends, made.processes = backends, processes
+        made._metrics = made._devices = made._host = made._by_device = None
+        return made
 
     @property
     def metrics(self) -> dict[str, int | float]:
         """The values by key."""
         if self._metrics is None:
-            made = cast("MetricParts | MetricRow", self._sampled).into(Metrics)
+            made = Metrics(zip(self.header.keys, self.numbers, strict=True))
             made.unavailable = self.unavailable
             self._metrics = made
         return self._metrics
+
+    @property
+    def header(self) -> Header:
+        """All of it but the numbers; the same object in snapshots of which only numbers differ."""
+        if self._header is None:
+            parts = tuple(self.metrics), self.identities, self.unavailable, standing(self.backends), self.unlisted
+            self._header = header(self.hostname, *parts)
+        return self._header
+
+    @property
+    def numbers(self) -> tuple[int | float, ...]:
+        """The values in the order of the header's keys."""
+        if self._numbers is None:
+            self._numbers = tuple(self.metrics.values())
+        return self._numbers
 
     @property
     def timestamp(self) -> str:
@@ -199,7 +232,10 @@ class Snapshot:
 
     def with_metrics(self, more: Mapping[str, int | float]) -> Snapshot:
         """Return the same moment with more metrics; this one stays as it is."""
-        return self.with_values({**self.metrics, **more}, self.unavailable)
+        wider = self.header.with_keys(tuple(more))
+        if wider is None:
+            return self.with_values({**self.metrics, **more}, self.unavailable)
+        return Snapshot.of(wider, (*self.numbers, *more.values()), self.time_ns, self.backends, self.processes)
 
     def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> Snapshot:
         """Return the same moment with other metrics and reasons; this one stays as it is."""
@@ -207,13 +243,12 @@ class Snapshot:
         return Snapshot(self.time_ns, self.hostname, metrics, self.identities, unavailable, *rest)
 
     def selected(self, selection: MetricSelection) -> Snapshot:
-        """Return the same moment with what a selection wants alone; made once for equal selections."""
+        """Return the same moment with what a selection wants alone; this one where it wants everything."""
         if selection.everything:
             return self
-        if self._selected is None:
-            self._selected = {}
-        found = self._selected.get(selection)
-        return self._selected.setdefault(selection, selection.select(self)) if found is None else found
+        narrower, places = self.header.selected(selection.wants, selection)
+        numbers = self.numbers
+        return Snapshot.of(narrower, tuple([numbers[place] for place in places]), self.time_ns, self.backends, self.processes)
 
     def flat(self) -> dict[str, int | float]:
         """Return the metrics alone, as a new dict."""
@@ -316,11 +351,6 @@ class Snapshot:
         if self._by_device is None:
             self._by_device = _ByDevice(self)
         return self._by_device
-
-
-def sampled_metrics(snapshot: Snapshot) -> MetricParts | MetricRow | None:
-    """Return a snapshot's metrics as sampling gave them; None where it gave a dict."""
-    return snapshot._sampled
 
 
 class _ByDevice:

@@ -200,7 +200,7 @@ def otlp(stack: ExitStack, folder: Path) -> tuple[Callable[[accelmetrics.Record]
     from accelmetrics.exporters.otlp import RequestBuilder
 
     builder = RequestBuilder()
-    return summed(lambda record: len(builder.serialised(record)))
+    return summed(lambda record: len(builder.build(record).SerializeToString()))
 
 
 def summed(write: Callable[[accelmetrics.Record], int]) -> tuple[Callable[[accelmetrics.Record], object], Callable[[], int]]:

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from accelmetrics import Sampler
-from accelmetrics.exporters import tensorboard
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.influx import PointWriter
 from accelmetrics.exporters.otlp import RequestBuilder
@@ -57,7 +56,6 @@ def main() -> None:
         "otlp": otlp(records, turns),
         "jsonl": jsonl(standard, turns),
         "csv": csv(standard, turns),
-        "tensorboard": tensorboard_events(standard, turns),
         "statsd": statsd(records, turns),
         "influx": influx(records, turns),
         "keys": {name: len(these[0].snapshot.metrics) for name, these in (("all", records), ("standard", standard))},
@@ -94,7 +92,7 @@ def otlp(records: Sequence[Record], turns: int) -> tuple[float, float]:
     return by_turns(
         records,
         turns,
-        builder.serialised,
+        lambda record: builder.build(record).SerializeToString(),
         lambda record: RequestBuilder().build(record).SerializeToString(),
     )
 
@@ -123,17 +121,6 @@ def csv(records: Sequence[Record], turns: int) -> tuple[float, float]:
         lambda record: exporter.lines(record, head, fresh=False),
         lambda record: CsvExporter("/dev/null").lines(record, head, fresh=False),
     )
-
-
-def tensorboard_events(records: Sequence[Record], turns: int) -> tuple[float, float]:
-    """An event as it stands in a file, and the same by TensorBoard's own writer."""
-    kept, compiled = tensorboard.Scalars(), tensorboard.compiled_crc32c()
-
-    def anew(record: Record) -> object:
-        values = {tensorboard.tag(key): value for key, value in record.snapshot.metrics.items()}
-        return tensorboard.framed([tensorboard.scalars(values)], None)
-
-    return by_turns(records, turns, lambda record: tensorboard.framed([kept.of(record.snapshot.metrics)], compiled), anew)
 
 
 def statsd(records: Sequence[Record], turns: int) -> tuple[float, float]:

@@ -13,11 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import example, given, settings, strategies as st
 
-from accelmetrics.exporters import tensorboard
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.tensorboard import Scalars, TensorboardExporter, compiled_crc32c, framed, scalars, tag
+from accelmetrics.exporters.tensorboard import TensorboardExporter, tag
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import largest_file
@@ -229,58 +227,3 @@ def test_it_stays_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         exporter.open()
         exporter.close()
     assert [len(list((tmp_path / place / "system").iterdir())) for place in ("log", "home/log")] == [1, 1]
-
-
-KEYS = st.sampled_from(["gpu.0.temp", "gpu.1.mig.2.temp", "gpu.process.0.gpu", "monitor.ticks", "disk./\udcff.used", "disk.é.used", "cpu"])
-NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**70), 2**70) | st.floats(width=32, allow_nan=False)
-SEVERAL = st.lists(st.dictionaries(KEYS, NUMBERS), min_size=1, max_size=5)
-"""Values of records that follow each other."""
-
-
-@settings(deadline=None)
-@example([{}, {"cpu": 3.5e38, "gpu.0.temp": 1}, {"cpu": -0.0, "gpu.0.temp": 1e-46}, {}, {"cpu": 10**38}])
-@given(SEVERAL)
-def test_values_are_put_where_protobuf_puts_them(several: list[dict[str, float]]) -> None:
-    """Whatever keys and numbers follow each other, an event's scalars are, byte for byte, what protobuf serialises."""
-    kept = Scalars()
-    for values in several:
-        assert kept.of(values) == scalars({tag(key): value for key, value in values.items()})
-
-
-def test_tags_are_serialised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the keys stay, protobuf serialises no tag again; when one comes, it does."""
-    asked: list[str] = []
-
-    def counted(key: str) -> str:
-        asked.append(key)
-        return tag(key)
-
-    monkeypatch.setattr(tensorboard, "tag", counted)
-    kept = Scalars()
-    for values in ({"cpu": 1.0, "gpu.0.temp": 30}, {"cpu": 2.0, "gpu.0.temp": 31}, {"cpu": 3, "gpu.0.temp": 32.5}):
-        kept.of(values)
-    assert asked == ["cpu", "gpu.0.temp"]
-    kept.of({"gpu.0.temp": 32.5})
-    assert asked == ["cpu", "gpu.0.temp", "gpu.0.temp"]
-    for values in ({"cpu": 4.0, "gpu.0.temp": 33.0}, {"gpu.0.temp": 34.0}) * 2:  # keys of a slower pace come and go
-        kept.of(values)
-    assert asked == ["cpu", "gpu.0.temp", "gpu.0.temp"]
-
-
-@given(st.lists(st.binary(max_size=300)))
-def test_checksums_are_those_of_tensorboard(events: list[bytes]) -> None:
-    """The compiled checksums frame events as TensorBoard's own writer does, byte for byte; the extra brings them."""
-    compiled = compiled_crc32c()
-    assert compiled is not None
-    assert bytes(framed(events, compiled)) == bytes(framed(events, None))
-
-
-def test_without_compiled_checksums_files_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where google-crc32c is not installed, TensorBoard's own writer does it, and its reader sees the record."""
-    monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    monkeypatch.setattr(tensorboard, "compiled_crc32c", compiled_crc32c.__wrapped__)
-    assert tensorboard.compiled_crc32c() is None
-    exporter = TensorboardExporter(str(tmp_path))
-    exporter.export(at(1e9, 1.5))
-    exporter.close()
-    assert [event.value for event in reader(tmp_path / "system").Scalars("gpu.0/powerWatts")] == [1.5]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from array import array
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, strategies as st
 
 from accelmetrics import Sampler
-from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
+from accelmetrics.monitor.history import REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.metric_rows import MetricParts, MetricRow, MetricShape, wholes
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
@@ -42,14 +39,11 @@ def test_a_row_has_the_snapshots_keys_and_values() -> None:
 
 
 def test_equal_keys_share_one_layout_even_when_they_come_and_go() -> None:
-    """Keys of a process that comes and goes do not make a new tuple each time; too many sets of keys are forgotten."""
+    """Keys of a process that comes and goes do not make a new tuple each time."""
     maker = RowMaker()
     often, seldom = {"gpu.0.gpu": 1.0}, {"gpu.0.gpu": 1.0, "gpu.process.0.memory": 2.0}
     rows = [maker.row(snapshot(seldom if number % 2 else often), float(number), True) for number in range(10)]
     assert len({id(found.layout) for found in rows}) == 2
-    for number in range(5 * LAYOUTS):
-        maker.row(snapshot({f"disk./{number}.usageGB": 1.0}), 20.0, True)
-    assert len(maker._layouts) <= LAYOUTS
 
 
 def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None:
@@ -71,35 +65,6 @@ def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None
             assert values(own) == {key: float(value) for key, value in taken.metrics.items()}
             layouts.add(id(own.layout))
     assert len(layouts) == 4, "as it was, without a value, with it at the end, and with one more"
-
-
-PARTS = st.lists(st.tuples(*[st.sampled_from([None, (1.5,), (7, 2**70)])] * 3, st.booleans()), min_size=1, max_size=8)
-
-
-@given(PARTS)
-def test_rows_of_parts_and_of_what_was_received_are_those_of_the_dict(
-    turns: list[tuple[tuple[float, ...] | None, ...]],
-) -> None:
-    """Whatever parts come, go, change and stay, those of which have another length too, for ticks and for what lies between."""
-    known, compared, received = RowMaker(), RowMaker(), RowMaker()
-    shape = MetricShape((), ())
-    for at, (*parts, tick) in enumerate(turns):
-        given_parts = [part for part in parts if part]
-        keys = tuple(f"gpu.{number}.{place}" for number, part in enumerate(parts) if part for place in range(len(part)))
-        lengths = tuple(map(len, given_parts))
-        shape = shape if (shape.keys, shape.lengths) == (keys, lengths) else MetricShape(keys, lengths)
-        metrics = MetricParts(shape, tuple(given_parts))
-        taken = Snapshot(10**18, "node", metrics, SLOTS, backends=(BackendStatus("nvidia", "ok", sequence=1 + at // 2),))
-        other = taken.with_values(dict(taken.metrics), {})
-        rows = [maker.row(each, float(at), True) for maker, each in ((known, taken), (compared, other))]
-        if tick:
-            rows = [maker.tick_row(each, row) for maker, each, row in ((known, taken, rows[0]), (compared, other, rows[1]))]
-        assert (rows[0].layout, rows[0].values) == (rows[1].layout, rows[1].values)
-        sent = MetricRow(shape.keys, array("d", other.metrics.values()), *wholes(tuple(other.metrics.values())))
-        got = Snapshot(10**18, "node", sent, SLOTS, backends=taken.backends)
-        row = received.row(got, float(at), True)
-        row = received.tick_row(got, row) if tick else row
-        assert (row.layout, row.values, got.metrics) == (rows[1].layout, rows[1].values, other.metrics)
 
 
 def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None:

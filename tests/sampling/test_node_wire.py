@@ -13,8 +13,7 @@ from hypothesis import given, strategies as st
 from accelmetrics.sampling.node_view import OwnView
 from accelmetrics.sampling.node_wire import LONGEST_READING, OWN, Decoder, Encoder, Frames, SharedReading, WireError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.metric_rows import MetricParts, MetricRow, MetricShape, wholes
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, sampled_metrics
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SLOTS = tuple(DeviceSlot(f"gpu.{number}", number, number, DeviceIdentity("gpu", "nvidia", number), "nvidia") for number in range(2))
 STATUSES = (
@@ -27,13 +26,14 @@ NUMBERS = st.one_of(st.integers(-(2**70), 2**70), FLOATS)
 VALUES = st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=2)
 
 
-def snapshot(metrics: dict[str, int | float] | MetricParts) -> Snapshot:
+def snapshot(metrics: dict[str, int | float]) -> Snapshot:
     return Snapshot(10**18, "node", metrics, SLOTS, backends=STATUSES)
 
 
-def parts_of(values: Sequence[Sequence[int | float]], own: int | float) -> MetricParts:
-    keys = tuple(f"gpu.{number}.{name}" for number, part in enumerate(values) for name, _ in zip(NAMES, part, strict=False))
-    return MetricParts(MetricShape((*keys, min(OWN), "load.1m"), (*map(len, values), 2)), (*map(tuple, values), (own, 0.5)))
+def metrics_of(values: Sequence[Sequence[int | float]], own: int | float) -> dict[str, int | float]:
+    """Metrics of devices, and one that each process reads itself."""
+    found = {f"gpu.{number}.{name}": value for number, part in enumerate(values) for name, value in zip(NAMES, part, strict=False)}
+    return {**found, min(OWN): own, "load.1m": 0.5}
 
 
 class Wire:
@@ -55,26 +55,16 @@ def numbers(found: Mapping[str, int | float]) -> dict[str, tuple[type, int | flo
     return {key: (type(value), value) for key, value in found.items()}
 
 
-@given(st.lists(st.tuples(VALUES, NUMBERS, st.booleans()), min_size=1, max_size=5))
-def test_what_arrives_is_what_was_sent(turns: list[tuple[list[list[int | float]], int | float, bool]]) -> None:
-    """Ints as ints and floats as floats, however large; in parts or as a dict, whatever came before; a process's own facts stay."""
+@given(st.lists(st.tuples(VALUES, NUMBERS), min_size=1, max_size=5))
+def test_what_arrives_is_what_was_sent(turns: list[tuple[list[list[int | float]], int | float]]) -> None:
+    """Ints as ints and floats as floats, however large, whatever came before; a process's own facts stay."""
     wire = Wire()
-    for values, own, as_dict in turns:
-        metrics = parts_of(values, own)
-        sent = snapshot(metrics)
-        got = wire.send(snapshot(dict(sent.metrics)) if as_dict else sent)
-        seen = Snapshot(got.time_ns, "node", MetricRow(got.layout.keys, got.values, got.whole, got.exact))
-        assert numbers(seen.metrics) == {key: kind for key, kind in numbers(sent.metrics).items() if key not in OWN}
+    for values, own in turns:
+        sent = snapshot(metrics_of(values, own))
+        got = wire.send(sent)
+        seen = dict(zip(got.header.keys, got.numbers, strict=True))
+        assert numbers(seen) == {key: kind for key, kind in numbers(sent.metrics).items() if key not in OWN}
         assert got.backends == STATUSES
-
-
-def test_a_part_that_stays_is_sent_with_those_that_change() -> None:
-    wire = Wire()
-    first = parts_of([[1, 2.5, 2**60 + 1], [4, 5.5, 6]], 0)
-    wire.send(snapshot(first))
-    got = wire.send(snapshot(first._replace(parts=(first.parts[0], (7.5, 8, 9), first.parts[2]))))
-    assert got.values.tolist() == [1.0, 2.5, float(2**60), 7.5, 8.0, 9.0, 0.5]
-    assert (got.whole, got.exact) == (b"\1\0\1\0\1\1\0", {2: 2**60 + 1})
 
 
 @pytest.mark.parametrize(
@@ -88,21 +78,13 @@ def test_a_part_that_stays_is_sent_with_those_that_change() -> None:
     ids=["all", "gpu", "metric", "both"],
 )
 def test_each_process_is_shown_what_it_chose(chosen: dict[str, Any], wanted: Sequence[str]) -> None:
-    sent = snapshot(parts_of([[1, 2.5, 2**60 + 1], [4, 5.5, 2**61 + 1]], 0))
+    sent = snapshot(metrics_of([[1, 2.5, 2**60 + 1], [4, 5.5, 2**61 + 1]], 0))
     view = OwnView({"backends": ["nvidia"], **chosen})
     wire = Wire()
     seen = [view.snapshot(wire.send(sent)) for _ in range(2)]
     for one in seen:
         assert numbers(one.metrics) == numbers({key: sent.metrics[key] for key in wanted})
-    rows = [sampled_metrics(one) for one in seen]
-    assert rows[0] is not None
-    assert rows[1] is not None
-    assert rows[0].keys is rows[1].keys
-
-
-def test_which_numbers_are_ints() -> None:
-    assert wholes(()) == (b"", {})
-    assert wholes((1, 1.0, 2**53, -(2**53) - 1, 1e300), 10) == (b"\1\0\1\1\0", {13: -(2**53) - 1})
+    assert seen[0].header is seen[1].header
 
 
 def spoilt(**changed: Any) -> bytes:
@@ -123,7 +105,7 @@ def taken(body: bytes) -> SharedReading | None:
 def test_a_reading_that_is_not_spoilt_is_taken() -> None:
     got = taken(spoilt(values=(1.7e308, float(2**60)), tail=b"[[1,%d]]" % (2**60 + 1)))
     assert got is not None
-    assert (got.values.tolist(), got.exact) == ([1.7e308, float(2**60)], {1: 2**60 + 1})
+    assert got.numbers == (1.7e308, 2**60 + 1)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +155,7 @@ def test_a_process_looks_at_itself_when_there_is_something_new() -> None:
     view, wire = OwnView({"backends": ["host"], "metrics": "proc.cpu.threads"}), Wire()
     for _ in range(2):
         view._own_due = 0.0
-        view.snapshot(wire.send(snapshot(parts_of([[1, 2.5, 3]], 0))))
+        view.snapshot(wire.send(snapshot(metrics_of([[1, 2.5, 3]], 0))))
     assert view._host is not None
     (host,) = view._host._engine.readers[0]._readers.values()  # type: ignore[union-attr]
     assert view._own_due >= max(collector.due for collector in host._collectors)  # type: ignore[union-attr]

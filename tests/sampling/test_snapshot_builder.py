@@ -10,7 +10,6 @@ from accelmetrics import Unavailable
 from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.metric_rows import MetricParts
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -44,8 +43,8 @@ def entries(into: list[KeyMapper], read: list[Reading]) -> list[Entry]:
 
 def built(builder: SnapshotBuilder, given_entries: list[Entry]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The metrics, and the reasons, the processes and why they are not known."""
-    metrics, *rest = builder.build(given_entries)
-    return Snapshot(0, "node", metrics).metrics, [*map(dict, rest)]
+    made = builder.build(0, given_entries, (), ())
+    return made.metrics, [dict(made.unavailable), dict(made.processes), dict(made.unlisted)]
 
 
 @settings(deadline=None, max_examples=100)
@@ -55,11 +54,11 @@ def test_a_kept_builder_agrees_with_a_new_one(rounds: list[tuple[list[Reading], 
 
     A new one writes all of them into a dict, one after the other: of a name that stands in two blocks the last one's value.
     """
-    kept, known = SnapshotBuilder(), mappers()
+    kept, known = SnapshotBuilder("node"), mappers()
     for read, times in rounds:
         for _ in range(times):
             metrics, rest = built(kept, entries(known, read))
-            expected, expected_rest = built(SnapshotBuilder(), entries(mappers(), read))
+            expected, expected_rest = built(SnapshotBuilder("node"), entries(mappers(), read))
             assert list(metrics.items()) == list(expected.items())
             assert rest == expected_rest
             plain: dict[str, Any] = {}
@@ -68,22 +67,20 @@ def test_a_kept_builder_agrees_with_a_new_one(rounds: list[tuple[list[Reading], 
             assert list(metrics.items()) == list(plain.items())
 
 
-def test_parts_are_the_same_objects_while_nothing_in_them_changes() -> None:
-    """And new ones where a value has changed, in a list that its backend writes into as well."""
-    builder, known, powers = SnapshotBuilder(), mappers()[:1], [100.0]
+def test_the_header_is_the_same_object_while_only_numbers_change() -> None:
+    """In a list, too, that its backend writes into; and again when a key that went has come back."""
+    builder, known, powers = SnapshotBuilder("node"), mappers()[:1], [100.0]
     static = Block(("fanSpeed",), (1,))
 
-    def read() -> MetricParts:
-        blocks = [Block(("temp",), (40,)), static, Block(("powerWatts",), powers)]
-        metrics, *_ = builder.build(entries(known, [Reading(blocks)]))
-        assert isinstance(metrics, MetricParts)
-        return metrics
+    def read(*more: Block) -> Snapshot:
+        blocks = [Block(("temp",), (40,)), static, Block(("powerWatts",), powers), *more]
+        return builder.build(0, entries(known, [Reading(blocks)]), (), ())
 
     first = read()
     powers[0] = 200.0
-    second = read()
-    assert (first.shape is second.shape, first.shape.lengths, first.parts[1] is second.parts[1]) == (True, (1, 1, 1), True)
-    assert (first.parts[2], second.parts[2]) == ((100.0,), (200.0,))
+    second, third, fourth = read(), read(Block(("memory",), (5,))), read()
+    assert first.header is second.header is fourth.header is not third.header
+    assert (first.numbers, second.numbers) == ((40, 1, 100.0), (40, 1, 200.0))
 
 
 @settings(deadline=None, max_examples=60)
@@ -94,17 +91,17 @@ def test_parts_are_the_same_objects_while_nothing_in_them_changes() -> None:
 def test_what_is_not_wanted_is_dropped_and_nothing_else_changes(rounds: list[list[Reading]], items: str) -> None:
     """Readings of every kind: what a mapper leaves out is what the selection leaves out of everything."""
     metrics = MetricSelection(items)
-    kept, known = SnapshotBuilder(), mappers(metrics)
+    kept, known = SnapshotBuilder("node"), mappers(metrics)
     for read in rounds:
         found, rest = built(kept, entries(known, read))
-        everything, whole_rest = built(SnapshotBuilder(), entries(mappers(), read))
+        everything, whole_rest = built(SnapshotBuilder("node"), entries(mappers(), read))
         wanted = [{key: value for key, value in part.items() if metrics.wants(key)} for part in (everything, whole_rest[0])]
         assert [found, rest[0]] == wanted
         assert rest[1] == whole_rest[1]
 
 
 def test_the_metrics_of_a_snapshot_are_its_own() -> None:
-    builder, known = SnapshotBuilder(), mappers()[:1]
+    builder, known = SnapshotBuilder("node"), mappers()[:1]
     first, _ = built(builder, entries(known, [Reading.of({"temp": 1})]))
     second, _ = built(builder, entries(known, [Reading.of({"temp": 2})]))
     first["gpu.0.temp"] = 100

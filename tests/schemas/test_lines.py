@@ -416,11 +416,11 @@ def test_the_text_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "dumps", counted)
     writer = LineWriter("1")
     for value in (1, 2.5, 3):
-        writer.lines(Record(Snapshot(1, "node", {"a": value, "b": 2})), fresh=True)
+        writer.lines(Record(Snapshot(1, "made-once", {"a": value, "b": 2})), fresh=True)
     assert encoded == ["a", "b"]
-    text = writer.lines(Record(Snapshot(1, "node", {"b": 2, "c": 3})), fresh=True)
+    text = writer.lines(Record(Snapshot(1, "made-once", {"b": 2, "c": 3})), fresh=True)
     assert encoded == ["a", "b", "b", "c"]
     assert text.endswith('"metrics":{"b":2,"c":3}}\n')
     for name in "acacac":  # keys of a slower pace come and go
-        writer.lines(Record(Snapshot(1, "node", {"b": 2, "c": 3} if name == "c" else {"a": 1, "b": 2})), fresh=True)
+        writer.lines(Record(Snapshot(1, "made-once", {"b": 2, "c": 3} if name == "c" else {"a": 1, "b": 2})), fresh=True)
     assert len(encoded) == 4

@@ -207,10 +207,10 @@ def test_equal_by_items() -> None:
 def test_a_selected_snapshot_has_wanted_metrics_and_reasons_alone() -> None:
     """Identities, backends and processes stay; ``all`` is the very object."""
     whole = complete()
-    assert MetricSelection().select(whole) is MetricSelection("core,all").select(whole) is whole
-    chosen = MetricSelection("fanSpeed,powerWatts").select(whole)
+    assert whole.selected(MetricSelection()) is whole.selected(MetricSelection("core,all")) is whole
+    chosen = whole.selected(MetricSelection("fanSpeed,powerWatts"))
     assert chosen.metrics == {key: whole.metrics[key] for key in ("gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.1.fanSpeed")}
-    assert chosen.unavailable == whole.unavailable != MetricSelection("core").select(whole).unavailable == {}
+    assert chosen.unavailable == whole.unavailable != whole.selected(MetricSelection("core")).unavailable == {}
     assert chosen == complete(metrics=chosen.metrics)
     assert [device.values.keys() for device in chosen.devices] == [{"powerWatts"}, {"powerWatts", "fanSpeed"}]
 
@@ -225,11 +225,11 @@ def test_keys_and_reasons_that_come_and_go_are_seen() -> None:
         ({"cpu": 2}, {"gpu.0.temp": gone, "gpu.0.fanSpeed": gone}),
         ({"cpu": 2, "gpu.0.temp": 31}, {}),
     ]
-    found = [selection.select(complete(metrics=metrics, unavailable=unavailable)) for metrics, unavailable in steps]
+    found = [complete(metrics=metrics, unavailable=unavailable).selected(selection) for metrics, unavailable in steps]
     assert [one.metrics for one in found] == [{"gpu.0.temp": 30}, {"gpu.0.temp": 31}, {}, {"gpu.0.temp": 31}]
     assert [one.unavailable for one in found] == [{}, {}, {"gpu.0.temp": gone}, {}]
     again = complete(metrics={"gpu.0.temp": 5}, unavailable=steps[2][1])
-    assert selection.select(again).unavailable is selection.select(again).unavailable
+    assert again.selected(selection).unavailable is again.selected(selection).unavailable
 
 
 def test_all_loads_no_table() -> None:

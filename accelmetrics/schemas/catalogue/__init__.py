@@ -93,6 +93,7 @@ _Spelling = tuple[Metric, bool]
 
 _added: dict[str, Metric] = {}
 _forget_keys: list[Callable[[], None]] = []
+_edition = [object()]
 
 
 @cache
@@ -138,13 +139,14 @@ def add(rows: Iterable[Metric]) -> None:
     if any(_added.get(key) != row for key, row in new.items()):
         _added.update(new)
         _index.cache_clear()
+        _edition[0] = object()
         for forget in _forget_keys:
             forget()
 
 
 def edition() -> object:
     """Return an object that is another one as soon as rows were added, for what is remembered of many keys together."""
-    return _index()
+    return _edition[0]
 
 
 def _is_own(key: str) -> bool:

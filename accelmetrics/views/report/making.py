@@ -89,7 +89,7 @@ class _Making:
     def add(self, record: Record) -> None:
         """Take a record."""
         if not self._wanted.metrics.everything:
-            record = record._replace(snapshot=self._wanted.metrics.select(record.snapshot))
+            record = record._replace(snapshot=record.snapshot.selected(self._wanted.metrics))
         process = stream_of(record)
         stream = self.streams.get(process) or self.streams.setdefault(
             process, RecordStream(record, self._wanted.series, self._wanted.by, self._wanted.compared)
