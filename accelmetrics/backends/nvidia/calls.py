@@ -24,6 +24,7 @@ from accelmetrics.backends.nvidia.metrics import (
     POWER_LIMIT,
     SHARES,
     TEN_SECONDS,
+    TIMES_LIMIT,
     Call,
     NvmlField,
     NvmlMetric,
@@ -32,7 +33,9 @@ from accelmetrics.backends.nvidia.metrics import (
 from accelmetrics.backends.nvidia.nvml import (
     CONSTANTS,
     FUNCTION_NOT_FOUND,
+    MISFIT,
     NOT_SUPPORTED,
+    Forms,
     Library,
     check_device,
     field_unavailable,
@@ -67,6 +70,13 @@ _NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
 _LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
 """The largest value of each narrow unsigned type: all-ones means that there is none."""
 _ALIGNMENT = 8
+_ROOM, _ROOM_OF_FIELD = 64, 24
+"""Bytes behind what a call, and each field of a batch, is known to write: room for a longer form. Once it is written to, no number of
+the call is believed."""
+_UNWRITTEN, _UNFILLED = 0xC5, 0xFF
+"""What that room is filled with, and what an answer is before it is filled: NVML's own "not available"."""
+_FIELD, _CALL = 0, 1
+"""The sources of a row that has both, in the order in which they are tried."""
 _KEPT_LAYOUTS, _KEPT_MASKS = 256, 64
 _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 """Why a field has no value that another look would not bring."""
@@ -78,11 +88,12 @@ def largest_value(signature: int) -> int:
 
 
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
-    """Return the layout of what a call writes, filled up to the alignment of the next one."""
+    """Return the layout of what a call writes, with the room behind it, filled up to the alignment of the next one."""
     # A type that is newer than the table is read like the widest one.
     fields = "".join(FIELD_HEAD + _VALUE_LAYOUTS.get(signature & ALL_ONES, "Q") for signature in signatures)
     layout = fields if call.fields else call.layout
-    return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT}x"
+    room = _ROOM + _ROOM_OF_FIELD * len(call.fields)
+    return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT + room}x"
 
 
 class BufferLayout:
@@ -146,26 +157,72 @@ class CallBuffer:
     """
 
     def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
-        self.layout = _buffer_layout(rows, tuple(_source(library, row) for row in rows))
+        self.layout = _buffer_layout(rows, tuple(row.source for row in rows))
         self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
+        ctypes.memset(self._buffer, _UNWRITTEN, self.layout.offsets[-1])
         self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
-        self.statuses = [0 if library.has(*call.functions) else FUNCTION_NOT_FOUND for call in self.layout.calls]
+        self.statuses = [FUNCTION_NOT_FOUND if call is None else 0 for call in self.bound]
         self.live = [index for index, status in enumerate(self.statuses) if not status]
         batch = self.layout.calls[-1].fields
         self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
         self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, self.signatures).unpack_from, self._buffer)
 
-    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Callable[[], int]:
-        function = library.function(*call.functions)
+    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Any:
+        """Bind a call in the forms that the driver has; None where it has none."""
+        size = len(call.fields) * _FIELD_SIZE or struct.calcsize("=" + call.layout)
+        # Versioned structures are zero where they are not filled, as in every binding: some members are read by the driver.
+        ctypes.memset(ctypes.byref(self._buffer, offset), 0 if call.version is not None else _UNFILLED, size)
         if call.fields:
             for index, field in enumerate(call.fields):
                 _FIELD_KEY.pack_into(self._buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
-            return partial(function, handle, len(call.fields), ctypes.byref(self._buffer, offset))
-        if call.version is not None:
-            ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
-        pointers = [ctypes.byref(self._buffer, offset + place) for place in call.pointers]
-        arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
-        return partial(function, handle, *arguments, *pointers)
+            forms: list[Any] = [
+                partial(function, handle, len(call.fields), ctypes.byref(self._buffer, offset))
+                for function in library.forms(*call.functions)
+            ]
+        else:
+            forms = _bind_forms(library, handle, call, self._buffer, offset)
+        older = call.fallback
+        while older is not None:
+            forms += self._bind_older(library, handle, call, older, offset)
+            older = older.fallback
+        if len(forms) < 2:
+            return forms[0] if forms else None
+        return Forms(forms, chosen=library.chosen, key=(handle.value, call.function, call.arguments))
+
+    def _bind_older(self, library: Library, handle: Any, call: Call, older: Call, offset: int) -> list[Callable[[], int]]:
+        """Bind a form of another layout: what it fills is moved to where the newest form has it."""
+        size, layout, members = struct.calcsize("=" + older.layout), struct.Struct("=" + older.layout), struct.Struct("=" + call.layout)
+        order = [older.members.index(member) for member in call.members]
+        buffer = (ctypes.c_ulonglong * ((size + _ROOM) // _ALIGNMENT + 1))()
+
+        def ask(form: Callable[[], int]) -> int:
+            ctypes.memset(buffer, _UNWRITTEN, ctypes.sizeof(buffer))
+            ctypes.memset(buffer, 0 if older.version is not None else _UNFILLED, size)
+            if older.version is not None:
+                ctypes.c_uint.from_buffer(buffer).value = older.version
+            if status := form():
+                return status
+            if not _is_unwritten(buffer, size, ctypes.sizeof(buffer)):
+                return MISFIT
+            numbers = layout.unpack_from(buffer)
+            members.pack_into(self._buffer, offset, *[numbers[place] for place in order])
+            if call.version is not None:
+                ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
+            return status
+
+        return [partial(ask, form) for form in _bind_forms(library, handle, older, buffer, 0)]
+
+    def settle(self) -> None:
+        """Make the calls directly of which no older form is asked any more."""
+        self.bound = [call.forms[0] if isinstance(call, Forms) and len(call.forms) == 1 else call for call in self.bound]
+
+    def _fits(self, index: int) -> bool:
+        """Return whether a call has filled what it was known to fill, and nothing behind it."""
+        call, offset = self.layout.calls[index], self.layout.offsets[index]
+        size = len(call.fields) * _FIELD_SIZE or struct.calcsize("=" + call.layout)
+        keys = [_FIELD_KEY.unpack_from(self._buffer, offset + place * _FIELD_SIZE)[0] for place in range(len(call.fields))]
+        known = keys == [field.identifier for field in call.fields]
+        return known and _is_unwritten(self._buffer, offset + size, self.layout.offsets[index + 1])
 
     def fill(self, index: int) -> None:
         """Set every number of a call to 1, which is harmless to convert, for one that is never made."""
@@ -187,6 +244,9 @@ class CallBuffer:
     def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
         """Decode every row from the unpacked numbers and the calls' return codes."""
         found: dict[str, Value] = {}
+        for index in self.live:
+            if not self.statuses[index] and not self._fits(index):
+                self.statuses[index] = MISFIT
         for row, names, index, place in self.layout.places:
             number, maximum, missing = raw[place], row.maximum, None
             if self.statuses[index]:
@@ -208,18 +268,29 @@ class CallBuffer:
         return found
 
 
-def _source(library: Library, row: NvmlMetric) -> Call | NvmlField:
-    """Return what gives a row on this driver."""
-    source = row.source
-    if isinstance(source, Call) and source.fallback is not None and not library.has(*source.functions):
-        return source.fallback
-    return source
+def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: int) -> list[Any]:
+    """Bind the functions of a call that the driver has to their place in a buffer."""
+    if call.version is not None:
+        ctypes.c_uint.from_buffer(buffer, offset).value = call.version
+    pointers = [ctypes.byref(buffer, offset + place) for place in call.pointers]
+    arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
+    return [partial(function, handle, *arguments, *pointers) for function in library.forms(*call.functions)]
 
 
-def _available(row: NvmlMetric, answers: Mapping[str, Value]) -> NvmlMetric:
-    """Return the row of the call that stands behind a field which the driver or the GPU does not have; else the row itself."""
-    answer = answers[row.name]
-    if row.otherwise is not None and isinstance(answer, Unavailable) and answer.reason in _NO_FIELD:
+def _is_unwritten(buffer: Any, start: int, end: int) -> bool:
+    """Return whether the driver has left the room between two places of a buffer as it was."""
+    return not ctypes.string_at(ctypes.byref(buffer, start), end - start).strip(bytes([_UNWRITTEN]))
+
+
+def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
+    """Return the row of the call that stands behind a field which the driver or the GPU does not have; else the row itself.
+
+    The source that answers first stays: one that fails later is a reason, and not another source's number.
+    """
+    answer, key = answers[row.name], (handle.value, row.name)
+    if not isinstance(answer, Unavailable):
+        chosen.setdefault(key, _CALL if isinstance(row.source, Call) else _FIELD)
+    elif row.otherwise is not None and key not in chosen and answer.reason in _NO_FIELD:
         return row.otherwise
     return row
 
@@ -311,7 +382,8 @@ class CallGroup(Paced):
         self._library = library
         self._handle = handle
         self._failing = False
-        self._bind(_single(rows))
+        called = [row.otherwise if library.chosen.get((handle.value, row.name)) == _CALL else None for row in rows]
+        self._bind(_single(tuple(row if other is None else other for row, other in zip(rows, called, strict=True))))
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         self._rows = rows
@@ -320,7 +392,9 @@ class CallGroup(Paced):
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         answers = self._call(progress)
-        rows = tuple(_available(row, answers) for row in self._rows) if answers is not None else self._rows
+        rows = self._rows
+        if answers is not None:
+            rows = tuple(_available(row, answers, self._library.chosen, self._handle) for row in rows)
         if rows != self._rows:
             self._bind(rows)
             answers = self._call(progress)
@@ -382,10 +456,11 @@ class FastValues(LatestValues):
         self._names = fast_names(rows)
         self._left_out: frozenset[str] = frozenset()
         self._limit: Value = 1.0
-        self._watts: Number = 1.0
+        self._watts: Number = math.inf
         self._converts = convert
         used = tuple(row for row in rows if not needed.isdisjoint(row.names))
-        self._bind(rows if _single(used) == used else called)
+        by_call = _single(used) != used or any(library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise)
+        self._bind(called if by_call else rows)
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         """Bind the calls that give the rows."""
@@ -417,7 +492,7 @@ class FastValues(LatestValues):
         if missing != missed or left_out != self._left_out:
             self._usual = None
         self._limit, self._left_out = limit, left_out
-        self._watts = 1.0 if isinstance(limit, Unavailable) else limit
+        self._watts = math.inf if isinstance(limit, Unavailable) else limit
 
     def read(self, progress: list[Any]) -> tuple[Block, Block]:
         """Read now. Returns: the values, and those of the flags."""
@@ -445,9 +520,12 @@ class FastValues(LatestValues):
             raise self._stale_error()
         raw = buffer.numbers()
         answers = buffer.decode(raw)
-        if any(_available(row, answers) is not row and not self._needed.isdisjoint(row.names) for row in self._rows):
+        available = [_available(row, answers, self._library.chosen, self._handle) for row in self._rows]
+        if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
             self._bind(self._called)
             return self.read(progress)
+        buffer.settle()
+        self._calls = [buffer.bound[index] for index in buffer.live]
         self._relate(answers)
         names = [name for name in self._names if name not in self._left_out]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
@@ -465,6 +543,8 @@ class FastValues(LatestValues):
             part, whole = answers[share.part], self._limit if share.whole == POWER_LIMIT else answers[share.whole]
             if share.bounded and (_is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole)):
                 part = whole = answers[share.part] = answers[share.whole] = impossible(functions[share.part])
+            if share.whole == POWER_LIMIT and not isinstance(part, Unavailable) and part > TIMES_LIMIT * self._watts:
+                part = answers[share.part] = impossible(functions[share.part])
             if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
                 answers[share.name] = part if isinstance(part, Unavailable) else whole
             else:

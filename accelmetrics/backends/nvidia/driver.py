@@ -10,10 +10,10 @@ from typing import Any
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import parse_meminfo, read_once
-from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, FastValues, Paced
+from accelmetrics.backends.nvidia.calls import CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
-from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING, needed_for
-from accelmetrics.backends.nvidia.nvml import Handle, Library
+from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, READING, needed_for
+from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
 from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
 from accelmetrics.backends.nvidia.xid import XidListener
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
@@ -21,6 +21,9 @@ from accelmetrics.schemas.identity import DeviceIdentity
 
 Reasons = Mapping[str, Unavailable]
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
+_NOT_SAID = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and the driver does not say what {} of it")
+_NOT_FREE = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("is free"))
+_NOT_HELD = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("its processes hold"))
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
 
@@ -35,6 +38,7 @@ class BoundDevice:
         table: The processes on it; None where they are not listed.
         slow: A GPU's values of slower paces, of which a MIG instance has none.
         partitioned: Whether it is a GPU in MIG mode.
+        shared: The memory of one that shares the host's.
 
     Attributes:
         due: When ``refresh`` is wanted next.
@@ -52,6 +56,7 @@ class BoundDevice:
         table: DeviceProcesses | None,
         slow: tuple[Paced, ...] = (),
         partitioned: bool = False,
+        shared: UnifiedMemory | None = None,
     ) -> None:
         self.handle = handle
         self.fast = fast
@@ -63,7 +68,7 @@ class BoundDevice:
         self.limit: Number | None = None
         self.whole = bool(slow)
         self.partitioned = partitioned
-        self._paced = slow if table is None else (*slow, table)
+        self._paced = tuple(part for part in (*slow, table, shared) if part is not None)  # shared memory is told by the table
         self._changed = False
 
     def refresh(self, now: float, progress: list[Any]) -> None:
@@ -283,24 +288,53 @@ class DeviceReader:
             self._merged.update(dict.fromkeys(missing, _PARTITIONED))
 
 
-def host_memory() -> tuple[int, int] | None:
-    """Read the host's total and available memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
+def host_memory_total() -> int | None:
+    """Read the host's memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
     try:
-        memory = parse_meminfo(read_once("/proc/meminfo"))
+        return parse_meminfo(read_once("/proc/meminfo")).total
     except (OSError, ValueError):
         return None
-    return memory.total, memory.available
 
 
-class HostMemory(Paced):
-    """The memory of a device that shares the host's: total, and total less what is still available, at every reading."""
+class UnifiedMemory(Paced):
+    """The memory of a device that shares the host's, at every reading.
 
-    def __init__(self) -> None:
+    What the driver says comes first. Else the total is all that the device can address, and in use is what processes hold on the device.
+    What the rest of the host uses is not the device's.
+
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        table: The processes on it.
+    """
+
+    def __init__(self, library: Library, handle: Handle, table: DeviceProcesses) -> None:
         super().__init__(READING)
+        self._said = CallGroup(library, handle, MEMORY_ROWS, READING)
+        self._table = table
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value]:
-        memory = host_memory()
-        if memory is None:
-            return dict.fromkeys(MEMORY_NAMES, _NO_HOST_MEMORY)
-        total, available = memory
-        return dict(zip(MEMORY_NAMES, (total, available, total - available, (total - available) / total * 100), strict=True))
+        self._said.read(now, progress)
+        total, free, used = (self._said.answers[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
+        if isinstance(total, Unavailable):
+            total, free = host_memory_total() or _NO_HOST_MEMORY, _NOT_FREE
+        if isinstance(used, Unavailable):
+            used = self._held()
+        return {"memoryTotalBytes": total, "memoryFreeBytes": free, "memoryAllocatedBytes": used, "memoryAllocated": _share(used, total)}
+
+    def _held(self) -> Value:
+        """Add up what processes hold; a sum that lacks one of them is none."""
+        if self._table.pending:
+            self._table.decode()
+        listed = self._table.answer
+        if isinstance(listed, Unavailable):
+            return listed
+        held = [process.memory_bytes for process in listed.processes]
+        return _NOT_HELD if None in held else sum(each for each in held if each is not None)
+
+
+def _share(part: Value, whole: Value) -> Value:
+    """Compute a share in percent; the reason of what is missing."""
+    if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
+        return part if isinstance(part, Unavailable) else whole
+    return part / whole * 100 if part <= whole else impossible("the sum over the processes")

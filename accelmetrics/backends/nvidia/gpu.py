@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -22,14 +23,15 @@ from typing import Any
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.nvidia.calls import EARLY, CallGroup, FastValues, Paced
+from accelmetrics.backends.nvidia.calls import EARLY, MEMORY_NAMES, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.driver import BoundDevice, HostMemory, Listed, NvidiaDriver, host_memory
+from accelmetrics.backends.nvidia.driver import BoundDevice, Listed, NvidiaDriver, UnifiedMemory, host_memory_total
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
 from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
+    DECISIVE,
     GONE,
     GPU_NOT_FOUND,
     INVALID_ARGUMENT,
@@ -66,6 +68,8 @@ VERIFIED = 1.0
 USUAL_INSTANCES, MOST_INSTANCES = 7, 64
 """How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
 MIG_ENABLED = 1
+_SHARES_MEMORY = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
+"""Names of products that have no memory of their own: ``NVIDIA GB10``, ``NVIDIA Thor``, ``Orin (nvgpu)``. GH200 and GB200 have some."""
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
 
@@ -226,11 +230,18 @@ class Gpu(Listed):
     def _recognise(self, queries: Queries, progress: list[Any]) -> Handle:
         """Ask for what a GPU is listed and numbered by."""
         lookup = Queries(self._driver.library, progress, frozenset())
-        handle = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index)
+        handle, status = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index), lookup.status
+        if handle is None and status not in DECISIVE:
+            # The first form numbers only the GPUs that it can open.
+            handle = lookup.handle("nvmlDeviceGetHandleByIndex", self._index)
+            if handle is not None and lookup.number("nvmlDeviceGetIndex", handle) != self._index:
+                handle = None
         if handle is None:
-            raise source_error(lookup.status, f"NVIDIA GPU {self._index} cannot be opened")
-        address = queries.pci_bus_id(handle)
+            raise source_error(status, f"NVIDIA GPU {self._index} cannot be opened")
+        address, identifier = queries.pci(handle)
         name = queries.text("nvmlDeviceGetName", handle)
+        if not name and not queries.status and identifier:  # a garbled one
+            name = f"NVIDIA GPU {identifier}"
         self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
         if queries.complete:
             self._handle = handle
@@ -239,15 +250,13 @@ class Gpu(Listed):
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Ask for everything else about a GPU that does not change."""
         unified = self.identity.unified
+        architecture = queries.architecture(handle) or self.identity.architecture
+        shared = architecture == "Orin" or _SHARES_MEMORY.search(self.identity.name) is not None
         total = queries.memory_total(handle)
-        if total == 0:
-            host = host_memory()
-            self._learn(unified=True, memory_total_bytes=host[0] if host else None)
-        elif total is not None:
-            self._learn(unified=False, memory_total_bytes=total)
+        self._learn(unified=shared, memory_total_bytes=host_memory_total() if shared and total is None else total)
         self._learn(
             serial=queries.text("nvmlDeviceGetSerial", handle),
-            architecture=queries.architecture(handle),
+            architecture=architecture,
             firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
@@ -272,12 +281,13 @@ class Gpu(Listed):
             slow.append(Links(library, handle))
         if not needed.isdisjoint(OF_XIDS):
             slow.append(Xids(self._driver.listener, handle))
-        if self.identity.unified:
-            slow.append(HostMemory())
-        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, needed)
+        shares = self.identity.unified and not needed.isdisjoint(MEMORY_NAMES)
+        table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
+        memory = UnifiedMemory(library, handle, table) if shares and table is not None else None
+        by_call = needed.difference(MEMORY_NAMES) if shares else needed
+        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
-        table = DeviceProcesses(library, handle) if PROCESSES in needed else None
-        self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned)
+        self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""
@@ -323,7 +333,8 @@ class Instance(Listed):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
         fast = FastValues(library, handle, MEMORY_ROWS, MEMORY_ROWS, (convert_memory, convert_memory), NO_INSTANCE, _gone, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
-        self.device = BoundDevice(handle, fast, gpm, DeviceProcesses(library, handle) if PROCESSES in needed else None)
+        table = DeviceProcesses(library, handle, self.identity.driver_version) if PROCESSES in needed else None
+        self.device = BoundDevice(handle, fast, gpm, table)
 
     def find(self, now: float, progress: list[Any]) -> float:
         """Look the instance up by its UUID: it may be gone, have been made again, or have another handle."""
@@ -346,6 +357,6 @@ class Instance(Listed):
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Complete the identity with what listing the instance did not need."""
         if self.identity.memory_total_bytes is None:
-            total, architecture = queries.memory_total(handle) or None, queries.architecture(self._parent)
+            total, architecture = queries.memory_total(handle), queries.architecture(self._parent)
             self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
             self._driver.update()

@@ -20,8 +20,16 @@ ALL_ONES = 0xFFFFFFFF
 LARGEST = 2**63 - 1
 """Above this no 64-bit answer is believed: sentinels are all-ones, and JSON and Prometheus readers end here."""
 LARGEST_32 = ALL_ONES - 1
-HOTTEST, COLDEST = 250, -100
-"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
+HOTTEST, COLDEST = 150, 1
+"""°C. No GPU that works is hotter, or as cold as ice; all-ones and byte-sized sentinels are, and sensors that are not there say 0."""
+MOST_MEMORY = 2**47
+"""Bytes, more than any board has."""
+FASTEST = 50_000
+"""MHz, more than any clock of a GPU."""
+MOST_POWER, LEAST_LIMIT, TIMES_LIMIT = 50_000_000, 1000, 10
+"""mW, more than any board takes; the lowest limit that is believed; and how many times its limit a board is believed to take."""
+MOST_ENERGY = 10**17
+"""mJ, what the most power comes to in sixty years."""
 KIB, MIB = 1024, 2.0**20
 NANOSECONDS = 10**9
 """In a second."""
@@ -65,7 +73,7 @@ class Call(NamedTuple):
         pointers: Where in what it writes each pointer points, in bytes.
         version: Written once into the first four bytes, for versioned structures.
         structure: The class in ``pynvml`` of the same layout, if it has one.
-        fallback: The call for drivers that have none of ``functions``; it has the same members.
+        fallback: Its older form of another layout, with the same members, for drivers whose newer ones are missing or fail.
         fields: The fields of a batch of ``nvmlDeviceGetFieldValues``, which has no ``layout``.
     """
 
@@ -207,7 +215,8 @@ THROTTLE = (
 THROTTLED = sum(1 << bit for bit, name in enumerate(THROTTLE) if not name.endswith(("Idle", "Setting")))
 """The bits that are no states of clocks."""
 
-_HOST = "; unified memory: /proc/meminfo"
+_HOST_TOTAL = "; unified memory, where NVML has no total: MemTotal of /proc/meminfo"
+_HELD = "; unified memory, where NVML does not say: the sum over the processes, 1 s"
 _LINKS = "; else the sum of the links, 10 s"
 
 
@@ -236,22 +245,24 @@ def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
 METRICS = (
     NvmlMetric("gpu", UTILIZATION, "gpu", maximum=100),
     NvmlMetric("memory", UTILIZATION, "memory", maximum=100),
-    NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=LARGEST, minimum=1, note=_HOST),
-    NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=LARGEST, within="memoryTotalBytes", note=_HOST),
-    NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=LARGEST, note=_HOST),
-    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST),
+    NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=MOST_MEMORY, minimum=1, note=_HOST_TOTAL),
+    NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
+    NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST, minimum=COLDEST),
     # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
-    _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000), 185, "POWER_AVERAGE")._replace(minimum=1),
-    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
-    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
+    _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
+        minimum=1
+    ),
+    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"), maximum=FASTEST),
+    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"), maximum=FASTEST),
     NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
     NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
-    NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=LARGEST, divisor=1000),
+    NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=MOST_ENERGY, divisor=1000),
     NvmlMetric("pcieTxBytesTotal", NvmlField(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
     NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
     NvmlMetric("nvlinkTxBytesTotal", NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     NvmlMetric("nvlinkRxBytesTotal", NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
-    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS"), every=SECOND),
+    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS"), every=SECOND, maximum=FASTEST),
     NvmlMetric("performanceState", _call("nvmlDeviceGetPerformanceState"), every=SECOND, maximum=15),
     # The sampling period, which comes through a second pointer, is not used.
     NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
@@ -259,16 +270,23 @@ METRICS = (
     # Percent of the noise tolerance speed, which NVML says may be exceeded.
     NvmlMetric("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
     _by_field(
-        NvmlMetric("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
+        NvmlMetric(
+            "enforcedPowerLimitWatts",
+            _call("nvmlDeviceGetEnforcedPowerLimit"),
+            every=TEN_SECONDS,
+            maximum=MOST_POWER,
+            minimum=LEAST_LIMIT,
+            divisor=1000,
+        ),
         *(190, "POWER_CURRENT_LIMIT"),
     ),
     _memory_errors("correctedMemoryErrors", "CORRECTED", "VOLATILE", 11, "ECC_SBE_VOL_DEV"),
     _memory_errors("uncorrectedMemoryErrors", "UNCORRECTED", "VOLATILE", 12, "ECC_DBE_VOL_DEV", "unCorrectedMemoryErrors"),
     _memory_errors("correctedMemoryErrorsAggregate", "CORRECTED", "AGGREGATE", 22, "ECC_SBE_AGG_DEV"),
     _memory_errors("uncorrectedMemoryErrorsAggregate", "UNCORRECTED", "AGGREGATE", 23, "ECC_DBE_AGG_DEV"),
-    NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=255, minimum=1),
+    NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=15, minimum=1),
     NvmlMetric("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
-    NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=MOST_MEMORY),
     NvmlMetric("pcieReplays", NvmlField(94, "PCIE_REPLAY_COUNTER"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("remappedRowsCorrected", NvmlField(142, "REMAPPED_COR"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("remappedRowsUncorrected", NvmlField(143, "REMAPPED_UNC"), every=TEN_SECONDS, maximum=LARGEST),
@@ -285,21 +303,23 @@ METRICS = (
     _violation("boardLimit", 77, "BOARD_LIMIT"),
     _violation("lowUtilization", 78, "LOW_UTILIZATION"),
     _violation("reliability", 79, "RELIABILITY"),
-    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
-    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
+    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE, maximum=FASTEST, minimum=1),
+    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE, maximum=FASTEST, minimum=1),
     NvmlMetric(
         "tempLimit.shutdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
         every=ONCE,
         maximum=HOTTEST,
+        minimum=COLDEST,
     ),
     NvmlMetric(
         "tempLimit.slowdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
         every=ONCE,
         maximum=HOTTEST,
+        minimum=COLDEST,
     ),
-    NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=255, minimum=1),
+    NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=15, minimum=1),
     NvmlMetric("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
 )
 POWER_LIMIT = "enforcedPowerLimitWatts"
@@ -333,6 +353,8 @@ MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
 _SUPPORT = Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), version=1, structure="c_nvmlGpmSupport_t")
 GPM_SUPPORT = NvmlMetric("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
 """Not a metric: whether the GPU has profiling metrics."""
+MOST_PCIE, MOST_NVLINK = 2.0**41, 2.0**46
+"""Bytes per second, several times what the fastest links carry one way."""
 GPM_METRICS = (
     GpmMetric("grEngineActive", 1, "GRAPHICS_UTIL"),
     GpmMetric("smActive", 2, "SM_UTIL"),
@@ -343,10 +365,10 @@ GPM_METRICS = (
     GpmMetric("pipeFp64Active", 11, "FP64_UTIL"),
     GpmMetric("pipeFp32Active", 12, "FP32_UTIL"),
     GpmMetric("pipeFp16Active", 13, "FP16_UTIL"),
-    GpmMetric("pcieTxBytes", 20, "PCIE_TX_PER_SEC", MIB, 2.0**63),
-    GpmMetric("pcieRxBytes", 21, "PCIE_RX_PER_SEC", MIB, 2.0**63),
-    GpmMetric("nvlinkTxBytes", 61, "NVLINK_TOTAL_TX_PER_SEC", MIB, 2.0**63),
-    GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, 2.0**63),
+    GpmMetric("pcieTxBytes", 20, "PCIE_TX_PER_SEC", MIB, MOST_PCIE),
+    GpmMetric("pcieRxBytes", 21, "PCIE_RX_PER_SEC", MIB, MOST_PCIE),
+    GpmMetric("nvlinkTxBytes", 61, "NVLINK_TOTAL_TX_PER_SEC", MIB, MOST_NVLINK),
+    GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, MOST_NVLINK),
 )
 """Percent, and bytes per second: NVML answers MiB per second."""
 GPM_OF_INSTANCES = GPM_METRICS[:9]

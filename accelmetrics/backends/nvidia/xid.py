@@ -24,7 +24,10 @@ from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     GONE,
     NOT_SUPPORTED,
+    OLDER,
+    SUCCESS,
     TIMEOUT,
+    Forms,
     Handle,
     Library,
     check_device,
@@ -59,11 +62,12 @@ class XidListener:
 
     def __init__(self, library: Library) -> None:
         self._register = library.function("nvmlDeviceRegisterEvents")
-        self._look = library.function("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        newest = "nvmlEventSetWait_v2"
+        self._look = Forms(library.forms(newest, OLDER[newest]), frozenset({SUCCESS, TIMEOUT}))
         self._free = library.function("nvmlEventSetFree")
         self._set = ctypes.c_void_p()
         self.missing = FUNCTION_NOT_FOUND
-        if function_not_found not in (self._register, self._look):
+        if self._register is not function_not_found and self._look.forms:
             self.missing = library.function("nvmlEventSetCreate")(ctypes.byref(self._set))
         self.failure = 0
         self.counts: dict[int | None, dict[int, int]] = {}
@@ -99,13 +103,13 @@ class XidListener:
         return True
 
     def _listen(self) -> None:
-        event = (ctypes.c_ulonglong * (EVENT.size // 8))()
+        event = (ctypes.c_ulonglong * 32)()  # with room for a longer form
         while not self._stop.is_set():
             with self.calling:
                 status = self._look(self._set, ctypes.byref(event), WAIT_MS)
             self.failure = 0 if status == TIMEOUT else status
             if status == 0:
-                self._count(*EVENT.unpack(event))
+                self._count(*EVENT.unpack_from(event))
             elif status in GONE:
                 return
             else:
