@@ -152,6 +152,7 @@ class CallBuffer:
         bound: The calls in the layout's order.
         statuses: The return code of each; before the first call, whether the driver has it.
         live: Which of them are made.
+        answered: Which of them have succeeded. What such a call no longer supports it may support again.
         unpack: Unpacks the buffer with the types that the fields had last.
         signatures: Types and return codes of the fields, as they were then.
     """
@@ -163,6 +164,7 @@ class CallBuffer:
         self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
         self.statuses = [FUNCTION_NOT_FOUND if call is None else 0 for call in self.bound]
         self.live = [index for index, status in enumerate(self.statuses) if not status]
+        self.answered: set[int] = set()
         batch = self.layout.calls[-1].fields
         self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
         self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, self.signatures).unpack_from, self._buffer)
@@ -241,12 +243,20 @@ class CallBuffer:
             raw = self.unpack()
         return raw
 
+    def _check(self, signatures: Sequence[int]) -> None:
+        """Note which of the calls that succeeded have answered, and which have filled what nobody knows."""
+        for index in self.live:
+            if self.statuses[index]:
+                continue
+            if not self._fits(index):
+                self.statuses[index] = MISFIT
+            elif not self.layout.calls[index].fields or any(not signature >> 32 for signature in signatures):
+                self.answered.add(index)
+
     def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
         """Decode every row from the unpacked numbers and the calls' return codes."""
         found: dict[str, Value] = {}
-        for index in self.live:
-            if not self.statuses[index] and not self._fits(index):
-                self.statuses[index] = MISFIT
+        self._check(raw[self.layout.signatures])
         for row, names, index, place in self.layout.places:
             number, maximum, missing = raw[place], row.maximum, None
             if self.statuses[index]:
@@ -415,7 +425,7 @@ class CallGroup(Paced):
         if answered != self._answered:
             self._answered = answered
             answers = buffer.decode(raw)
-            buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
+            buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED or index in buffer.answered]
             reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
             self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
         return answers
@@ -561,12 +571,12 @@ class FastValues(LatestValues):
         return impossible_one or any(largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
-        """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""
-        live, statuses = self._buffer.live, self._buffer.statuses
+        """Drop the calls that the driver has never supported, and the batch of fields when it supports none of them."""
+        live, statuses, answered = self._buffer.live, self._buffer.statuses, self._buffer.answered
         signatures = raw[self._buffer.layout.signatures]
         if signatures and not statuses[-1] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
-            statuses[-1] = NOT_SUPPORTED
-        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED}
+            statuses[-1] = 0 if len(statuses) - 1 in answered else NOT_SUPPORTED
+        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED} - answered
         # One call is kept: a device that is lost shows in what it answers.
         if unsupported and len(unsupported) < len(live):
             self._drop(unsupported)

@@ -75,6 +75,7 @@ class Gpm(LatestValues):
         self._pool = samples
         self._samples: Samples | None = None
         self._sampled = False
+        self._fitting = False
         self._take = partial(library.function("nvmlGpmSampleGet"), handle)
         if isinstance(instance, int):
             self._take = partial(library.function("nvmlGpmMigSampleGet"), handle, instance)
@@ -110,8 +111,9 @@ class Gpm(LatestValues):
         self._pointers[0], self._pointers[1] = newer.value, older.value
         status = self._compute()
         progress.append(status)
-        if not status and not self._fits():
-            status = MISFIT
+        if not status and not self._fitting:
+            self._fitting = self._fits()
+            status = 0 if self._fitting else MISFIT
         if status:
             self._fail(status, "nvmlGpmMetricsGet")
         else:

@@ -65,6 +65,7 @@ class Links(Paced):
         self._count = CallGroup(library, handle, (COUNT,), ONCE)
         self._group: CallGroup | None = None
         self._state_by_field = True
+        self._state_given = False
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._group is None:
@@ -78,7 +79,9 @@ class Links(Paced):
             self._group = self._bind()
         self._group.read(now, progress)
         found = self._group.answers
-        if self._state_by_field and all(_is_unsupported(found[f"nvlink.{link}.state"]) for link in range(self._links)):
+        states = [found[f"nvlink.{link}.state"] for link in range(self._links)]
+        self._state_given = self._state_given or not all(isinstance(state, Unavailable) for state in states)
+        if self._state_by_field and not self._state_given and all(map(_is_unsupported, states)):
             self._state_by_field = False
             self._group = self._bind()
             self._group.read(now, progress)

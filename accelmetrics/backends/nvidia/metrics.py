@@ -20,8 +20,9 @@ ALL_ONES = 0xFFFFFFFF
 LARGEST = 2**63 - 1
 """Above this no 64-bit answer is believed: sentinels are all-ones, and JSON and Prometheus readers end here."""
 LARGEST_32 = ALL_ONES - 1
-HOTTEST, COLDEST = 150, 1
-"""°C. No GPU that works is hotter, or as cold as ice; all-ones and byte-sized sentinels are, and sensors that are not there say 0."""
+HOTTEST, COLDEST, FREEZING = 150, -100, 0
+"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do. A chip that works is warmer than ice, and a sensor that
+is not there says 0."""
 MOST_MEMORY = 2**47
 """Bytes, more than any board has."""
 FASTEST = 50_000
@@ -248,7 +249,7 @@ METRICS = (
     NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=MOST_MEMORY, minimum=1, note=_HOST_TOTAL),
     NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
-    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST, minimum=COLDEST),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST, minimum=FREEZING + 1),
     # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
     _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
         minimum=1
@@ -256,7 +257,7 @@ METRICS = (
     NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"), maximum=FASTEST),
     NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"), maximum=FASTEST),
     NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
-    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
+    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=FREEZING + 1),
     NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=MOST_ENERGY, divisor=1000),
     NvmlMetric("pcieTxBytesTotal", NvmlField(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
     NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
@@ -310,14 +311,14 @@ METRICS = (
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
         every=ONCE,
         maximum=HOTTEST,
-        minimum=COLDEST,
+        minimum=FREEZING + 1,
     ),
     NvmlMetric(
         "tempLimit.slowdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
         every=ONCE,
         maximum=HOTTEST,
-        minimum=COLDEST,
+        minimum=FREEZING + 1,
     ),
     NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=15, minimum=1),
     NvmlMetric("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),

@@ -220,9 +220,8 @@ class Forms:
 OLDER = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
     "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
-    "nvmlEventSetWait_v2": "nvmlEventSetWait",
 }
-"""Older forms that take the same arguments and fill the same structures, or the begin of them."""
+"""Older forms that take the same arguments and fill the same."""
 
 
 class Library:

@@ -76,7 +76,7 @@ class ProcessList:
         layout: That of an entry in ``data``; all sizes begin alike.
 
     Attributes:
-        supported: Whether the driver has it, as far as is known.
+        supported: Whether the driver has it, as far as is known: one that has answered may answer again.
         data: The entries that the last call gave, as bytes.
         due: When it is wanted next, at a pace of its own; always, unless it rests.
     """
@@ -86,6 +86,7 @@ class ProcessList:
         calls = [partial(self._fill, library.function(name), sizes) for name, sizes in forms.items() if library.has(name)]
         self._call = Forms(calls, chosen=library.chosen, key=(handle.value, self._name))
         self.supported = bool(calls)
+        self._answered = False
         self.data = b""
         self.due = -math.inf
         self._layout = layout
@@ -103,7 +104,8 @@ class ProcessList:
         """
         self.data = b""
         status = self._call(progress, since)
-        self.supported = status != NOT_SUPPORTED
+        self._answered = self._answered or status == 0
+        self.supported = status != NOT_SUPPORTED or self._answered
         check_device(status, self._name)
         return status
 
@@ -244,7 +246,7 @@ class DeviceProcesses(Paced):
                 lists[kind] = source.data
                 continue
             status = source.read(progress)
-            failed |= status not in (0, NOT_SUPPORTED)
+            failed |= status != 0 and source.supported
             if status == 0:
                 lists[kind] = source.data
             if kind == COMPUTE:
@@ -256,7 +258,7 @@ class DeviceProcesses(Paced):
                 source.rest(now)
         samples = b""
         if any(lists.values()) and self._samples.supported:
-            failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
+            failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND) and self._samples.supported
             samples = self._samples.data
         self.schedule(now, failed)
         self.pending = (lists, samples) != self._answered

@@ -24,7 +24,6 @@ from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     GONE,
     NOT_SUPPORTED,
-    OLDER,
     SUCCESS,
     TIMEOUT,
     Forms,
@@ -62,12 +61,12 @@ class XidListener:
 
     def __init__(self, library: Library) -> None:
         self._register = library.function("nvmlDeviceRegisterEvents")
-        newest = "nvmlEventSetWait_v2"
-        self._look = Forms(library.forms(newest, OLDER[newest]), frozenset({SUCCESS, TIMEOUT}))
+        forms = library.forms("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        self._look = Forms(forms, frozenset({SUCCESS, TIMEOUT})) if forms else function_not_found
         self._free = library.function("nvmlEventSetFree")
         self._set = ctypes.c_void_p()
         self.missing = FUNCTION_NOT_FOUND
-        if self._register is not function_not_found and self._look.forms:
+        if function_not_found not in (self._register, self._look):
             self.missing = library.function("nvmlEventSetCreate")(ctypes.byref(self._set))
         self.failure = 0
         self.counts: dict[int | None, dict[int, int]] = {}

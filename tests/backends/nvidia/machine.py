@@ -15,12 +15,37 @@ from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.selection import MetricSelection
+from tests.simulators.nvml import NvmlSimulator
 
 LISTENING = "nvmlEventSetWait_v2"
 """Called by a thread of its own, at its own pace."""
 OWED = frozenset(expected_names("nvidia"))
 """Every name that a reading of a device must have a value or a reason for."""
 OWED_BY_PARTITIONS = frozenset(expected_names("nvidia", True))
+
+
+_PID_MAX = Path("/proc/sys/kernel/pid_max")
+STRANGER = (int(_PID_MAX.read_text()) if _PID_MAX.exists() else 2**22) - 1000
+"""The first of a thousand numbers that processes can have and those of a test have not: the kernel gives them out last."""
+OLDER = {
+    "nvmlDeviceGetMemoryInfo_v2": ["nvmlDeviceGetMemoryInfo"],
+    "nvmlDeviceGetCurrentClocksEventReasons": ["nvmlDeviceGetCurrentClocksThrottleReasons"],
+    "nvmlDeviceGetPciInfo_v3": ["nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"],
+    "nvmlDeviceGetHandleByIndex_v2": ["nvmlDeviceGetHandleByIndex"],
+    "nvmlDeviceGetCount_v2": ["nvmlDeviceGetCount"],
+    "nvmlSystemGetCudaDriverVersion_v2": ["nvmlSystemGetCudaDriverVersion"],
+    **{
+        f"nvmlDeviceGet{kind}RunningProcesses_v3": [f"nvmlDeviceGet{kind}RunningProcesses{form}" for form in ("_v2", "")]
+        for kind in ("Compute", "Graphics", "MPSCompute")
+    },
+}
+"""The older forms of a call, which stand in for a newer one that fails."""
+
+
+def fail(simulator: NvmlSimulator, function: str, gpu: int | None, code: int) -> None:
+    """Have a function fail in all its forms."""
+    for form in (function, *OLDER.get(function, ())):
+        simulator.rule(form, gpu, error=code)
 
 
 class FakeClock:

@@ -13,7 +13,7 @@ from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
 
-LIMIT = 123.0
+LIMIT = 5000.0
 
 
 def numbers(rows: tuple[NvmlMetric, ...], of: Callable[[NvmlMetric], int]) -> tuple[int, ...]:

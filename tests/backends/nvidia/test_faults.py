@@ -16,7 +16,7 @@ import pytest
 from accelmetrics.backends.contract import Block
 from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, is_conditional
+from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, fail, is_conditional
 from tests.simulators.nvml import Location, NvmlSimulator, Process, Ret
 
 NEW_CODE = 4242
@@ -139,10 +139,10 @@ def reason_of(code: int) -> str:
     return REASONS.get(code, "driver_error")
 
 
-def keys_of(function: str, code: int) -> set[str]:
-    """What a call that fails so costs. Behind a field that is not supported is a call."""
+def keys_of(function: str, code: int, later: bool = False) -> set[str]:
+    """What a call that fails so costs. Behind a field that was never supported is a call."""
     keys = {**KEYS, **BEHIND}.get(function, NO_KEYS)
-    if function == "nvmlDeviceGetFieldValues" and reason_of(code) != "not_supported":
+    if function == "nvmlDeviceGetFieldValues" and (later or reason_of(code) != "not_supported"):
         return keys.union(*BEHIND.values())
     return keys
 
@@ -169,10 +169,10 @@ def test_every_function_that_is_called_is_in_the_matrix(simulator: NvmlSimulator
     assert functions_called(simulator) == {*KEYS, *IDENTITY, *BESIDE, HANDLE, *SYSTEM, *CLOSING} - {"nvmlErrorString"}
 
 
-def assert_fault(seen: Seen, healthy: Seen, function: str, code: int) -> None:
+def assert_fault(seen: Seen, healthy: Seen, function: str, code: int, later: bool = False) -> None:
     """The right reason on the right keys, everything else as it was."""
     where = f"{function} answers {code}"
-    expected = keys_of(function, code)
+    expected = keys_of(function, code, later)
     assert {name for name in seen.reasons if not is_conditional(name)} == expected, where
     assert {seen.reason(name) for name in seen.reasons} <= {reason_of(code)}, where
     fallen = expected | {name for name in healthy.metrics if is_conditional(name) and function == "nvmlDeviceGetFieldValues"}
@@ -189,11 +189,9 @@ def test_a_call_that_fails_from_the_start(simulator: NvmlSimulator, consume: Cal
     healthy = [read_twice(consume(), unit) for unit in range(3)]
     assert not healthy[1].reasons
     for function in KEYS:
-        if (function, code) == ("nvmlDeviceGetMemoryInfo_v2", Ret.NOT_SUPPORTED):
-            continue  # no memory of its own: test_unified
         consumer = consume()
         gpu = None if function in WITHOUT_GPU else 1
-        simulator.rule(function, gpu, error=code)
+        fail(simulator, function, gpu, code)
         if code in GONE or code == Ret.GPU_IS_LOST:
             assert_unit_fails(consumer, code, function)
         else:
@@ -219,12 +217,12 @@ def test_a_call_that_fails_later(simulator: NvmlSimulator, consume: Callable[...
         if code in GONE or code == Ret.GPU_IS_LOST:
             assert_unit_fails(consumer, code, function)
         else:
-            assert_fault(consumer.read(1), healthy, function, code)
+            assert_fault(consumer.read(1), healthy, function, code, later=True)
         simulator.clear_rules()
         if code not in GONE:
             # "Not found" is how the driver says that no process was busy: an answer, which keeps its pace.
             idle = code == Ret.NOT_FOUND and function == "nvmlDeviceGetProcessUtilization"
-            assert_recovery(consumer, healthy, function, code, 1.0 if idle else 0.2)
+            assert_recovery(consumer, healthy, function, code, 1.0 if idle else 0.2, later=True)
         consumer.driver.close()
 
 
@@ -247,10 +245,10 @@ def assert_unit_fails(consumer: Consumer, code: int, function: str) -> None:
     assert isinstance(raised.value, DriverGoneError) == (code in GONE), function
 
 
-def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int, seconds: float) -> None:
-    """Everything is back so many seconds later, whatever the pace of the value; only "not supported" is remembered."""
+def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int, seconds: float, later: bool = False) -> None:
+    """Everything is back so many seconds later, whatever the pace of the value; only what was never supported is remembered."""
     recovered = consumer.later(seconds, 1)
-    if code == Ret.NOT_SUPPORTED and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
+    if code == Ret.NOT_SUPPORTED and not later and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
         assert {name for name in recovered.reasons if not is_conditional(name)} == keys_of(function, code), function
         return
     if function in ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet") or code == Ret.GPU_IS_LOST:
@@ -263,9 +261,9 @@ def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int,
 
 def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """The memory of "not supported" ends with the driver, and until then the call is not made."""
-    for function in KEYS.keys() - WITHOUT_GPU - {"nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlDeviceGetMemoryInfo_v2"}:
+    for function in KEYS.keys() - WITHOUT_GPU - {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}:
         consumer = consume()
-        simulator.rule(function, 1, error=Ret.NOT_SUPPORTED)
+        fail(simulator, function, 1, Ret.NOT_SUPPORTED)
         consumer.read(1)
         simulator.clear_rules()
         simulator.reset_calls()
@@ -354,9 +352,14 @@ def test_a_field_that_stands_for_a_call_and_fails_for_a_while(simulator: NvmlSim
 
 
 def test_a_power_of_zero_is_not_believed_of_the_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """What the call says then is taken."""
+    """What the call says then is taken, unless the field has said something before."""
+    for gpu in (0, 1):
+        simulator.gpu[gpu].set(power_average_mw=100_000, power_mw=123_000)
     simulator.gpu[0].set_field("POWER_AVERAGE", 0)
-    assert consumer.read(0).metrics["powerWatts"] == simulator.gpu[0].get("power_mw") / 1000
+    assert consumer.read(0).metrics["powerWatts"] == 123.0
+    assert consumer.read(1).metrics["powerWatts"] == 100.0
+    simulator.gpu[1].set_field("POWER_AVERAGE", 0)
+    assert consumer.later(0.2, 1).reason("powerWatts") == "invalid_value"
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
@@ -368,7 +371,7 @@ def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Calla
         ("nvmlDeviceGetMPSComputeRunningProcesses_v3", {1, 2}),
         ("nvmlDeviceGetProcessUtilization", {1, 2}),
     ):
-        simulator.rule(function, 1, error=code)
+        fail(simulator, function, 1, code)
         consumer = consume()
         seen = consumer.read(1)
         processes = seen.processes
@@ -383,7 +386,7 @@ def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Calla
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_a_device_that_fails_at_enumeration(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
     """It keeps its place and says why at every reading; others are unharmed; it comes back."""
-    simulator.rule(HANDLE, 1, error=code)
+    fail(simulator, HANDLE, 1, code)
     consumer = consume()
     assert [device.vendor_index for device in consumer.driver.devices] == [0, 1, 2]
     with pytest.raises(SourceError) as raised:
@@ -411,11 +414,8 @@ def test_a_fact_that_fails_at_enumeration(
         return
     whole = consume().identities()
     for function, field in IDENTITY.items():
-        simulator.rule(function, 1, error=code)
+        fail(simulator, function, 1, code)
         consumer = consume()
-        if code == Ret.NOT_SUPPORTED and field == "memory_total_bytes":
-            simulator.clear_rules()
-            continue  # no memory of its own: test_unified
         found = consumer.identities()[1]
         assert getattr(found, field) in ("", None), (function, field)
         blank: dict[str, Any] = {field: ""}
@@ -433,7 +433,7 @@ def test_what_opening_asks_of_the_driver(simulator: NvmlSimulator, consume: Call
     for function, needed in SYSTEM.items():
         if code in GONE and not needed:
             continue
-        simulator.rule(function, error=code)
+        fail(simulator, function, None, code)
         if function == "nvmlEventSetCreate":
             seen = consume().read(0)
             assert {name: seen.reason(name) for name in seen.reasons if name == "xidErrors"} == {

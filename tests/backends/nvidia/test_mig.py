@@ -14,7 +14,7 @@ from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeClock
-from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, Consumer
+from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, STRANGER, Consumer, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 from tests.support.waiting import wait_for
 
@@ -111,10 +111,10 @@ def test_processes_of_instances(simulator: NvmlSimulator, consume: Callable[...,
     instances = simulator.partition(0, ["3g.40gb", "1g.10gb"])
     table = [Process(os.getpid(), used=5, gpu_instance=instances[0].gpu_instance, compute_instance=0)]
     table += [Process(os.getpid(), used=7, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
-    table += [Process(4_194_309, used=9, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
+    table += [Process(STRANGER, used=9, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
     simulator.processes(0, table)
     consumer = consume()
-    own, strangers = DeviceProcess(os.getpid(), "compute", 5), DeviceProcess(4_194_309, "compute", 9)
+    own, strangers = DeviceProcess(os.getpid(), "compute", 5), DeviceProcess(STRANGER, "compute", 9)
     assert consumer.read(3).processes == (own,)
     assert consumer.read(4).processes == (own._replace(memory_bytes=7), strangers)
     assert consumer.read(3).share == consumer.read(4).share == {}
@@ -130,8 +130,8 @@ def test_graphics_processes_of_instances(simulator: NvmlSimulator, consume: Call
     for _ in range(25):
         assert consumer.later(1.0, 3).processes == consumer.read(4).processes == ()
     place = {"gpu_instance": instances[1].gpu_instance, "compute_instance": 0}
-    simulator.processes(0, [Process(4_194_309, kind="G", used=9, **place)])
-    assert any(consumer.later(1.0, 4).processes == (DeviceProcess(4_194_309, "graphics", 9),) for _ in range(10))
+    simulator.processes(0, [Process(STRANGER, kind="G", used=9, **place)])
+    assert any(consumer.later(1.0, 4).processes == (DeviceProcess(STRANGER, "graphics", 9),) for _ in range(10))
     assert consumer.read(3).processes == ()
     simulator.processes(0, [])
     assert consumer.later(1.0, 4).processes == ()
@@ -241,7 +241,7 @@ def test_memory_that_an_instance_does_not_say(simulator: NvmlSimulator, consume:
     simulator.partition(1, ["3g.40gb"])
     consumer = consume()
     consumer.read(3)
-    simulator.rule("nvmlDeviceGetMemoryInfo_v2", 1, error=code)
+    fail(simulator, "nvmlDeviceGetMemoryInfo_v2", 1, code)
     seen = consumer.later(0.2, 3)
     assert seen.reasons.keys() == OWED_BY_PARTITIONS - SHARES
     assert seen.metrics.keys() == SHARES

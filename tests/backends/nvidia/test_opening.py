@@ -14,7 +14,7 @@ import pytest
 
 from accelmetrics.backends.nvidia import NvidiaBackend, backend, gpu as opening, nvml
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from tests.backends.nvidia.machine import Consumer, FakeClock, write_tree
+from tests.backends.nvidia.machine import Consumer, FakeClock, fail, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret
 
 pynvml: Any = pytest.importorskip("pynvml")
@@ -119,7 +119,7 @@ def test_no_device(simulator: NvmlSimulator, how: str) -> None:
 
 def test_a_failed_opening_leaves_nothing_initialised(simulator: NvmlSimulator) -> None:
     """What nvmlInit took is given back."""
-    simulator.rule("nvmlDeviceGetCount_v2", error=Ret.UNKNOWN)
+    fail(simulator, "nvmlDeviceGetCount_v2", None, Ret.UNKNOWN)
     simulator.reset_calls()
     failure()
     assert simulator.count("nvmlInitWithFlags") == simulator.count("nvmlShutdown") == 1

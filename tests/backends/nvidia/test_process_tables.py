@@ -13,14 +13,13 @@ from hypothesis import given, strategies as st
 
 from accelmetrics.backends.kit import processes as kit
 from accelmetrics.backends.nvidia import processes
-from accelmetrics.backends.nvidia.processes import COMPUTE, GRAPHICS, MPS, PROCESS, PROCESS_V1, SAMPLE, DecodedProcesses
+from accelmetrics.backends.nvidia.processes import COMPUTE, GRAPHICS, MPS, PROCESS, SAMPLE, DecodedProcesses, largest_pid
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import STRANGER, Consumer
 from tests.simulators.nvml import NvmlSimulator, Process
 
 MIB = 2**20
-FIRST = 2_000_000_000
-"""Numbers that no process of this machine has."""
+FIRST = STRANGER
 COUNT = 200
 KINDS = (COMPUTE, GRAPHICS, MPS)
 Entries = list[tuple[int, int]]
@@ -54,7 +53,7 @@ class Plain:
         busy = self._newest(samples)
         computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
         found = []
-        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid < 2**31):
+        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid <= largest_pid()):
             kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
             known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
             found.append(DeviceProcess(pid, "+".join(kinds), max(known, default=None), *busy.get(pid, (None, None))))
@@ -77,15 +76,14 @@ class Plain:
         return answer if answer <= 100 else None
 
 
-@given(turns=st.lists(TURN, min_size=1, max_size=5), old=st.booleans())
-def test_both_ways_are_equal(turns: list[tuple[dict[str, Entries], Samples]], old: bool) -> None:
+@given(turns=st.lists(TURN, min_size=1, max_size=5))
+def test_both_ways_are_equal(turns: list[tuple[dict[str, Entries], Samples]]) -> None:
     """Of the table whatever it was before; an entry that is equal to the one before is that object."""
-    layout = PROCESS_V1 if old else PROCESS
-    table, plain = DecodedProcesses(dict.fromkeys(KINDS, layout)), Plain()
+    table, plain = DecodedProcesses(), Plain()
     for lists, samples in turns:
         before = {process.pid: process for process in table.processes}
         whole = table.processes
-        packed = {kind: b"".join(layout.pack(*entry) for entry in entries) for kind, entries in lists.items()}
+        packed = {kind: b"".join(PROCESS.pack(*entry) for entry in entries) for kind, entries in lists.items()}
         table.decode(packed, b"".join(SAMPLE.pack(*entry) for entry in samples))
         assert table.processes == plain.decode(lists, samples)
         assert all(type(process) is DeviceProcess for process in table.processes)

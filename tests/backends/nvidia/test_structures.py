@@ -104,11 +104,12 @@ def test_bits_of_the_clocks_event_reasons() -> None:
 
 
 def test_the_layouts_of_processes() -> None:
-    """The second form is the binding's; the first, which it no longer has, is its begin."""
+    """Today's form is the binding's, and so are its size and that of the form with protected memory."""
     process, sample = pynvml.c_nvmlProcessInfo_v2_t, pynvml.c_nvmlProcessUtilizationSample_t
     filled = process(pid=7, usedGpuMemory=2**40, gpuInstanceId=1, computeInstanceId=2)
-    assert processes.PROCESS.size == ctypes.sizeof(process)
-    assert processes.PROCESS.unpack(bytes(filled)) == processes.PROCESS_V1.unpack(bytes(filled)[:16]) == (7, 2**40)
+    assert processes.PROCESS.size == ctypes.sizeof(process) == processes.PROCESS_SIZES[0]
+    assert processes.PROCESS.unpack(bytes(filled)) == (7, 2**40)
+    assert ctypes.sizeof(pynvml.c_nvmlProcessDetail_v1_t) == max(processes.PROCESS_SIZES)
     filled = sample(pid=7, timeStamp=2**40, smUtil=1, memUtil=2, encUtil=3, decUtil=4)
     assert processes.SAMPLE.size == ctypes.sizeof(sample)
     assert processes.SAMPLE.unpack(bytes(filled)) == (7, 2**40, 1, 2)

@@ -252,6 +252,7 @@ def test_the_type_of_a_field_may_change_between_readings(simulator: NvmlSimulato
 
 
 def test_a_memory_temperature_below_zero(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Degrees Celsius have two sides."""
-    simulator.gpu[0].set_field("MEMORY_TEMP", -5, kind=ValueType.SIGNED_INT)
-    assert consumer.read(0).metrics["memoryTemp"] == -5
+    """No memory that works is colder than ice, and a sensor that is not there says 0."""
+    for value in (-5, 0):
+        simulator.gpu[0].set_field("MEMORY_TEMP", value, kind=ValueType.SIGNED_INT)
+        assert consumer.later(0.2).reason("memoryTemp") == "invalid_value"

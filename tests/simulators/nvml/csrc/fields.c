@@ -240,10 +240,19 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     ENTER_DEVICE(nvmlDeviceGetFieldValues);
     NEED(values && count > 0);
     long long now = sim_wall_us();
+    size_t excess = sim_excess(state);
     for (int i = 0; i < count; i++) {
-        answer(gpu, &values[i]);
-        values[i].timestamp = now;
-        values[i].latencyUsec = 0;
+        nvmlFieldValue_t field = values[i];
+        answer(gpu, &field);
+        field.timestamp = now;
+        field.latencyUsec = 0;
+        if (!excess) {
+            values[i] = field;
+            continue;
+        }
+        char *at = (char *)values + (size_t)i * (sizeof field + excess);
+        memcpy(at, &field, sizeof field);
+        memset(at + sizeof field, 0, excess);
     }
     return NVML_SUCCESS;
 }

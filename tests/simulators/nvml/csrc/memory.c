@@ -34,6 +34,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     memory->total = whole.total;
     memory->free = whole.free;
     memory->used = whole.used + whole.reserved;
+    EXCEED(memory);
     return NVML_SUCCESS;
 }
 
@@ -42,6 +43,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     ENTER_ANY(nvmlDeviceGetMemoryInfo_v2);
     NEED(memory);
     NEED_VERSION(memory, nvmlMemory_v2);
+    EXCEED(memory);
     return instance ? memory_of_instance(instance, memory) : memory_of(gpu, memory);
 }
 
