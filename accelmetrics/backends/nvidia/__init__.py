@@ -11,6 +11,10 @@ still fails then, at its pace.
 What can hang costs one device: opening the driver asks only what devices are listed by, on a thread that is replaced when a call
 does not return; everything else about a device is asked at its own first reading.
 
+What answers first stays: where a value has several sources (an older form of a call, the call behind a field), the older ones stand in
+until the newest has answered once. After that its failure is a reason, and never another source's number. A refusal is no answer: the
+host's memory is a device's only where the product is known to share it. What a driver fills is checked for its layout.
+
 MIG: each instance is a device of its own below its GPU, with what an instance has (memory, processes, GPM shares). What the
 board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that is
 destroyed is lost and keeps its place.
@@ -20,8 +24,8 @@ between two GPM samples (they are those of two consecutive readings), no questio
 
 Which file: detection, without the driver, is here. ``nvml`` is the library and its return codes, ``metrics`` the table of what
 there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``calls``, ``links``, ``gpm``, ``xid`` and ``processes`` read. One value more is a row in ``metrics`` and one in
-the catalogue, then ``make generate``.
+consumer, out of what ``calls``, ``links``, ``gpm``, ``xid`` and ``processes`` read; ``buffer`` binds calls and decodes what they
+fill. One value more is a row in ``metrics`` and one in the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations

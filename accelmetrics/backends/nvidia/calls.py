@@ -1,25 +1,21 @@
-"""Calls whose answers land in one buffer: those made at every reading, and groups of them at a pace of their own.
+"""Calls that are made at every reading, and groups of them at a pace of their own.
 
-A bound call is a ``functools.partial`` with every argument given, which is the cheapest way from Python into the driver. All
-answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows. What is read at every reading has a
-shorter way: one generated expression checks and converts. It is taken while the calls answer as they did when the rows were last
-decoded one by one, and nothing that they answer is impossible. A test holds both ways equal.
+The answers of each land in one buffer, which is decoded row by row. What is read at every reading has a shorter way: one
+generated expression checks and converts. It is taken while the calls answer as they did when the rows were last decoded one by
+one, and nothing that they answer is impossible. A test holds both ways equal.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import compress
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
+from accelmetrics.backends.nvidia.buffer import DOUBLE, CallBuffer, largest_value
 from accelmetrics.backends.nvidia.metrics import (
-    ALL_ONES,
-    LARGEST,
     MEMORY_ROWS,
     POWER_LIMIT,
     SHARES,
@@ -31,16 +27,10 @@ from accelmetrics.backends.nvidia.metrics import (
     fast_names,
 )
 from accelmetrics.backends.nvidia.nvml import (
-    CONSTANTS,
-    FUNCTION_NOT_FOUND,
-    MISFIT,
     NOT_SUPPORTED,
-    Forms,
     Library,
     check_device,
-    field_unavailable,
     impossible,
-    unavailable,
 )
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -50,246 +40,11 @@ MEMORY_NAMES = fast_names(MEMORY_ROWS)
 EARLY = 0.95
 """Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
 
-FIELD_HEAD = "24xQ"
-"""``nvmlFieldValue_t`` up to its value: type and return code as one number, its *signature*, the return code in the upper half."""
-_FIELD_KEY = struct.Struct("=II")
-"""Its first two members: the field's number and its scope."""
-_FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
-_DOUBLE, _UNSIGNED_LONG_LONG = 0, 3
-_VALUE_LAYOUTS = {
-    _DOUBLE: "d",
-    1: "I4x",
-    2: "Q" if struct.calcsize("L") == 8 else "I4x",
-    _UNSIGNED_LONG_LONG: "Q",
-    4: "q",
-    5: "i4x",
-    6: "H6x",
-}
-"""``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
-_NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
-_LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
-"""The largest value of each narrow unsigned type: all-ones means that there is none."""
-_ALIGNMENT = 8
-_ROOM, _ROOM_OF_FIELD = 64, 24
-"""Bytes behind what a call, and each field of a batch, is known to write: room for a longer form. Once it is written to, no number of
-the call is believed."""
-_UNWRITTEN, _UNFILLED = 0xC5, 0xFF
-"""What that room is filled with, and what an answer is before it is filled: NVML's own "not available"."""
 _FIELD, _CALL = 0, 1
 """The sources of a row that has both, in the order in which they are tried."""
-_KEPT_LAYOUTS, _KEPT_MASKS = 256, 64
+_KEPT_MASKS = 64
 _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 """Why a field has no value that another look would not bring."""
-
-
-def largest_value(signature: int) -> int:
-    """Return the largest value that a field of this type can have."""
-    return _LARGEST_VALUES.get(signature & ALL_ONES, LARGEST)
-
-
-def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
-    """Return the layout of what a call writes, with the room behind it, filled up to the alignment of the next one."""
-    # A type that is newer than the table is read like the widest one.
-    fields = "".join(FIELD_HEAD + _VALUE_LAYOUTS.get(signature & ALL_ONES, "Q") for signature in signatures)
-    layout = fields if call.fields else call.layout
-    room = _ROOM + _ROOM_OF_FIELD * len(call.fields)
-    return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT + room}x"
-
-
-class BufferLayout:
-    """Which calls fill a buffer, and where the number of each row stands in it.
-
-    Attributes:
-        calls: The calls; a batch of all fields comes last.
-        offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
-        places: Each row and its metrics, the index of its call, and that of its number among the unpacked ones.
-        signatures: Where the fields' signatures stand among these.
-    """
-
-    def __init__(self, rows: tuple[NvmlMetric, ...], sources: tuple[Call | NvmlField, ...]) -> None:
-        calls = list(dict.fromkeys(source for source in sources if isinstance(source, Call)))
-        fields = tuple(source for source in sources if isinstance(source, NvmlField))
-        starts, numbers = [], 0
-        for call in calls:
-            starts.append(numbers)
-            numbers += len(call.members)
-        self.signatures = slice(numbers, None, 2)
-        found = {field: (len(calls), numbers + 2 * index + 1) for index, field in enumerate(fields)}
-        self.calls = (*calls, Call((fields[0].function,), "", (), fields=fields)) if fields else tuple(calls)
-        self.offsets = [0]
-        for call in self.calls:
-            typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
-            self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
-        self.places: list[tuple[NvmlMetric, tuple[str, ...], int, int]] = []
-        for row, source in zip(rows, sources, strict=True):
-            if isinstance(source, NvmlField):
-                self.places.append((row, row.names, *found[source]))
-            else:
-                index = calls.index(source)
-                self.places.append((row, row.names, index, starts[index] + source.members.index(row.member)))
-
-
-# The devices of a machine are mostly alike: one of them has worked it out for all.
-_buffer_layout = lru_cache(maxsize=_KEPT_LAYOUTS)(BufferLayout)
-
-
-@lru_cache(maxsize=_KEPT_LAYOUTS)
-def structure_of(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
-    """Return the layout of a whole buffer, with fields of these types."""
-    return struct.Struct("=" + "".join(_answer_layout(call, signatures) for call in calls))
-
-
-class CallBuffer:
-    """The calls for some rows of one device, bound to a buffer of their own.
-
-    Args:
-        library: The open library.
-        handle: The device's handle.
-        rows: What is read.
-
-    Attributes:
-        layout: Where everything stands.
-        bound: The calls in the layout's order.
-        statuses: The return code of each; before the first call, whether the driver has it.
-        live: Which of them are made.
-        answered: Which of them have succeeded. What such a call no longer supports it may support again.
-        unpack: Unpacks the buffer with the types that the fields had last.
-        signatures: Types and return codes of the fields, as they were then.
-    """
-
-    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
-        self.layout = _buffer_layout(rows, tuple(row.source for row in rows))
-        self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
-        ctypes.memset(self._buffer, _UNWRITTEN, self.layout.offsets[-1])
-        self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
-        self.statuses = [FUNCTION_NOT_FOUND if call is None else 0 for call in self.bound]
-        self.live = [index for index, status in enumerate(self.statuses) if not status]
-        self.answered: set[int] = set()
-        batch = self.layout.calls[-1].fields
-        self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
-        self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, self.signatures).unpack_from, self._buffer)
-
-    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Any:
-        """Bind a call in the forms that the driver has; None where it has none."""
-        size = len(call.fields) * _FIELD_SIZE or struct.calcsize("=" + call.layout)
-        # Versioned structures are zero where they are not filled, as in every binding: some members are read by the driver.
-        ctypes.memset(ctypes.byref(self._buffer, offset), 0 if call.version is not None else _UNFILLED, size)
-        if call.fields:
-            for index, field in enumerate(call.fields):
-                _FIELD_KEY.pack_into(self._buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
-            forms: list[Any] = [
-                partial(function, handle, len(call.fields), ctypes.byref(self._buffer, offset))
-                for function in library.forms(*call.functions)
-            ]
-        else:
-            forms = _bind_forms(library, handle, call, self._buffer, offset)
-        older = call.fallback
-        while older is not None:
-            forms += self._bind_older(library, handle, call, older, offset)
-            older = older.fallback
-        if len(forms) < 2:
-            return forms[0] if forms else None
-        return Forms(forms, chosen=library.chosen, key=(handle.value, call.function, call.arguments))
-
-    def _bind_older(self, library: Library, handle: Any, call: Call, older: Call, offset: int) -> list[Callable[[], int]]:
-        """Bind a form of another layout: what it fills is moved to where the newest form has it."""
-        size, layout, members = struct.calcsize("=" + older.layout), struct.Struct("=" + older.layout), struct.Struct("=" + call.layout)
-        order = [older.members.index(member) for member in call.members]
-        buffer = (ctypes.c_ulonglong * ((size + _ROOM) // _ALIGNMENT + 1))()
-
-        def ask(form: Callable[[], int]) -> int:
-            ctypes.memset(buffer, _UNWRITTEN, ctypes.sizeof(buffer))
-            ctypes.memset(buffer, 0 if older.version is not None else _UNFILLED, size)
-            if older.version is not None:
-                ctypes.c_uint.from_buffer(buffer).value = older.version
-            if status := form():
-                return status
-            if not _is_unwritten(buffer, size, ctypes.sizeof(buffer)):
-                return MISFIT
-            numbers = layout.unpack_from(buffer)
-            members.pack_into(self._buffer, offset, *[numbers[place] for place in order])
-            if call.version is not None:
-                ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
-            return status
-
-        return [partial(ask, form) for form in _bind_forms(library, handle, older, buffer, 0)]
-
-    def settle(self) -> None:
-        """Make the calls directly of which no older form is asked any more."""
-        self.bound = [call.forms[0] if isinstance(call, Forms) and len(call.forms) == 1 else call for call in self.bound]
-
-    def _fits(self, index: int) -> bool:
-        """Return whether a call has filled what it was known to fill, and nothing behind it."""
-        call, offset = self.layout.calls[index], self.layout.offsets[index]
-        size = len(call.fields) * _FIELD_SIZE or struct.calcsize("=" + call.layout)
-        keys = [_FIELD_KEY.unpack_from(self._buffer, offset + place * _FIELD_SIZE)[0] for place in range(len(call.fields))]
-        known = keys == [field.identifier for field in call.fields]
-        return known and _is_unwritten(self._buffer, offset + size, self.layout.offsets[index + 1])
-
-    def fill(self, index: int) -> None:
-        """Set every number of a call to 1, which is harmless to convert, for one that is never made."""
-        call = self.layout.calls[index]
-        count = len(call.members) + 2 * len(call.fields)
-        layout = _answer_layout(call, [_UNSIGNED_LONG_LONG] * len(call.fields))
-        struct.pack_into(f"={layout}", self._buffer, self.layout.offsets[index], *[1] * count)
-
-    def numbers(self) -> tuple[Any, ...]:
-        """Unpack the buffer, each field by the type that it came with."""
-        raw = self.unpack()
-        signatures = raw[self.layout.signatures]
-        if signatures != self.signatures:
-            self.signatures = signatures
-            self.unpack = partial(structure_of(self.layout.calls, signatures).unpack_from, self._buffer)
-            raw = self.unpack()
-        return raw
-
-    def _check(self, signatures: Sequence[int]) -> None:
-        """Note which of the calls that succeeded have answered, and which have filled what nobody knows."""
-        for index in self.live:
-            if self.statuses[index]:
-                continue
-            if not self._fits(index):
-                self.statuses[index] = MISFIT
-            elif not self.layout.calls[index].fields or any(not signature >> 32 for signature in signatures):
-                self.answered.add(index)
-
-    def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
-        """Decode every row from the unpacked numbers and the calls' return codes."""
-        found: dict[str, Value] = {}
-        self._check(raw[self.layout.signatures])
-        for row, names, index, place in self.layout.places:
-            number, maximum, missing = raw[place], row.maximum, None
-            if self.statuses[index]:
-                missing = unavailable(self.statuses[index])
-            elif isinstance(row.source, NvmlField):
-                signature = raw[place - 1]
-                maximum = min(maximum, largest_value(signature))
-                missing = field_unavailable(signature >> 32) if signature >> 32 else None
-            if missing is None and isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
-                number = int(number) if number.is_integer() else -math.inf
-            if missing is None and not row.minimum <= number <= maximum:
-                missing = impossible(row.source.function)
-            if missing is not None:
-                found.update(dict.fromkeys(names, missing))
-            elif row.flags:
-                found.update(zip(names, row.bits(int(number)), strict=True))
-            else:
-                found.update(dict.fromkeys(names, number / row.divisor if row.divisor != 1 else number * row.factor))
-        return found
-
-
-def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: int) -> list[Any]:
-    """Bind the functions of a call that the driver has to their place in a buffer."""
-    if call.version is not None:
-        ctypes.c_uint.from_buffer(buffer, offset).value = call.version
-    pointers = [ctypes.byref(buffer, offset + place) for place in call.pointers]
-    arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
-    return [partial(function, handle, *arguments, *pointers) for function in library.forms(*call.functions)]
-
-
-def _is_unwritten(buffer: Any, start: int, end: int) -> bool:
-    """Return whether the driver has left the room between two places of a buffer as it was."""
-    return not ctypes.string_at(ctypes.byref(buffer, start), end - start).strip(bytes([_UNWRITTEN]))
 
 
 def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
@@ -568,7 +323,7 @@ class FastValues(LatestValues):
         places, statuses = self._buffer.layout.places, self._buffer.statuses
         impossible_one = any(_is_impossible(answers[name]) for _, names, _, _ in places for name in names)
         fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, NvmlField) and not statuses[index]]
-        return impossible_one or any(largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
+        return impossible_one or any(largest_value(signature) < row.maximum or signature == DOUBLE for row, signature in fields)
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
         """Drop the calls that the driver has never supported, and the batch of fields when it supports none of them."""

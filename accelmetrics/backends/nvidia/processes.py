@@ -83,7 +83,9 @@ class ProcessList:
 
     def __init__(self, library: Library, handle: Handle, forms: Mapping[str, tuple[int, ...]], layout: struct.Struct) -> None:
         self._name = next(iter(forms))
-        calls = [partial(self._fill, library.function(name), sizes) for name, sizes in forms.items() if library.has(name)]
+        calls = [
+            partial(ProcessList._fill, function=library.function(name), sizes=sizes) for name, sizes in forms.items() if library.has(name)
+        ]
         self._call = Forms(calls, chosen=library.chosen, key=(handle.value, self._name))
         self.supported = bool(calls)
         self._answered = False
@@ -103,7 +105,7 @@ class ProcessList:
             since: For utilisation samples, the time since which they are wanted.
         """
         self.data = b""
-        status = self._call(progress, since)
+        status = self._call(self, progress, since)
         self._answered = self._answered or status == 0
         self.supported = status != NOT_SUPPORTED or self._answered
         check_device(status, self._name)
@@ -125,7 +127,7 @@ class ProcessList:
         self._bytes = self._room * _WIDEST + _BEHIND
         self._entries = (ctypes.c_ulonglong * (self._bytes // 8))()
 
-    def _fill(self, function: Callable[..., int], sizes: tuple[int, ...], progress: list[Any], since: int | None) -> int:
+    def _fill(self, progress: list[Any], since: int | None, function: Callable[..., int], sizes: tuple[int, ...]) -> int:
         """Call one form, with more room while the list grows, and set ``data``. Returns: the return code."""
         status = self._ask(function, progress, since)
         for _ in range(_GROWTHS):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
+from accelmetrics.backends.nvidia.buffer import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
 from tests.backends.nvidia.machine import Consumer

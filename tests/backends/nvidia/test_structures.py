@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import calls, gpm, links, metrics, nvml, processes, xid
+from accelmetrics.backends.nvidia import buffer, gpm, links, metrics, nvml, processes, xid
 from accelmetrics.backends.nvidia.metrics import Call, GpmMetric, NvmlField
 
 pynvml: Any = pytest.importorskip("pynvml")
@@ -35,7 +35,7 @@ def test_layouts_of_structures(call: Call) -> None:
 
 def test_the_layout_of_a_field() -> None:
     """Type, return code and value stand where the decoder of a batch looks for them."""
-    layout = struct.Struct(f"={calls.FIELD_HEAD}Q")
+    layout = struct.Struct(f"={buffer.FIELD_HEAD}Q")
     assert layout.size == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
     field = pynvml.c_nvmlFieldValue_t()
     field.fieldId, field.scopeId, field.valueType, field.nvmlReturn = 7, 8, 3, 13

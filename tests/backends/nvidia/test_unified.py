@@ -29,7 +29,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_device_holds_what_its_processes_hold(
     host: Path, simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]
 ) -> None:
-    """The total is the host's, without swap. What else the host uses is not the device's, and what is free nobody says."""
+    """The total is the host's, without swap. What else the host uses is not the device's, and what is free is not known."""
     simulator = simulate(gpus=1, profile="gb10")
     simulator.processes(0, [Process(pid=5, used=100 * KIB), Process(pid=6, kind="G", used=50 * KIB)])
     consumer = consume()
