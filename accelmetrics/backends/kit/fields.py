@@ -190,6 +190,7 @@ class Field(NamedTuple):
         high: The largest possible value in the metric's unit, where that is not what the unit allows.
         in_use: Whether the source has it only while a program uses the device.
         words: Where it is read, for the documentation; its place when left out.
+        of_whole: Whether it is the value of the card or board that the device is a part of: the first part alone has it.
     """
 
     metric: str
@@ -200,6 +201,7 @@ class Field(NamedTuple):
     high: float | None = None
     in_use: bool = False
     words: str = ""
+    of_whole: bool = False
 
 
 class Rate(NamedTuple):
@@ -215,6 +217,7 @@ class Rate(NamedTuple):
         pace: Seconds between two differences at least; meanwhile the last one stands.
         rose: Whether only that it rose is told: 1 or 0.
         words: As in :class:`Field`.
+        of_whole: As in :class:`Field`.
     """
 
     metric: str
@@ -224,6 +227,7 @@ class Rate(NamedTuple):
     pace: float = 0.0
     rose: bool = False
     words: str = ""
+    of_whole: bool = False
 
 
 class Derived(NamedTuple):
@@ -337,6 +341,7 @@ class Table:
     Attributes:
         words: By every name that is given, where it is read.
         derived: Those names among them that are made of others.
+        of_whole: Metrics that are read of the card or board that a device is a part of.
 
     Raises:
         UnknownNameError: The catalogue has no such metric.
@@ -351,6 +356,7 @@ class Table:
         self._names = {name: metric.names for name, metric in self._metrics.items()}
         self._instances: dict[str, Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
+        self.of_whole = frozenset(row.metric for row in self._rows if row.of_whole)
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
