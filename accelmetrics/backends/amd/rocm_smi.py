@@ -24,12 +24,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, PASS_DEVICES, card_name, is_integrated, let_sleep
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.amd.values import TOTAL, USED, card_of, device_memory, exact_joules, memory_rows, of_card, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
@@ -47,7 +47,8 @@ from accelmetrics.backends.kit import (
     quoted,
     text,
 )
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.backends.kit.fields import Says
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
 """Seconds between two runs."""
@@ -158,7 +159,7 @@ class Output(NamedTuple):
     Attributes:
         cards: By card number, which is the tool's own and not a position.
         system: What concerns no single card; empty where the tool did not print it.
-        complete: Whether the cards stood in an object that was printed to its end.
+        complete: Whether the cards stood in an object that was printed to its end, and none was anything but an object.
     """
 
     cards: dict[int, PrintedCard]
@@ -170,15 +171,18 @@ def parse(printed: str) -> Output:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, PrintedCard] = {}
     system: PrintedCard = {}
+    strange = False
     for document in json_documents(printed):
         for key, value in document.items() if isinstance(document, dict) else ():
             card = _CARD.fullmatch(key.strip())
             if card and isinstance(value, dict):
                 cards[int(card[1])] = _lowered(value)
+            elif card:
+                strange = True
             elif key == "system":
                 system = _lowered(value) or system
     if cards:
-        return Output(cards, system, True)
+        return Output(cards, system, not strange)
     _, *cut = _CARD_START.split(printed)
     for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
         with suppress(ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
@@ -256,27 +260,32 @@ def architecture(printed: str) -> str:
 # How it is run
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
-JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
 ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
 FOREIGN_KEYS = ("hcu ", "dcu ")
 """How Hygon's tool, which has the same name, begins what AMD's begins with "GPU "."""
-FINDINGS: tuple[tuple[str, bool, Reason, str, str], ...] = (
-    (
-        *("permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ", False),
-        *(Reason.NO_PERMISSION, "rocm-smi may not read the devices", JOIN_GROUPS),
+SAYS = (
+    Says(
+        "permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ",
+        Reason.NO_PERMISSION,
+        "rocm-smi may not read the devices",
+        JOIN_GROUPS,
     ),
-    (
-        *("driver not initialized|amdgpu not found", True),
-        *(Reason.DRIVER_UNAVAILABLE, "the kernel driver amdgpu is not loaded", LOAD_DRIVER),
+    Says(
+        "driver not initialized|amdgpu not found",
+        Reason.DRIVER_UNAVAILABLE,
+        "the kernel driver amdgpu is not loaded",
+        LOAD_DRIVER,
+        gone=True,
     ),
-    ("no amd gpus|no drm devices|returned 8 ", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES),
-    (
-        *("rsmibindings|librocm_smi64|cannot open shared object", False),
-        *(Reason.DRIVER_UNAVAILABLE, "rocm-smi cannot load its library", f"reinstall ROCm's package: {INSTALL}"),
+    Says("no amd gpus|no drm devices|returned 8 ", Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES, gone=True),
+    Says(
+        "rsmibindings|librocm_smi64|cannot open shared object",
+        Reason.DRIVER_UNAVAILABLE,
+        "rocm-smi cannot load its library",
+        f"reinstall ROCm's package: {INSTALL}",
     ),
-    ("no json data to report", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES),
+    Says("no json data to report", Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES, gone=True),
 )
-"""Words in what it printed; whether the driver must be opened again once this is over; reason, message and advice."""
 _REFUSED = re.compile(r"^usage:|unrecognized arguments|invalid choice|expected (one|at least one) argument", re.IGNORECASE | re.MULTILINE)
 _REFUSED_STATUS = 2
 
@@ -299,7 +308,7 @@ def _connect(command: Command) -> PollOnce:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
         yield from samples(output)
         if not output.complete:
-            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut")
+            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut, or one card is malformed")
 
     return poll
 
@@ -311,12 +320,9 @@ def _refused(completed: Completed) -> bool:
 
 def failure(command: Command, completed: Completed) -> SourceError:
     """Return what a run without cards means."""
-    lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
-    for words, gone, reason, message, advice in FINDINGS:
-        line = next((line for line in lines if re.search(words, line, re.IGNORECASE)), None)
-        if line is not None:
-            kind: Callable[..., SourceError] = DriverGoneError if gone else SourceError
-            return kind(reason, f"{message}: {quoted(line)}", advice=advice)
+    said = command.said(completed)
+    if said is not None:
+        return said
     if _refused(completed):
         words = f"this rocm-smi knows neither the flags nor -a --json: {completed.words}"
         return SourceError(Reason.NOT_SUPPORTED, words, advice="update ROCm")
@@ -334,7 +340,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         timeout: Seconds after which a run is killed.
     """
     directories = dict.fromkeys((f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES))
-    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, timeout=timeout)
+    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, says=SAYS, timeout=timeout)
     return PolledBackend(
         "amd",
         kind="gpu",

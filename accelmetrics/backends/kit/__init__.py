@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         DeviceRecord as DeviceRecord,
         Field as Field,
         Rate as Rate,
+        Says as Says,
         difference as difference,
         is_absent as is_absent,
         number as number,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "commands": "Command Completed",
-    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate DeviceRecord difference is_absent number quoted share text total whole",
+    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Says DeviceRecord difference is_absent number quoted share text total whole",
     "library": "import_library load_library",
     "line_process": "LineProcess stream",
     "parsing": "grouped json_document json_documents rows sections",

@@ -83,6 +83,8 @@ _ABSENT = re.compile(
     r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|secondary die|not (support|available)\w*\b.*)?[\s\[\]()*-]*",
     re.IGNORECASE | re.ASCII,
 )
+DENIED = re.compile(r"permi(ssion|tted)|privilege|superuser", re.IGNORECASE)
+"""How tools say that this user may not."""
 _PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST = 120
 """Characters: no value is longer, and longer ones are not worth matching."""
@@ -142,7 +144,8 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     if isinstance(printed, str):
         found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
         if found is None:
-            return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
+            denied = DENIED.search(printed, 0, _LONGEST) is not None
+            return Unavailable(Reason.NO_PERMISSION if denied else Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
         digits, beside = found[1], found[2] or ""
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -174,6 +177,24 @@ def _scale(unit: str) -> tuple[str, float] | None:
 
 def _exact(factor: float) -> Number:
     return round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor
+
+
+class Says(NamedTuple):
+    """A vendor's own words, and what they mean.
+
+    Attributes:
+        pattern: A regular expression for them; case makes no difference.
+        reason: The reason that they stand for.
+        message: What they mean, in a sentence's words; they are quoted after it.
+        advice: What to do.
+        gone: Whether they say that the driver is not there: it is then opened again when it is back.
+    """
+
+    pattern: str
+    reason: Reason
+    message: str = ""
+    advice: str = ""
+    gone: bool = False
 
 
 class Field(NamedTuple):
@@ -337,6 +358,7 @@ class Table:
         kind: The kind of devices; empty for rows whose metrics are whole keys.
         rows: The rows.
         own: Catalogue rows that only this vendor has.
+        says: The vendor's words in the place of a number, and what they mean.
 
     Attributes:
         words: By every name that is given, where it is read.
@@ -347,8 +369,9 @@ class Table:
         UnknownNameError: The catalogue has no such metric.
     """
 
-    def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = ()) -> None:
+    def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = (), says: Sequence[Says] = ()) -> None:
         self._source = source
+        self._says = tuple((re.compile(each.pattern, re.IGNORECASE), each.reason) for each in says)
         every = tuple(rows)
         self._rows = tuple(row for row in every if not isinstance(row, Derived))
         self._derived = tuple(row for row in every if isinstance(row, Derived))
@@ -445,6 +468,9 @@ class Table:
             if said is None:
                 continue
             value = number(said, row.unit, target)
+            if isinstance(said, str) and isinstance(value, Unavailable):
+                meant = next((reason for words, reason in self._says if words.search(said)), value.reason)
+                value = value._replace(reason=meant)
             if not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED:
                 return value
             why = why or value

@@ -43,11 +43,13 @@ from accelmetrics.backends.kit.fields import (
     DeviceRecord,
     Printed,
     Row,
+    Says,
     Table,
     flat,
     joined_words,
     make_reading,
     merge,
+    quoted,
     text,
     weightier,
     whole,
@@ -155,6 +157,7 @@ class PolledBackend:
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
         visible: The variable that lists the numbers of the devices that a program sees.
+        says: The vendor's words in the place of a number, and what they mean.
         clock: Where ages and rates are taken from.
     """
 
@@ -177,6 +180,7 @@ class PolledBackend:
         detect: Callable[[], Detection] | None = None,
         own_metrics: Sequence[Metric] = (),
         visible: str = "",
+        says: Sequence[Says] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -192,12 +196,16 @@ class PolledBackend:
         self.clock = clock
         self._detect = detect
         self._own = tuple(own_metrics)
+        self._says = tuple(says)
 
     @cached_property
     def tables(self) -> tuple[tuple[Table, Table], ...]:
         """Of each source the rows of devices and those of the machine, bound to the catalogue."""
-        own, kind = self._own, str(self.kind)
-        return tuple((Table(each.name, kind, each.fields, own), Table(each.name, "", each.machine, own)) for each in self.sources)
+        own, says = self._own, self._says
+        return tuple(
+            (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says))
+            for each in self.sources
+        )
 
     def detect(self) -> Detection:
         return self._detect() if self._detect is not None else Detection(True, "found out by opening")
@@ -269,7 +277,8 @@ class PolledDriver:
         Raises:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        found: dict[int, DeviceSample] = {MACHINE: sample for sample in samples if sample.machine}  # noqa: RUF011 - there is one at most
+        found: dict[int, DeviceSample] = {}
+        found.update((MACHINE, sample) for sample in samples if sample.machine)
         listed = [sample for sample in samples if not sample.machine]
         # Where there is no number, the position stands for it.
         seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identify(listed))]
@@ -563,14 +572,21 @@ class _OpenSource:
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
+            strange = None
             try:
                 for each in answer:
+                    record: object = each.record
+                    if not isinstance(record, (Mapping, DeviceRecord)):
+                        strange = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
+                        continue
                     if len(samples) == MOST_DEVICES + bool(self.spec.machine):
                         samples.clear()
                         raise SourceError(Reason.INVALID_VALUE, f"{self.name} lists more than {MOST_DEVICES} devices: not believed")
                     samples.append(each._replace(record=flat(each.record)))
             finally:
                 units.update(self._driver.place(self, samples))
+            if strange is not None:
+                raise strange
         return answer
 
     def _connect(self) -> PollOnce:
