@@ -132,12 +132,19 @@ def parse(printed: str) -> CardOutput:
     return cards, not odd and all(int(number) in cards for number in _START.findall(printed))
 
 
-def sample(card: Mapping[str, Any]) -> DeviceSample:
-    """Make the sample of one card from all that was printed of it."""
+def sample(card: Mapping[str, Any], kinds: dict[int, bool] | None = None) -> DeviceSample:
+    """Make the sample of one card from all that was printed of it.
+
+    Args:
+        card: What was printed.
+        kinds: By the tool's number, whether a card is part of a processor, as far as it was ever known: added to.
+    """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
     uuid = f"0x{serial}" if serial.strip("0") else ""
-    unified = bool(is_integrated(address, text(printed("asic.device_id"))))
+    unified = is_integrated(address, text(printed("asic.device_id")))
+    kinds = {} if kinds is None else kinds
+    unified = kinds.get(card["gpu"], False) if unified is None else kinds.setdefault(card["gpu"], unified)
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     told = {
         "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
@@ -164,6 +171,7 @@ class AmdSmi:
         self._clock = clock
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
+        self._kinds: dict[int, bool] = {}
         self._due = -math.inf
         command.find()
 
@@ -180,7 +188,7 @@ class AmdSmi:
         repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
             static = None if card["gpu"] in repeated else self._static.get(number)
-            yield sample({**(static or self._missing), **card})
+            yield sample({**(static or self._missing), **card}, self._kinds)
         if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut, or one card is malformed")
 

@@ -199,11 +199,18 @@ def _lowered(value: object) -> PrintedCard:
 # Whose it is
 
 
-def samples(output: Output) -> Iterator[DeviceSample]:
-    """Yield the cards in the order of their numbers."""
+def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[DeviceSample]:
+    """Yield the cards in the order of their numbers.
+
+    Args:
+        output: What was printed.
+        kinds: By number, whether a card is part of a processor, as far as it was ever known: added to.
+    """
+    kinds = {} if kinds is None else kinds
     cards, driver = output.cards, output.system.get("driver version")
     for number_, card in sorted(cards.items()):
-        uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
+        uuid, address, known = unique_id(card), text(card.get("pci bus")), is_unified(card)
+        unified = kinds.get(number_, False) if known is None else kinds.setdefault(number_, known)
         memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)")
         names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
         told: dict[str, object] = {
@@ -236,7 +243,7 @@ def _device_id(card: PrintedCard) -> str:
     return text(card.get("device id")) or text(card.get("gpu id"))
 
 
-def is_unified(card: PrintedCard) -> bool:
+def is_unified(card: PrintedCard) -> bool | None:
     """Return whether the card is part of a processor and shares its memory.
 
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
@@ -246,7 +253,7 @@ def is_unified(card: PrintedCard) -> bool:
     if known is not None:
         return known
     edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))
-    return edge and not other and socket
+    return None if not edge and not other else edge and not other and socket
 
 
 def architecture(printed: str) -> str:
@@ -293,6 +300,7 @@ _REFUSED_STATUS = 2
 def _connect(command: Command) -> PollOnce:
     command.find()
     flags = [FULL, ALL]
+    kinds: dict[int, bool] = {}
 
     def poll() -> Iterable[DeviceSample]:
         let_sleep("rocm-smi")
@@ -306,7 +314,7 @@ def _connect(command: Command) -> PollOnce:
         if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
             words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
-        yield from samples(output)
+        yield from samples(output, kinds)
         if not output.complete:
             raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut, or one card is malformed")
 

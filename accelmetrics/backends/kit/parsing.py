@@ -65,7 +65,7 @@ def parsed(name: str, parse: Callable[[str], Iterable[DeviceSample]], text: str)
     """
     try:
         yield from parse(text)
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SourceError(
             Reason.PARSE_ERROR, f"{name}'s output is not understood ({type(error).__name__}: {error}): {quoted(text)}"
         ) from error

@@ -149,8 +149,9 @@ class Report:
         self.ecc_error = _error(counters)
         counted = counters.get(CHIPS) if self.ecc_error is None else None
         chips = [chip for chip in counted if isinstance(chip, dict)] if isinstance(counted, list) else []
-        numbered = ((chip.get("neuron_device_index"), chip) for chip in chips)
-        self.ecc = {index: chip for index, chip in numbered if type(index) is int and 0 <= index < MANY}
+        numbers = [index if type(index := chip.get("neuron_device_index")) is int and 0 <= index < MANY else -1 for chip in chips]
+        # A number that repeats is no chip's.
+        self.ecc = {index: chip for index, chip in zip(numbers, chips, strict=True) if index >= 0 and numbers.count(index) == 1}
 
     @property
     def cores(self) -> set[int]:
@@ -227,8 +228,10 @@ def _program(entry: Json) -> Program:
 def checked_number(raw: object) -> Value:
     """Check a number of the report: finite, not negative, below 2**63."""
     # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
-    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
-        return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+        return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(raw)}")
+    if not 0 <= raw < LARGEST:
+        return Unavailable(Reason.INVALID_VALUE, f"the source answered {quoted(raw)}")
     return raw
 
 

@@ -63,10 +63,13 @@ class PortAssignment:
 
     Attributes:
         ports: By device, the port that served it last.
+        from_sdk: By device and metric, whether the SDK gave its first value, and not the runtime: while a runtime reports the device,
+            neither stands in for the other.
     """
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
+        self.from_sdk: dict[tuple[int, str], bool] = {}
         self._conflicts: dict[int, tuple[int, int]] = {}
 
     @property
@@ -167,6 +170,7 @@ class TpuPoll:
         if unserved is not None and unserved.reason == Reason.NOT_IN_USE:
             return dict.fromkeys(COVERAGE.devices, unserved)
         values: dict[str, Value] = {}
+        first = self._assignment.from_sdk
         for field in FIELDS:
             value = unserved or (report.value(field.name, device.number) if report else NOT_LISTED)
             of_all = sdk[field.name]
@@ -174,7 +178,13 @@ class TpuPoll:
             # The SDK's value where the runtime has none, and the SDK's reason where the runtime never has one.
             sdk_decides = unserved is None and not field.grpc
             use_second = isinstance(value, Unavailable) and (sdk_decides or not isinstance(second, Unavailable))
+            place = (device.number, field.name)
+            if report is None:
+                first.pop(place, None)
+            use_second = first.get(place, use_second)
             values[field.name] = second if use_second else value
+            if report is not None and not isinstance(values[field.name], Unavailable):
+                first[place] = use_second
         return with_derived(values)
 
     def _why_unserved(self, device: TpuDevice) -> Unavailable:

@@ -124,7 +124,7 @@ def throwing(text: str) -> Iterator[DeviceSample]:
 def test_a_document_of_another_form_is_not_understood(tool: CommandStandIn, printed: str, status: int) -> None:
     """Whatever the vendor's parser throws at it, and though the tool says that it failed."""
     tool.behave(printed, status=status)
-    with pytest.raises(SourceError, match="acme2-smi's output is not understood|no JSON") as caught:
+    with pytest.raises(SourceError, match=r"acme2-smi.s output is not understood|no JSON") as caught:
         opened(command(tool).poll(throwing))
     assert caught.value.reason == Reason.PARSE_ERROR
 
