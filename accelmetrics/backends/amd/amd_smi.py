@@ -132,7 +132,7 @@ def parse(printed: str) -> CardOutput:
     return cards, not odd and all(int(number) in cards for number in _START.findall(printed))
 
 
-def sample(card: Mapping[str, Any], kinds: dict[int, bool] | None = None) -> DeviceSample:
+def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> DeviceSample:
     """Make the sample of one card from all that was printed of it.
 
     Args:
@@ -143,8 +143,8 @@ def sample(card: Mapping[str, Any], kinds: dict[int, bool] | None = None) -> Dev
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
     uuid = f"0x{serial}" if serial.strip("0") else ""
     unified = is_integrated(address, text(printed("asic.device_id")))
-    kinds = {} if kinds is None else kinds
-    unified = kinds.get(card["gpu"], False) if unified is None else kinds.setdefault(card["gpu"], unified)
+    kinds, number = {} if kinds is None else kinds, text(card.get("gpu"))
+    unified = kinds.get(number, False) if unified is None else kinds.setdefault(number, unified)
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     told = {
         "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
@@ -171,7 +171,7 @@ class AmdSmi:
         self._clock = clock
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
-        self._kinds: dict[int, bool] = {}
+        self._kinds: dict[str, bool] = {}
         self._due = -math.inf
         command.find()
 

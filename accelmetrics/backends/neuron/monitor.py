@@ -228,10 +228,8 @@ def _program(entry: Json) -> Program:
 def checked_number(raw: object) -> Value:
     """Check a number of the report: finite, not negative, below 2**63."""
     # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
-    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
-        return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(raw)}")
-    if not 0 <= raw < LARGEST:
-        return Unavailable(Reason.INVALID_VALUE, f"the source answered {quoted(raw)}")
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
+        return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
     return raw
 
 
