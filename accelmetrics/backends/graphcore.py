@@ -8,11 +8,14 @@ neither on the PCI bus nor below ``/dev``. Read on a stand-in only, never yet on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, import_library, quoted, text, whole
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 
+BOARD = "board serial number"
+"""The attribute that the IPUs of one board share."""
 USER = "user process id"
 """The attribute that an idle IPU does not have."""
 INSTALL = (
@@ -26,7 +29,7 @@ FIELDS = (
     Field("average die temp (C)", "average die temp", PRINTED),
     Field("clock (MHz)", "clock", PRINTED),
     Field("ipu power (W)", "ipu power", PRINTED),
-    Field("total board power (W)", "total board power", PRINTED, high=20_000),
+    Field("total board power (W)", "total board power", PRINTED, high=20_000, of_whole=True),
     Field("ipu utilisation (%)", "ipu utilisation", PRINTED, in_use=True),
     Field("ipu utilisation (session) (%)", "ipu utilisation (session)", PRINTED, in_use=True),
     Field("link speed (GT/s)", "link speed", PRINTED),
@@ -35,7 +38,7 @@ IDENTITY = {
     "vendor_index": "id",
     "name": "board type",
     "pci_bus_id": "pci id",
-    "serial": "board serial number",  # of the board: its IPUs share it
+    "serial": BOARD,
     "architecture": "ipu architecture",
     "driver_version": "driver version",
     "firmware": "firmware version",
@@ -54,11 +57,17 @@ def connect() -> PollOnce:
 
     def poll() -> Iterable[DeviceSample]:
         answer = library.getDevices()
-        if not isinstance(answer, (list, tuple)) or not all(isinstance(device, Mapping) for device in answer):
+        if not isinstance(answer, (list, tuple)):
             raise SourceError(Reason.PARSE_ERROR, f"gcipuinfo.getDevices() answered no list of devices: {quoted(answer)}")
-        return [DeviceSample(dict(device), _processes(device.get(USER))) for device in answer]
+        return map(_sample, answer)
 
     return poll
+
+
+def _sample(device: Any) -> DeviceSample:
+    if not isinstance(device, Mapping):
+        return DeviceSample(device)  # which the kit refuses, and lists the others
+    return DeviceSample(dict(device), _processes(device.get(USER)), whole=text(device.get(BOARD)))
 
 
 def _processes(printed: object) -> tuple[DeviceProcess, ...] | None:

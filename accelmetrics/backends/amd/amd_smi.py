@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, is_integrated, let_sleep
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
-from accelmetrics.backends.amd.values import device_memory, exact_joules, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import card_of, device_memory, exact_joules, memory_rows, of_card, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
-from accelmetrics.backends.kit.fields import Derived, Field, flat, text
+from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
@@ -32,7 +32,17 @@ STATIC_PACE = 60.0
 TIMEOUT = 10.0
 """Seconds: it takes one to two on a loaded machine with eight cards."""
 DIRECTORIES = ("/opt/rocm/bin",)
+INSTALL = "install ROCm's amd-smi-lib"
 
+SAYS = (
+    Says(
+        "missing the following required groups|permission (needed|denied)|AMDSMI_STATUS_NO_PERM",
+        Reason.NO_PERMISSION,
+        "amd-smi may not read the devices",
+        JOIN_GROUPS,
+    ),
+    Says("driver not (loaded|initialized)|DRIVER_NOT_LOADED", Reason.DRIVER_UNAVAILABLE, "amdgpu is not loaded", LOAD_DRIVER, gone=True),
+)
 HIGHEST = 10_000
 """No card has a number as high as that."""
 
@@ -54,7 +64,7 @@ def _active(said: object) -> object:
     return {"active": 1, "not active": 0}.get(text(said).lower(), said)
 
 
-FIELDS = (
+FIELDS = of_card(
     Field("gpu", ("usage.gfx_activity", "usage.gfx_usage"), "%"),
     Field("memory", ("usage.umc_activity", "usage.mem_usage"), "%"),
     Field("memoryReadWriteActivity", ("usage.umc_activity", "usage.mem_usage"), "%"),
@@ -99,39 +109,53 @@ IDENTITY = {
     "unified": "unified",
 }
 
+_LATER_FUNCTION = re.compile(r"\.([1-7])$", re.ASCII)
 _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 
 
 CardOutput = tuple[dict[int, dict[str, Any]], bool]
-"""What one run printed of each card, by the tool's number; and whether none was cut."""
+"""What one run printed of each card, by the tool's number, or one above all where that repeats; and whether none was cut or malformed."""
 
 
 def parse(printed: str) -> CardOutput:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
+    odd = False
     for document in json_documents(printed):
         listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
+        found: dict[int, dict[str, Any]] = {}
         for card in listed if isinstance(listed, list) else ():
             if isinstance(card, dict) and type(card.get("gpu")) is int and 0 <= card["gpu"] < HIGHEST:
-                cards[card["gpu"]] = card
-    return cards, all(int(number) in cards for number in _START.findall(printed))
+                found[card["gpu"] if card["gpu"] not in found else HIGHEST + len(found)] = card
+        cards.update(found)
+        odd = odd or 0 < len(found) < len(listed)
+    return cards, not odd and all(int(number) in cards for number in _START.findall(printed))
 
 
-def sample(card: Mapping[str, Any]) -> DeviceSample:
-    """Make the sample of one card from all that was printed of it."""
+def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> DeviceSample:
+    """Make the sample of one card from all that was printed of it.
+
+    Args:
+        card: What was printed.
+        kinds: By the tool's number, whether a card is part of a processor, as far as it was ever known: added to.
+    """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
-    unified = bool(is_integrated(address, text(printed("asic.device_id"))))
+    uuid = f"0x{serial}" if serial.strip("0") else ""
+    unified = is_integrated(address, text(printed("asic.device_id")))
+    kinds, number = {} if kinds is None else kinds, text(card.get("gpu"))
+    unified = kinds.get(number, False) if unified is None else kinds.setdefault(number, unified)
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     told = {
         "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
-        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
-        "uuid": f"0x{serial}" if serial.strip("0") else "",
+        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals. Partitions have the chip's, and a
+        # function of its PCI address each.
+        "uuid": f"{uuid}/xcp{later[1]}" if uuid and (later := _LATER_FUNCTION.search(address)) else uuid,
         "address": address,
         "unified": unified,
         **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
     }
-    return DeviceSample({**card, **told})
+    return DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
 class AmdSmi:
@@ -147,6 +171,7 @@ class AmdSmi:
         self._clock = clock
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
+        self._kinds: dict[str, bool] = {}
         self._due = -math.inf
         command.find()
 
@@ -159,17 +184,20 @@ class AmdSmi:
             except SourceError as error:
                 self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             self._due = self._clock.monotonic() + STATIC_PACE
+        # A number that repeats in what one run printed joins nothing.
+        repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
-            yield sample({**(self._static.get(number) or self._missing), **card})
+            static = None if card["gpu"] in repeated else self._static.get(number)
+            yield sample({**(static or self._missing), **card}, self._kinds)
         if not complete:
-            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
+            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut, or one card is malformed")
 
     def _run(self, what: str) -> CardOutput:
         completed = self._command.run(what, "--json")
         output = parse(completed.stdout)
         if output[0]:
             return output
-        if '"gpu"' in completed.stdout and not completed.truncated:
+        if '"gpu"' in completed.stdout and not completed.truncated and self._command.said(completed) is None:
             raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")
         raise self._command.failure(completed)
 
@@ -183,7 +211,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         timeout: Seconds after which a run is killed.
     """
     directories = (f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES)
-    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install="install ROCm's amd-smi-lib", timeout=timeout)
+    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install=INSTALL, says=SAYS, timeout=timeout)
     return PolledBackend(
         "amd",
         kind="gpu",

@@ -7,13 +7,21 @@ from collections.abc import Callable
 
 from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, number, quoted
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Derived, Field, Row, number, quoted
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 USED, TOTAL = "memory.used", "memory.total"
 """Where :func:`device_memory` puts the bytes in a record."""
 GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 """Of PCIe, by transfers per lane, in 1e9 a second."""
+
+OF_PARTITION = frozenset(
+    {
+        *("gpu", "memory", "memoryReadWriteActivity", "smClock", "maxSmClock", "memoryClock", "maxMemoryClock"),
+        *("memoryAllocatedBytes", "memoryTotalBytes", "memoryAllocated"),
+    }
+)
+"""What a partition of a card has of its own. All else that a tool prints of it is the card's."""
 
 _SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 
@@ -26,6 +34,19 @@ def memory_rows(used: str, total: str) -> tuple[Row, ...]:
         total: The same of those that there are.
     """
     return Field("memoryAllocatedBytes", USED, "B", words=used), Field("memoryTotalBytes", TOTAL, "B", words=total), *MEMORY, POWER_SHARE
+
+
+def of_card(*rows: Row) -> tuple[Row, ...]:
+    """Mark the rows whose values the tools repeat on every partition of a card."""
+    return tuple(row if isinstance(row, Derived) or row.metric in OF_PARTITION else row._replace(of_whole=True) for row in rows)
+
+
+def card_of(uuid: str, address: str) -> str:
+    """Name the card that a device is a partition of, if it is one: partitions share the id, and the address but for its function.
+
+    Two cards with one id, as virtual machines show them, are not in one slot.
+    """
+    return f"{uuid} {address.rpartition('.')[0]}" if uuid else ""
 
 
 def device_memory(said: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B") -> dict[str, Value]:
