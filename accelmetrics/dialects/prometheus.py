@@ -72,8 +72,14 @@ _JOB = "What the scheduler calls the job that uses the device; joined on acceler
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
 _FINDING = "1 while a rule finds something; there is no series when it is over."
-_NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
-_IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware")
+_NUMBERS = (
+    *("numa_node", "cores", "gpu_instance_id", "minor_number"),
+    *("chassis_slot", "tray_index", "host_id", "module_id"),
+)
+_IDENTITY = (
+    *("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware"),
+    "chassis_serial",
+)
 
 
 class SeriesTemplate(NamedTuple):

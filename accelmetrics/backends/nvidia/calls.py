@@ -313,6 +313,10 @@ class CallGroup(Paced):
         self._failing = False
         self._bind(_single(rows))
 
+    def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
+        """Read other rows from the next call on, at the same pace."""
+        self._bind(_single(rows))
+
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         self._rows = rows
         self._answered: tuple[Any, ...] = ()

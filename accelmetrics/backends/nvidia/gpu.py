@@ -252,6 +252,7 @@ class Gpu(Listed):
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
             numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # of GPUs that are NUMA nodes themselves
+            **queries.platform(handle),
         )
         if self.device is None or self.identity.unified != unified:
             self.bind(handle, self._driver.needed)
@@ -269,9 +270,10 @@ class Gpu(Listed):
         # A part of the GPU's identity, whatever is needed.
         slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
         if not needed.isdisjoint(OF_LINKS):
-            slow.append(Links(library, handle))
+            slow.append(Links(library, handle, needed))
         if not needed.isdisjoint(OF_XIDS):
-            slow.append(Xids(self._driver.listener, handle))
+            self.xids = Xids(self._driver.listener, handle)
+            slow.append(self.xids)
         if self.identity.unified:
             slow.append(HostMemory())
         fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, needed)

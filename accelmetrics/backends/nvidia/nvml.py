@@ -8,6 +8,7 @@ and a test holds them equal to the binding's. NVML counts its users, so that ano
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -33,6 +34,7 @@ LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 LIB_RM_VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
 GPU_NOT_FOUND = 28
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
@@ -240,6 +242,23 @@ class Queries:
         info = ctypes.create_string_buffer(PCI_INFO_SIZE)
         return _decoded(info.raw[PCI_BUS_ID:]) if self.call("nvmlDeviceGetPciInfo_v3", handle, info) else ""
 
+    def platform(self, handle: Handle) -> dict[str, Any]:
+        """Ask where in its rack a GPU is. The older form of the answer has the same bytes under other names."""
+        complete = self.complete
+        for version in PLATFORM_VERSIONS:
+            info = ctypes.create_string_buffer(PLATFORM.size)
+            PLATFORM.pack_into(info, 0, version, *[b""] * 2, *[0] * 5)
+            if self.call("nvmlDeviceGetPlatformInfo", handle, info):
+                _, _, serial, slot, tray, host, _, module = PLATFORM.unpack_from(info)
+                places = (slot, tray, host, module)
+                known = any(serial) or any(places)
+                places = tuple(place if known and place != NO_PLACE else None for place in places)
+                return {"chassis_serial": _decoded_serial(serial), **dict(zip(PLACES, places, strict=True))}
+            if self.status != ARGUMENT_VERSION_MISMATCH:
+                return {}
+        self.complete = complete  # a driver that knows neither form will not learn one
+        return {}
+
     def architecture(self, handle: Handle) -> str:
         """Ask for a GPU's architecture in words."""
         return ARCHITECTURES.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
@@ -268,6 +287,11 @@ ARCHITECTURES = {
     11: "Orin",
 }
 """``NVML_DEVICE_ARCH_…``; numbers that are not here are newer than this table."""
+PLATFORM = struct.Struct("=I16s16s5B3x")
+"""``nvmlPlatformInfo_v2_t``: InfiniBand GUID, serial number of the chassis, slot, tray, host, type of peer and module."""
+PLATFORM_VERSIONS = (0x0200002C, 0x0100002C)
+PLACES = ("chassis_slot", "tray_index", "host_id", "module_id")
+NO_PLACE = 0xFF
 LONGEST_TEXT = 96
 """Bytes: the longest that NVML has, that of a UUID."""
 PCI_INFO_SIZE, PCI_BUS_ID = 68, 36
@@ -276,6 +300,12 @@ PCI_INFO_SIZE, PCI_BUS_ID = 68, 36
 
 def _decoded(text: bytes) -> str:
     return text.partition(b"\0")[0].decode(errors="replace")
+
+
+def _decoded_serial(serial: bytes) -> str:
+    """Return a serial number as text where it is one, else as hexadecimal digits; empty where there is none."""
+    text = serial.rstrip(b"\0")
+    return text.decode() if text.isascii() and text.decode().isprintable() else serial.hex()
 
 
 def open_library() -> Library:

@@ -24,7 +24,7 @@ EMPTY = {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRun
 """The lists that nothing is in here."""
 TEN = EMPTY | {
     *("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode"),
-    "nvmlDeviceGetGpuFabricInfoV",
+    *("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus"),
 }
 WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons"} | GPM
 
