@@ -114,7 +114,7 @@ class Links(Paced):
             self._group = CallGroup(self._library, self._handle, self._rows(), TEN_SECONDS)
         self._group.read(now, progress)
         found = self._group.answers
-        if self._state_by_field and all(_is_unsupported(found[f"nvlink.{link}.state"]) for link in range(self._links)):
+        if self._state_by_field and all(found[f"nvlink.{link}.state"] in NO_FIELD for link in range(self._links)):
             self._state_by_field = False
             self._group.read_instead(self._rows())
             self._group.read(now, progress)
