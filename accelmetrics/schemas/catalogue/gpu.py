@@ -174,9 +174,8 @@ NVLINK = (
             "1",
             "gauge",
             meaning,
-            f'accel_link_bit_error_ratio{{link_type="nvlink",error="{error}"}}',
-            f'accel.link.bit_error_ratio{{accelmetrics.link_type="nvlink",error.type="{error}"}}',
-            maximum=1,
+            f'accel_link_bit_error_rate{{link_type="nvlink",error="{error}"}}',
+            f'accel.link.bit_error_rate{{accelmetrics.link_type="nvlink",error.type="{error}"}}',
         )
         for error, meaning in (
             ("effective", "Share of wrong bits that forward error correction left, on the worst NVLink."),
@@ -225,8 +224,8 @@ NVLINK = (
         "1",
         "gauge",
         "How well the device is connected to that fabric: 1 healthy, 2 unhealthy, 3 with less than its full capacity.",
-        "accel_fabric_health_summary",
-        "accel.fabric.health.summary",
+        "accel_fabric_health",
+        "accel.fabric.health",
         integer=True,
         minimum=1,
         maximum=3,
