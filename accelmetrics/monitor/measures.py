@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import IN_ORDER, Reason
-from accelmetrics.schemas.fabric import fabric_faults
+from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
 from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot, has_values
@@ -29,7 +29,7 @@ Measure = Callable[["RuleInput"], Values]
 TORCH = "torch."
 """Before the name of a metric of PyTorch's allocator on a device."""
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
-FABRIC_HEALTH = ("fabricHealth.routeUnhealthy", "fabricHealth.incorrectConfiguration", "fabricHealthSummary")
+FABRIC_HEALTH = ("fabricHealth.routeUnhealthy", "fabricHealth.incorrectConfiguration", "fabricHealthSummary", *RECOVERIES)
 VITAL = (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)
 """Metrics of which a device that answers gives one."""
 LOST = frozenset({str(Reason.DEVICE_LOST)})

@@ -19,6 +19,12 @@ INCORRECT = {
 }
 """By ``fabricHealth.incorrectConfiguration``."""
 
+RECOVERIES = {
+    "fabricHealth.routeRecovery": "a route is being recovered",
+    "fabricHealth.accessTimeoutRecovery": "it recovers from an access that timed out",
+}
+"""What may pass by itself, and is told where nothing else makes the GPU unhealthy."""
+
 
 def fabric_faults(values: Mapping[str, float]) -> list[str]:
     """Return what keeps a GPU from using the fabric, by its metrics: a faulty route, a wrong configuration, or no more than that."""
@@ -27,5 +33,5 @@ def fabric_faults(values: Mapping[str, float]) -> list[str]:
     if configuration != RIGHT:
         faults.append(INCORRECT.get(int(configuration), f"incorrect configuration {configuration:g}"))
     if not faults and values.get("fabricHealthSummary") == UNHEALTHY:
-        faults.append("unhealthy")
+        faults += [words for name, words in RECOVERIES.items() if values.get(name)] or ["unhealthy"]
     return faults

@@ -163,6 +163,7 @@ def answered(names: Iterable[str]) -> bool:
     """Return whether any of these metrics was asked of the device. Xid errors are not: they are counted of a lost GPU, too."""
     return any(name not in ("xidErrors", "lastXid") and not name.startswith("xid.") for name in names)
 
+
 def split_series(series: str) -> tuple[str, dict[str, str]]:
     """Name and labels of a row's ``prometheus`` or ``otel``; a label may hold a placeholder of the key."""
     name, _, rest = series.partition("{")

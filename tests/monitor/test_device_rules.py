@@ -125,13 +125,14 @@ def test_more_sram_errors_than_allowed_are_found_until_they_are_not() -> None:
         ({"fabricHealth.routeUnhealthy": 1}, "fabric_unhealthy", "route unhealthy"),
         ({"fabricHealth.incorrectConfiguration": 4}, "fabric_unhealthy", "no partition"),
         ({"fabricHealthSummary": 2}, "fabric_unhealthy", "unhealthy"),
+        ({"fabricHealthSummary": 2, "fabricHealth.routeRecovery": 1}, "fabric_unhealthy", "a route is being recovered"),
         ({"fabricHealth.degradedBandwidth": 1, "fabricHealthSummary": 3}, "fabric_degraded", "less than the full bandwidth"),
     ],
 )
 def test_the_fabric_s_health(values: dict[str, float], rule: str, words: str) -> None:
     """What lasts for half a minute is found, and a minute after it has passed it is over."""
     healthy = {"fabricHealthSummary": 1, "fabricHealth.routeUnhealthy": 0}
-    healthy |= {"fabricHealth.degradedBandwidth": 0, "fabricHealth.incorrectConfiguration": 1}
+    healthy |= {"fabricHealth.degradedBandwidth": 0, "fabricHealth.routeRecovery": 0, "fabricHealth.incorrectConfiguration": 1}
     with JudgedRun(["fabric_unhealthy", "fabric_degraded"]) as run:
         run.go(MINUTE)
         run.gpu(2).set(**values)

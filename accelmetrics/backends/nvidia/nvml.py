@@ -252,8 +252,8 @@ class Queries:
                 _, _, serial, slot, tray, host, _, module = PLATFORM.unpack_from(info)
                 places = (slot, tray, host, module)
                 known = any(serial) or any(places)
-                places = tuple(place if known and place != NO_PLACE else None for place in places)
-                return {"chassis_serial": _decoded_serial(serial), **dict(zip(PLACES, places, strict=True))}
+                told = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
+                return {"chassis_serial": _decoded_serial(serial), **told}
             if self.status != ARGUMENT_VERSION_MISMATCH:
                 return {}
         self.complete = complete  # a driver that knows neither form will not learn one

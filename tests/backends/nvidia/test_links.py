@@ -106,11 +106,11 @@ def test_links_without_traffic_have_a_total_of_0(simulator: NvmlSimulator, consu
 
 
 def test_nvlink_5(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
-    """Blackwell refuses the older fields and has its own: errors and recoveries are summed, of the error ratios the worst link's is told."""
+    """Blackwell refuses the older fields and has its own: counts are summed, of the error ratios the worst link's is told."""
     simulator = simulate(gpus=1, profile="b200")
     families = ("malformed", "overrun", "receive", "remote", "header", "integrity", "discard", "effective", "symbol")
     for number, family in enumerate((*families, "recovery_success", "recovery_failure", "recovery_event"), start=1):
-        simulator.gpu[0].set(**{f"nvlink_{family}": {link: number for link in range(LINKS)}})
+        simulator.gpu[0].set(**{f"nvlink_{family}": dict.fromkeys(range(LINKS), number)})
     simulator.gpu[0].set(nvlink_symbol_ber={4: 6 << 8 | 11})
     seen = consume().read(0)
     found = {name: seen.metrics[f"nvlink{name.capitalize()}Errors"] for name in families}
@@ -124,13 +124,13 @@ def test_nvlink_5(simulate: Callable[..., NvmlSimulator], consume: Callable[...,
 
 
 def test_the_source_of_a_count_stays(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """A link that fails for a while does not make the count jump to that of another field; what the GPU does not have is not asked again."""
+    """A link that fails for a while does not make the count jump to that of another field; what is not supported is not asked again."""
     simulator.gpu[0].set(nvlink_recovery={7: 5})
     for field in OLD_FIELDS:
         simulator.gpu[0].set_field(field, 900)
     assert consumer.read(0).metrics["nvlinkRecoveryErrors"] == 5
     simulator.gpu[0].set_field("NVLINK_ERROR_DL_RECOVERY", Ret.TIMEOUT, 7)
-    simulator.gpu[0].set(nvlink_symbol={link: 1 for link in range(LINKS)})
+    simulator.gpu[0].set(nvlink_symbol=dict.fromkeys(range(LINKS), 1))
     seen = consumer.later(10)
     assert (seen.reason("nvlinkRecoveryErrors"), seen.reason("nvlinkSymbolErrors")) == ("timed_out", "not_supported")
     simulator.gpu[0].clear_fields()

@@ -150,10 +150,10 @@ def test_the_states_and_the_health_of_the_fabric() -> None:
         "accessTimeoutRecovery": "ACCESS_TIMEOUT_RECOVERY",
     }
     mask = "NVML_GPU_FABRIC_HEALTH_MASK"
-    assert metrics.FABRIC_FLAGS == {ours: getattr(pynvml, f"{mask}_SHIFT_{name}") for ours, name in named.items()}
+    assert {ours: getattr(pynvml, f"{mask}_SHIFT_{name}") for ours, name in named.items()} == metrics.FABRIC_FLAGS
     assert {getattr(pynvml, f"{mask}_{name}_{answer}") for name in named.values() for answer in ("TRUE",)} == {1}
-    assert metrics.FABRIC_CONFIGURATION == getattr(pynvml, f"{mask}_SHIFT_INCORRECT_CONFIGURATION")
-    assert fabric.RIGHT == getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_NONE")
+    assert getattr(pynvml, f"{mask}_SHIFT_INCORRECT_CONFIGURATION") == metrics.FABRIC_CONFIGURATION
+    assert getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_NONE") == fabric.RIGHT
     incorrect = ("INCORRECT_SYSGUID", "INCORRECT_CHASSIS_SN", "NO_PARTITION", "INSUFFICIENT_NVLINKS", "INCOMPATIBLE_GPU_FW")
     numbers = [getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_{name}") for name in (*incorrect, "INVALID_LOCATION", "GPU_STATE_INVALID")]
     assert list(fabric.INCORRECT) == numbers
