@@ -193,6 +193,9 @@ class Reader(Protocol):
     One of a driver with a single unit, whose values are kept for a while, may have a method ``kept(unit)``: what ``read`` would give now,
     while that is what it gave last, else None. It is called by the thread that samples, so it must not call into the driver, nor look at
     a file.
+
+    One that counts what the driver reports by itself may have a method ``events(unit)``, called in the same way: the counts by name, which
+    are shown of a device that is lost, too. All its other values have the reason for which it could not be read.
     """
 
     def read(self, unit: int, progress: list[Any]) -> Reading:

@@ -35,6 +35,8 @@ SHARED: Mapping[str, str] = {
     "accel_throttle_active": "1 while the clocks are held down for the reason, else 0.",
     "accel_ecc_errors_total": "Memory errors since the driver was loaded (volatile) or over the life of the device (aggregate).",
     "accel_chip_ecc_errors_total": "Errors of all of the chip's memories since the driver was loaded, or over its life.",
+    "accel_sram_ecc_errors_total": "Errors of the chip's SRAM since the driver was loaded, or over its life, by how they were found.",
+    "accel_sram_ecc_source_errors_total": "Errors of the SRAM of that part of the chip that could not be corrected, over its life.",
     "accel_violation_seconds_total": "For how long the device ran below its clocks for the reason, as its driver counts.",
     "accel_power_limit_bound_watts": "Lowest and highest power limit that can be set, and the one that the device starts with.",
     "accel_ecc_mode": "1 if error correction is on, now or after the next reset, else 0.",
@@ -46,6 +48,9 @@ SHARED: Mapping[str, str] = {
     "accel_link_bytes_total": "Bytes moved over all links of the type to other devices since the driver was loaded.",
     "accel_link_bytes_per_second": "Bytes per second moved over all links of the type to other devices.",
     "accel_link_errors_total": "Errors on all links of the type to other devices.",
+    "accel_link_recoveries_total": "Times that a link of the type came up again after errors, or stayed down.",
+    "accel_link_bit_error_rate": "Share of wrong bits on the worst link of the type.",
+    "accel_link_fec_total": "What all links of the type count in the bin of their histogram of corrected symbol errors.",
     "accel_link_port_bytes_total": "Bytes moved over the one link since the driver was loaded.",
     "accel_pipe_active_ratio": "Share of the time during which the pipe was active.",
     "accel_operation_latency_seconds": "How long the operation takes, as the TPU runtime sums it up.",
@@ -76,8 +81,14 @@ _JOB = "What the scheduler calls the job that uses the device; joined on acceler
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
 _FINDING = "1 while a rule finds something; there is no series when it is over."
-_NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
-_IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware")
+_NUMBERS = (
+    *("numa_node", "cores", "gpu_instance_id", "minor_number"),
+    *("chassis_slot", "tray_index", "host_id", "module_id"),
+)
+_IDENTITY = (
+    *("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware"),
+    "chassis_serial",
+)
 
 
 class SeriesTemplate(NamedTuple):

@@ -40,6 +40,8 @@ LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy 
 STILL_OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
 STALE = Unavailable(Reason.STALE, "the source's last reading is too old")
 LOST = Unavailable(Reason.DEVICE_LOST, "the driver no longer lists this device")
+LOST_REASONS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED})
+"""Reasons of a device that is not asked for what the driver reports by itself."""
 NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL, Reason.SUSPENDED})
 """Reasons for which a source may give no value, and be well."""
 
@@ -402,7 +404,7 @@ class SourceReader:
                 del arrived[unit]  # served once
             if isinstance(what, Failure):
                 failures[mapper.key] = what
-                entries.append((mapper, what.why))
+                entries.append((mapper, self._with_events(opened, unit, mapper, what.why)))
             else:
                 entries.append((mapper, what))
                 oldest = min(oldest, read_at)
@@ -425,6 +427,14 @@ class SourceReader:
         age = max(0.0, now - oldest)
         stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
         return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence, self._wholes)
+
+    def _with_events(self, opened: OpenDriver, unit: int, mapper: KeyMapper, why: Unavailable) -> Reading | Unavailable:
+        """Return why a unit was not read, with the counts of events that its reader knows of a lost device."""
+        known = getattr(self._readers.get(opened), "events", None) if why.reason in LOST_REASONS else None
+        found = guarded(known, unit).value if known is not None else None
+        if not found:
+            return why
+        return Reading.of(found, {name: why for name in mapper.names if name not in found}, processes=why)
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
         pool = self.source.pool

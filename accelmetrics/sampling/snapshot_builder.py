@@ -61,6 +61,11 @@ class KeyMapper:
         return dict.fromkeys((*owed, *self.reasons, *given))
 
     @property
+    def names(self) -> list[str]:
+        """The names of ``keys``."""
+        return [key[len(self._prefix) :] for key in self.keys]
+
+    @property
     def value_keys(self) -> Iterable[str]:
         """The keys of ``values``."""
         return chain.from_iterable(self._keys if self._failure is None else ())

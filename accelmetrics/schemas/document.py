@@ -136,6 +136,11 @@ class DeviceEntry(Part):
     part_number: str = Field("", description="Part number of its board, as its maker has it; empty when unknown.")
     compute_capability: str = Field("", description="CUDA compute capability, 9.0; empty when unknown.")
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
+    chassis_serial: str = Field("", description="Serial number of the chassis or rack that it is in, empty when unknown.")
+    chassis_slot: int | None = Field(None, description="Slot of that chassis, its switches counted; null when unknown.")
+    tray_index: int | None = Field(None, description="Number of its tray among the compute trays of the chassis; null when unknown.")
+    host_id: int | None = Field(None, description="Number of its host within the slot; null when unknown.")
+    module_id: int | None = Field(None, description="Number of it within the host; null when unknown.")
 
     def slot(self) -> DeviceSlot:
         """Return the device and where it stands."""

@@ -41,6 +41,11 @@ class DeviceIdentity(NamedTuple):
         part_number: Part number of its board, as its maker has it; empty when unknown.
         compute_capability: CUDA compute capability, ``9.0``; empty when unknown.
         fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
+        chassis_serial: Serial number of the chassis or rack that it is in, empty when unknown.
+        chassis_slot: Slot of that chassis, its switches counted, if known.
+        tray_index: Number of its tray among the compute trays of the chassis, if known.
+        host_id: Number of its host within the slot, if known.
+        module_id: Number of it within the host, if known.
     """
 
     kind: DeviceKind
@@ -65,6 +70,11 @@ class DeviceIdentity(NamedTuple):
     minor_number: int | None = None
     part_number: str = ""
     compute_capability: str = ""
+    chassis_serial: str = ""
+    chassis_slot: int | None = None
+    tray_index: int | None = None
+    host_id: int | None = None
+    module_id: int | None = None
 
     @property
     def backend(self) -> str:

@@ -15,6 +15,7 @@ from accelmetrics.monitor.rules import RULES
 from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.record import Holder
 from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import (
@@ -304,7 +305,7 @@ def device_view(
     """
     key, metrics, gaps = given.slot.key, given.metrics, given.gaps
     values = _values(given)
-    gone = None if metrics else _gone(gaps)
+    gone = None if answered(metrics) else _gone(gaps)
     since, last = None, NOTHING
     if before is not None and gone is not None:
         then, old = before
@@ -320,9 +321,8 @@ def device_view(
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
         said += [(state, words, "")] if (words := in_words(silent.detail)) else []
     warned, hot_words = _levels(values, levels)
-    seen = "" if silent is None else LAST_SEEN
     said += [
-        (STATE_OF[one.severity], f"{seen}{printable(one.message)}", printable(one.advice))
+        (STATE_OF[one.severity], f"{_seen(one, silent)}{printable(one.message)}", printable(one.advice))
         for one in found
         if silent is None or one.rule not in GONE
     ]
@@ -364,6 +364,11 @@ def device_view(
         aged=given.aged,
         advice=tuple(dict.fromkeys(advice for _, _, advice in said if advice)),
     )
+
+
+def _seen(finding: Finding, silent: MissingValue | None) -> str:
+    """Return what stands before the words of a finding: whether they are old. Xid errors are counted of a lost device, too."""
+    return "" if silent is None or finding.rule.startswith("xid") else LAST_SEEN
 
 
 def duration(seconds: float) -> str:
@@ -499,7 +504,7 @@ def _links(given: DeviceSource) -> Said:
         speed = f"PCIe {generation:.0f}.0 x{width:.0f}" if generation is not None else f"PCIe x{width:.0f}"
         narrow = widest is not None and width < widest
         said.append(("warn", f"{speed} of x{widest:.0f}", "") if narrow else ("ok", speed, ""))
-    if given.most_links and metrics:
+    if given.most_links and answered(metrics):
         up = links_up(metrics)
         fewer = up < given.most_links
         said.append(("warn" if fewer else "ok", f"NVLink {up} of {given.most_links} up" if fewer else f"NVLink {up} up", ""))

@@ -97,6 +97,54 @@ def test_memory_errors_count_for_an_hour_what_stood_there_at_the_first_reading_t
         assert run.names() == [("ecc_uncorrected", "gpu.1")]
 
 
+@pytest.mark.parametrize("counter", ["uncorrectedEccErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors"])
+def test_errors_anywhere_on_the_chip_count_like_those_of_its_memory(counter: str) -> None:
+    """Of counters that contain each other, an error counts once."""
+    with JudgedRun(["ecc_uncorrected"]) as run:
+        run.go(MINUTE)
+        run.gpu(1).set(**{counter: 3})
+        run.gpu(2).set(uncorrectedMemoryErrors=2, uncorrectedEccErrors=2)
+        run.go(run.interval)
+        assert run.names() == [("ecc_uncorrected", "gpu.1"), ("ecc_uncorrected", "gpu.2")]
+        assert [finding.value for finding in run.findings] == [3, 2]
+        assert counter in run.findings.current[0].message
+
+
+def test_more_sram_errors_than_allowed_are_found_until_they_are_not() -> None:
+    with JudgedRun(["sram_threshold"]) as run:
+        run.gpu(1).set(sramThresholdExceeded=1)
+        run.go(run.interval)
+        assert run.names() == [("sram_threshold", "gpu.1")]
+        run.gpu(1).set(sramThresholdExceeded=0)
+        run.go(run.interval)
+        assert run.names() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "words"),
+    [
+        ({"fabricHealth.routeUnhealthy": 1}, "fabric_unhealthy", "route unhealthy"),
+        ({"fabricHealth.incorrectConfiguration": 4}, "fabric_unhealthy", "no partition"),
+        ({"fabricHealthSummary": 2}, "fabric_unhealthy", "unhealthy"),
+        ({"fabricHealthSummary": 2, "fabricHealth.routeRecovery": 1}, "fabric_unhealthy", "a route is being recovered"),
+        ({"fabricHealth.degradedBandwidth": 1, "fabricHealthSummary": 3}, "fabric_degraded", "less than the full bandwidth"),
+    ],
+)
+def test_the_fabric_s_health(values: dict[str, float], rule: str, words: str) -> None:
+    """What lasts for half a minute is found, and a minute after it has passed it is over."""
+    healthy = {"fabricHealthSummary": 1, "fabricHealth.routeUnhealthy": 0}
+    healthy |= {"fabricHealth.degradedBandwidth": 0, "fabricHealth.routeRecovery": 0, "fabricHealth.incorrectConfiguration": 1}
+    with JudgedRun(["fabric_unhealthy", "fabric_degraded"]) as run:
+        run.go(MINUTE)
+        run.gpu(2).set(**values)
+        run.go(MINUTE)
+        assert run.names() == [(rule, "gpu.2")]
+        assert words in run.findings.current[0].message
+        run.gpu(2).set(**healthy)
+        run.go(2 * MINUTE)
+        assert run.names() == []
+
+
 @pytest.mark.parametrize(
     ("code", "rule", "severity"),
     [
@@ -367,6 +415,20 @@ def test_an_energy_counter_that_stands_still_is_stuck_unless_the_device_sleeps()
         run.gpu(0).set(energyJoules=6.0)
         run.go(run.interval)
         assert run.names() == []
+
+
+def test_an_energy_counter_is_not_stuck_for_the_time_in_which_the_device_was_lost() -> None:
+    """Nothing was read then; a counter that stands still afterwards is found as ever."""
+    with JudgedRun(["stuck_counter"]) as run:
+        run.gpu(0).set(energyJoules=5.0)
+        run.go(2 * run.interval)
+        run.gpu(0).lose()
+        run.go(5 * MINUTE)
+        run.gpu(0).fail(None)
+        run.go(3 * run.interval)
+        assert run.begun == []
+        run.go(MINUTE)
+        assert run.names() == [("stuck_counter", "gpu.0")]
 
 
 def test_memory_that_grows_steadily_leaks() -> None:

@@ -94,6 +94,11 @@ def test_the_document_has_the_agreed_fields() -> None:
         "minor_number": None,
         "part_number": "",
         "compute_capability": "",
+        "chassis_serial": "",
+        "chassis_slot": None,
+        "tray_index": None,
+        "host_id": None,
+        "module_id": None,
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
     fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices", "reason"]

@@ -150,6 +150,10 @@ class CallGroup(Paced):
         called = [row.otherwise if library.chosen.get((handle.value, row.name)) == _CALL else None for row in rows]
         self._bind(_single(tuple(row if other is None else other for row, other in zip(rows, called, strict=True))))
 
+    def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
+        """Read other rows from the next call on, at the same pace."""
+        self._bind(_single(rows))
+
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         self._rows = rows
         self._answered: tuple[Any, ...] = ()

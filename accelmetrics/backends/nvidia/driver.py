@@ -16,7 +16,7 @@ from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, READI
 from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
 from accelmetrics.backends.nvidia.pcie import PcieMeter
 from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
-from accelmetrics.backends.nvidia.xid import XidListener
+from accelmetrics.backends.nvidia.xid import XidListener, Xids
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
@@ -96,7 +96,7 @@ class BoundDevice:
         values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
         self.given = frozenset(values)
         self.limit = values.get(POWER_LIMIT)
-        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, self.given)
+        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, frozenset({**values, **merged}))
 
 
 class Listed:
@@ -108,7 +108,10 @@ class Listed:
         device: What is read; None while it cannot be.
         needed: The metrics for which it was bound.
         due: When ``refresh`` is wanted next.
+        xids: Its Xid errors; None where they are not read.
     """
+
+    xids: Xids | None = None
 
     def __init__(self, identity: DeviceIdentity, failure: SourceError) -> None:
         self.identity = identity
@@ -243,6 +246,11 @@ class NvidiaReader:
                 device = listed.refresh(now, progress)
             reader = self._readers[unit] = DeviceReader(listed, device, self._tree, self._needed, reader)
         return reader.read(now, progress)
+
+    def events(self, unit: int) -> Mapping[str, Number]:
+        """Return the counts of Xid errors that are known of a GPU, without asking it."""
+        xids = self._driver.listed[unit].xids
+        return {} if xids is None else xids.known()
 
 
 class DeviceReader:

@@ -281,6 +281,7 @@ class Gpu(Listed):
             compute_capability=queries.compute_capability(handle),
             # The kernel's own list counts, which is added to the identity later; a container may hide it.
             cpu_affinity="" if pci_slot(self.identity.pci_bus_id).cpus else queries.cpu_affinity(handle),
+            **queries.platform(handle),
         )
         if self.device is None or self.identity.unified != unified:
             self.bind(handle, self._driver.needed)
@@ -302,9 +303,10 @@ class Gpu(Listed):
         # A part of the GPU's identity, whatever is needed.
         slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
         if not needed.isdisjoint(OF_LINKS):
-            slow.append(Links(library, handle))
+            slow.append(Links(library, handle, needed))
         if not needed.isdisjoint(OF_XIDS):
-            slow.append(Xids(self._driver.listener, handle))
+            self.xids = Xids(self._driver.listener, handle)
+            slow.append(self.xids)
         shares = self.identity.unified and not needed.isdisjoint(MEMORY_NAMES)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
         memory = UnifiedMemory(library, handle, table) if shares and table is not None else None

@@ -201,6 +201,17 @@ MEMORY = Call(
     fallback=_MEMORY_V1,
 )
 """Bytes. The second version leaves the driver's reserve out of ``used``; older drivers have the first alone."""
+SRAM = Call(
+    ("nvmlDeviceGetSramEccErrorStatus",),
+    "8x11QI4x",
+    (
+        *("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed", "volatileCor"),
+        *("aggregateUncBucketL2", "aggregateUncBucketSm", "aggregateUncBucketPcie", "aggregateUncBucketMcu", "aggregateUncBucketOther"),
+        "bThresholdExceeded",
+    ),
+    version=0x01000068,
+    structure="c_nvmlEccSramErrorStatus_v1_t",
+)
 EVENT_REASONS = Call(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "Q")
 BAR1 = Call(("nvmlDeviceGetBAR1MemoryInfo",), "16xQ", ("bar1Used",), structure="c_nvmlBAR1Memory_t")
 
@@ -221,7 +232,7 @@ THROTTLED = sum(1 << bit for bit, name in enumerate(THROTTLE) if not name.endswi
 
 _HOST_TOTAL = "; unified memory, where NVML has no total: MemTotal of /proc/meminfo"
 _HELD = "; unified memory, where NVML does not say: the sum over the processes, 1 s"
-_LINKS = "; else the sum of the links, 10 s"
+_LINKS = "; the sum of the links, 10 s, where that is refused or stays 0"
 
 
 def _call(function: str, *arguments: str, layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
@@ -238,6 +249,10 @@ def _memory_errors(name: str, kind: str, counter: str, identifier: int, symbol: 
     names = (f"NVML_MEMORY_ERROR_TYPE_{kind}", f"NVML_{counter}_ECC", "NVML_MEMORY_LOCATION_DEVICE_MEMORY")
     call = _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
     return _by_field(NvmlMetric(name, call, every=TEN_SECONDS, maximum=LARGEST, aliases=aliases), identifier, symbol)
+
+
+def _sram(name: str, member: str, maximum: int = LARGEST) -> NvmlMetric:
+    return NvmlMetric(name, SRAM, member, every=TEN_SECONDS, maximum=maximum)
 
 
 def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
@@ -373,6 +388,18 @@ METRICS = (
     NvmlMetric("uncorrectedEccErrors", NvmlField(4, "ECC_DBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("correctedEccErrorsAggregate", NvmlField(5, "ECC_SBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("uncorrectedEccErrorsAggregate", NvmlField(6, "ECC_DBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    _sram("correctedSramErrors", "volatileCor"),
+    _sram("uncorrectedSramParityErrors", "volatileUncParity"),
+    _sram("uncorrectedSramSecDedErrors", "volatileUncSecDed"),
+    _sram("correctedSramErrorsAggregate", "aggregateCor"),
+    _sram("uncorrectedSramParityErrorsAggregate", "aggregateUncParity"),
+    _sram("uncorrectedSramSecDedErrorsAggregate", "aggregateUncSecDed"),
+    _sram("uncorrectedSramErrorsAggregate.l2", "aggregateUncBucketL2"),
+    _sram("uncorrectedSramErrorsAggregate.sm", "aggregateUncBucketSm"),
+    _sram("uncorrectedSramErrorsAggregate.microcontroller", "aggregateUncBucketMcu"),
+    _sram("uncorrectedSramErrorsAggregate.pcie", "aggregateUncBucketPcie"),
+    _sram("uncorrectedSramErrorsAggregate.other", "aggregateUncBucketOther"),
+    _sram("sramThresholdExceeded", "bThresholdExceeded", 1),
     _violation("power", 74, "POWER"),
     _violation("thermal", 75, "THERMAL"),
     _violation("syncBoost", 76, "SYNC_BOOST"),
@@ -413,12 +440,46 @@ LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
 """The state on drivers without the field, link by link."""
 LINK_TRAFFIC = {"txBytesTotal": NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX"), "rxBytesTotal": NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX")}
 """KiB of payload; the scope is a link, or all of them."""
-LINK_ERRORS = {
-    "nvlinkCrcErrors": (NvmlField(163, "NVLINK_ERROR_DL_CRC"), NvmlField(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")),
-    "nvlinkReplayErrors": (NvmlField(161, "NVLINK_ERROR_DL_REPLAY"), NvmlField(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL")),
-    "nvlinkRecoveryErrors": (NvmlField(162, "NVLINK_ERROR_DL_RECOVERY"), NvmlField(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL")),
+LINK_COUNTS = {
+    "nvlinkCrcErrors": (NvmlField(163, "NVLINK_ERROR_DL_CRC"),),
+    "nvlinkReplayErrors": (NvmlField(161, "NVLINK_ERROR_DL_REPLAY"),),
+    # Blackwell has the second alone.
+    "nvlinkRecoveryErrors": (NvmlField(162, "NVLINK_ERROR_DL_RECOVERY"), NvmlField(215, "NVLINK_COUNT_LINK_RECOVERY_EVENTS")),
+    "nvlinkRecoverySuccesses": (NvmlField(213, "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS"),),
+    "nvlinkRecoveryFailures": (NvmlField(214, "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"),),
+    "nvlinkMalformedErrors": (NvmlField(206, "NVLINK_COUNT_MALFORMED_PACKET_ERRORS"),),
+    "nvlinkOverrunErrors": (NvmlField(207, "NVLINK_COUNT_BUFFER_OVERRUN_ERRORS"),),
+    "nvlinkReceiveErrors": (NvmlField(208, "NVLINK_COUNT_RCV_ERRORS"),),
+    "nvlinkRemoteErrors": (NvmlField(209, "NVLINK_COUNT_RCV_REMOTE_ERRORS"),),
+    "nvlinkHeaderErrors": (NvmlField(210, "NVLINK_COUNT_RCV_GENERAL_ERRORS"),),
+    "nvlinkIntegrityErrors": (NvmlField(211, "NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS"),),
+    "nvlinkDiscardErrors": (NvmlField(212, "NVLINK_COUNT_XMIT_DISCARDS"),),
+    "nvlinkEffectiveErrors": (NvmlField(219, "NVLINK_COUNT_EFFECTIVE_ERRORS"),),
+    "nvlinkSymbolErrors": (NvmlField(221, "NVLINK_COUNT_SYMBOL_ERRORS"),),
+    **{f"nvlinkFec.bin{bin_}": (NvmlField(235 + bin_, f"NVLINK_COUNT_FEC_HISTORY_{bin_}"),) for bin_ in range(16)},
 }
-"""The field of one link, and the one of all links that older GPUs have instead."""
+"""Fields of one link, of which the first that the GPU has is added up over the links. All but the first three are of NVLink 5."""
+LINK_COUNTS_OF_ALL = {
+    "nvlinkCrcErrors": NvmlField(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"),
+    "nvlinkReplayErrors": NvmlField(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL"),
+    "nvlinkRecoveryErrors": NvmlField(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL"),
+}
+"""The field of all links that older GPUs have instead."""
+LINK_RATIOS = {
+    "nvlinkEffectiveErrorRatio": NvmlField(220, "NVLINK_COUNT_EFFECTIVE_BER"),
+    "nvlinkSymbolErrorRatio": NvmlField(222, "NVLINK_COUNT_SYMBOL_BER"),
+}
+"""Bit error ratios of one link: the exponent in the lower eight bits, the mantissa in the four above them."""
+
+FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
+FABRIC_FLAGS = {"degradedBandwidth": 0, "routeRecovery": 2, "routeUnhealthy": 4, "accessTimeoutRecovery": 6}
+"""Where the two bits of each stand in the health mask: 0 not supported, 1 true, 2 false."""
+FABRIC_CONFIGURATION = 8
+"""Where the four bits of ``incorrectConfiguration`` stand there."""
+OF_FABRIC = (
+    *("fabricState", "fabricHealthMask", "fabricHealthSummary"),
+    *(f"fabricHealth.{name}" for name in (*FABRIC_FLAGS, "incorrectConfiguration")),
+)
 
 FAST_ROWS = tuple(row for row in METRICS if row.every == READING)
 SLOW_ROWS = {pace: tuple(row for row in METRICS if row.every == pace) for pace in (SECOND, TEN_SECONDS, ONCE)}
@@ -455,7 +516,11 @@ GPM_PACE = 0.19
 
 
 OF_LINKS = frozenset(
-    {"nvlinkTxBytesTotal", "nvlinkRxBytesTotal", *LINK_ERRORS, *(f"nvlink.{{link}}.{way}" for way in ("state", *LINK_TRAFFIC))}
+    {
+        *("nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
+        *(*LINK_COUNTS, *LINK_RATIOS),
+        *(f"nvlink.{{link}}.{way}" for way in ("state", *LINK_TRAFFIC)),
+    }
 )
 OF_XIDS = frozenset({"xidErrors", "lastXid", "xid.{code}.errors"})
 PCIE_COUNTERS = tuple(row for row in FAST_ROWS if row.name in ("pcieTxBytesTotal", "pcieRxBytesTotal"))
@@ -491,6 +556,12 @@ def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
     return (*plain, *(share.name for share in SHARES if share.part in plain))
 
 
+def _or(fields: tuple[NvmlField, ...], of_all: NvmlField | None) -> str:
+    """Say where a count of links is read, and where else."""
+    first, *others = (f"{field.words} over the links" for field in fields)
+    return ", else ".join((first, *([of_all.words] if of_all is not None else []), *others))
+
+
 def coverage() -> Coverage:
     """List every metric with the words that say where it is read."""
     rows = {name: row.words for row in METRICS for name in row.names if not row.flags}
@@ -504,8 +575,15 @@ def coverage() -> Coverage:
     gpm = {metric.name: metric.words for metric in GPM_METRICS}
     for name, counter in PCIE_RATES.items():
         gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s where asked for by name"
-    links = {
-        name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
+    links = {name: f"the sum of {_or(fields, LINK_COUNTS_OF_ALL.get(name))}, 10 s" for name, fields in LINK_COUNTS.items()}
+    links |= {name: f"the largest {field.words} of the links, 10 s" for name, field in LINK_RATIOS.items()}
+    mask = f"{FABRIC_CALL}().healthMask"
+    fabric = {
+        "fabricState": f"{FABRIC_CALL}().state",
+        "fabricHealthMask": mask,
+        "fabricHealthSummary": f"{FABRIC_CALL}().healthSummary of version 3",
+        **{f"fabricHealth.{name}": f"{mask}, bits {shift} and {shift + 1}" for name, shift in FABRIC_FLAGS.items()},
+        "fabricHealth.incorrectConfiguration": f"{mask}, bits {FABRIC_CONFIGURATION} to {FABRIC_CONFIGURATION + 3}",
     }
     traffic = {f"nvlink.{{link}}.{way}": f"{field.words} of the link, KiB × 1024, 10 s" for way, field in LINK_TRAFFIC.items()}
     held = (
@@ -518,7 +596,7 @@ def coverage() -> Coverage:
             **shares,
             **gpm,
             **links,
-            "fabricState": "nvmlDeviceGetGpuFabricInfoV().state on drivers from 550 on, 10 s",
+            **{name: f"{words} on drivers from 550 on, 10 s" for name, words in fabric.items()},
             "xidErrors": "events nvmlEventTypeXidCriticalError of an event set, 1 s",
         },
         partitions={name: {**rows, **shares}[name] for name in fast_names(MEMORY_ROWS)}

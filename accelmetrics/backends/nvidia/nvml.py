@@ -36,6 +36,7 @@ LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 LIB_RM_VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
 GPU_NOT_FOUND = 28
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
@@ -334,6 +335,23 @@ class Queries:
         words = f"{identifier & 0xFFFF:04x}:{identifier >> 16:04x}" if identifier else ""
         return long or (address if short and address.endswith(short[-8:]) else ""), words
 
+    def platform(self, handle: Handle) -> dict[str, Any]:
+        """Ask where in its rack a GPU is. The older form of the answer has the same bytes under other names."""
+        complete = self.complete
+        for version in PLATFORM_VERSIONS:
+            info = ctypes.create_string_buffer(PLATFORM.size)
+            PLATFORM.pack_into(info, 0, version, *[b""] * 2, *[0] * 5)
+            if self.call("nvmlDeviceGetPlatformInfo", handle, info):
+                _, _, serial, slot, tray, host, _, module = PLATFORM.unpack_from(info)
+                places = (slot, tray, host, module)
+                known = any(serial) or any(places)
+                told = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
+                return {"chassis_serial": _decoded_serial(serial), **told}
+            if self.status != ARGUMENT_VERSION_MISMATCH:
+                return {}
+        self.complete = complete  # a driver that knows neither form will not learn one
+        return {}
+
     def architecture(self, handle: Handle) -> str:
         """Ask for a GPU's architecture in words."""
         return ARCHITECTURES.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
@@ -379,6 +397,11 @@ ARCHITECTURES = {
     11: "Orin",
 }
 """``NVML_DEVICE_ARCH_…``; numbers that are not here are newer than this table."""
+PLATFORM = struct.Struct("=I16s16s5B3x")
+"""``nvmlPlatformInfo_v2_t``: InfiniBand GUID, serial number of the chassis, slot, tray, host, type of peer and module."""
+PLATFORM_VERSIONS = (0x0200002C, 0x0100002C)
+PLACES = ("chassis_slot", "tray_index", "host_id", "module_id")
+NO_PLACE = 0xFF
 LONGEST_TEXT = 96
 """Bytes: the longest that NVML has, that of a UUID."""
 MOST_CPUS = 8192
@@ -417,6 +440,12 @@ def _two_characters(group: bytes) -> str:
     for byte in group[1:]:
         point = point << 6 | byte & 63
     return (chr(point & 0xFFFF) + chr(point >> 16)).rstrip("\0")
+
+
+def _decoded_serial(serial: bytes) -> str:
+    """Return a serial number as text where it is one, else as hexadecimal digits; empty where there is none."""
+    text = serial.rstrip(b"\0")
+    return text.decode() if text.isascii() and text.decode().isprintable() else serial.hex()
 
 
 def open_library() -> Library:

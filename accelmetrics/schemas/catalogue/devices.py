@@ -351,6 +351,27 @@ def _chip_errors(name: str, severity: str, scope: str, meaning: str) -> Metric:
     )
 
 
+def _sram_errors(name: str, severity: str, error: str, scope: str, meaning: str) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        f'accel_sram_ecc_errors_total{{severity="{severity}",error="{error}",scope="{scope}"}}',
+        f'accel.sram.ecc.errors{{accelmetrics.severity="{severity}",error.type="{error}",accelmetrics.scope="{scope}"}}',
+        integer=True,
+    )
+
+
+_SRAM_SOURCES = {
+    "l2": "the L2 cache",
+    "sm": "the streaming multiprocessors",
+    "microcontroller": "the microcontrollers",
+    "pcie": "the PCIe interface",
+    "other": "other parts of the chip",
+}
+
+
 def _remapped(severity: str) -> Metric:
     return Metric(
         f"{{kind}}.{{i}}.remappedRows{severity.capitalize()}",
@@ -402,6 +423,40 @@ ERRORS = (
         "uncorrected",
         "aggregate",
         "Errors of all memories of the chip that could not be corrected over the life of the device.",
+    ),
+    *(
+        _sram_errors(f"{name}{suffix}", severity, error, scope, f"Errors of the chip's SRAM that {what}, {since}.")
+        for suffix, scope, since in (
+            ("", "volatile", "since the driver was loaded"),
+            ("Aggregate", "aggregate", "over the life of the device"),
+        )
+        for name, severity, error, what in (
+            ("correctedSramErrors", "corrected", "any", "were corrected"),
+            ("uncorrectedSramParityErrors", "uncorrected", "parity", "a parity check found and nothing could correct"),
+            ("uncorrectedSramSecDedErrors", "uncorrected", "sec_ded", "a code for single errors found and could not correct"),
+        )
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.uncorrectedSramErrorsAggregate.{source}",
+            "1",
+            "counter",
+            f"Errors of the SRAM of {part} that could not be corrected, over the life of the device.",
+            f'accel_sram_ecc_source_errors_total{{source="{source}"}}',
+            f'accel.sram.ecc.source.errors{{accelmetrics.source="{source}"}}',
+            integer=True,
+        )
+        for source, part in _SRAM_SOURCES.items()
+    ),
+    Metric(
+        "{kind}.{i}.sramThresholdExceeded",
+        "1",
+        "gauge",
+        "1 if the chip's SRAM had more errors than its maker allows in service, else 0.",
+        "accel_sram_threshold_exceeded",
+        "accel.sram.threshold.exceeded",
+        integer=True,
+        maximum=1,
     ),
     _remapped("corrected"),
     _remapped("uncorrected"),

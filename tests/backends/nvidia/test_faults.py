@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Block
-from accelmetrics.backends.nvidia.nvml import unavailable
+from accelmetrics.backends.nvidia.metrics import LINK_COUNTS, LINK_RATIOS
+from accelmetrics.backends.nvidia.nvml import PLACES, unavailable
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, fail, is_conditional
-from tests.simulators.nvml import Location, NvmlSimulator, Process, Ret
+from tests.simulators.nvml import BLACKWELL, Location, NvmlSimulator, Process, Ret
 
 NEW_CODE = 4242
 CODES = [*(code for code in Ret if code != Ret.SUCCESS), NEW_CODE]
@@ -65,7 +66,8 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetFieldValues": {
         *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
         *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
-        *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "rowRemapPending", "rowRemapFailure", "recoveryAction"),
+        *("rowRemapPending", "rowRemapFailure", "recoveryAction"),
+        *(*LINK_COUNTS, *LINK_RATIOS),
         *(name for name in OWED if "EccErrors" in name),
         *("powerInstantWatts", "retiredPagesSingleBit", "retiredPagesDoubleBit", "retiredPagesPending", "c2cLinks", "c2cLinkSpeed"),
     },
@@ -76,7 +78,9 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetComputeMode": {"computeMode"},
     "nvmlDeviceGetMigMode": {"migMode", "migModePending"},
     "nvmlDeviceGetC2cModeInfoV": {"c2cMode"},
-    "nvmlDeviceGetGpuFabricInfoV": {"fabricState"},
+    "nvmlDeviceGetGpuFabricInfoV": {name for name in OWED if name.startswith("fabric")},
+    "nvmlDeviceGetSramEccErrorStatus": {name for name in OWED if "sram" in name.lower()},
+    "nvmlEventSetCreate": {"xidErrors"},
     "nvmlDeviceRegisterEvents": {"xidErrors"},
     "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
     "nvmlDeviceGetDecoderUtilization": {"decoderUtilization"},
@@ -115,7 +119,7 @@ BEHIND_FIELDS = (
 )
 ASKED_ONCE = {"c2cLinks", "c2cLinkSpeed", "minPowerLimitWatts", "maxPowerLimitWatts", "defaultPowerLimitWatts"}
 """Fields that do not change while the driver is open."""
-WITHOUT_GPU = {"nvmlGpmSampleAlloc"}
+WITHOUT_GPU = {"nvmlGpmSampleAlloc", "nvmlEventSetCreate"}
 """Calls that name no GPU: their rule holds for all."""
 IDENTITY = {
     "nvmlDeviceGetName": "name",
@@ -131,6 +135,7 @@ IDENTITY = {
     "nvmlDeviceGetBoardPartNumber": "part_number",
     "nvmlDeviceGetCudaComputeCapability": "compute_capability",
     "nvmlDeviceGetCpuAffinity": "cpu_affinity",
+    "nvmlDeviceGetPlatformInfo": "chassis_serial",
 }
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 SYSTEM = {
@@ -138,7 +143,6 @@ SYSTEM = {
     "nvmlDeviceGetCount_v2": True,
     "nvmlSystemGetDriverVersion": False,
     "nvmlSystemGetCudaDriverVersion_v2": False,
-    "nvmlEventSetCreate": False,
 }
 """What opening asks of the driver as a whole, and whether it can do without."""
 CLOSING = {"nvmlGpmSampleFree", "nvmlEventSetFree", "nvmlShutdown", "nvmlErrorString"}
@@ -146,10 +150,10 @@ CLOSING = {"nvmlGpmSampleFree", "nvmlEventSetFree", "nvmlShutdown", "nvmlErrorSt
 
 @pytest.fixture
 def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
-    """Three H100s with all that the backend knows, fans, retired pages and C2C links among it, so that every fault shows."""
+    """Three H100s with all that the backend knows, fans, retired pages, C2C links and what Blackwell adds, so that every fault shows."""
     made = simulate(gpus=3)
     for gpu in made.gpu:
-        gpu.set(num_fans=1, fan_speed=[40], retired_pages=[3, 1], retired_pending=0, c2c_max_bw_mbps=44_712)
+        gpu.set(num_fans=1, fan_speed=[40], retired_pages=[3, 1], retired_pending=0, c2c_max_bw_mbps=44_712, **BLACKWELL)
     for index in range(3):
         made.processes(index, [Process(pid=1, used=1 << 20, sm=10, mem=5), Process(pid=2, kind="G", used=1 << 20)])
     return made
@@ -443,11 +447,12 @@ def test_a_fact_that_fails_at_enumeration(
         consumer = consume()
         found = consumer.identities()[1]
         assert getattr(found, field) in ("", None), (function, field)
-        blank: dict[str, Any] = {field: ""}
+        blank: dict[str, Any] = dict.fromkeys((field, *(PLACES if field == "chassis_serial" else ())), "")
         assert found._replace(**blank) == whole[1]._replace(**blank), function
         simulator.clear_rules()
         consumer.later(1.5, 1)
-        final = code in (Ret.NOT_SUPPORTED, Ret.FUNCTION_NOT_FOUND)
+        refused = function == "nvmlDeviceGetPlatformInfo" and code == Ret.ARGUMENT_VERSION_MISMATCH
+        final = refused or code in (Ret.NOT_SUPPORTED, Ret.FUNCTION_NOT_FOUND)
         assert (getattr(consumer.driver.devices[1], field) in ("", None)) == final, function
         consumer.driver.close()
 
@@ -459,12 +464,7 @@ def test_what_opening_asks_of_the_driver(simulator: NvmlSimulator, consume: Call
         if code in GONE and not needed:
             continue
         fail(simulator, function, None, code)
-        if function == "nvmlEventSetCreate":
-            seen = consume().read(0)
-            assert {name: seen.reason(name) for name in seen.reasons if name == "xidErrors"} == {
-                "xidErrors": "device_lost" if code == Ret.GPU_IS_LOST else reason_of(code)
-            }
-        elif needed:
+        if needed:
             with pytest.raises(SourceError) as raised:
                 consume()
             assert raised.value.reason, function

@@ -24,7 +24,8 @@ EMPTY = {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRun
 """The lists that nothing is in here."""
 TEN = EMPTY | {
     *("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode"),
-    *("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMarginTemperature", "nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization"),
+    *("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus"),
+    *("nvmlDeviceGetMarginTemperature", "nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization"),
     *("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeMode"),
 }
 WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons"} | GPM

@@ -10,6 +10,7 @@ import pytest
 
 from accelmetrics.backends.nvidia import buffer, gpm, links, metrics, nvml, processes, xid
 from accelmetrics.backends.nvidia.metrics import Call, GpmMetric, NvmlField
+from accelmetrics.schemas import fabric
 
 pynvml: Any = pytest.importorskip("pynvml")
 
@@ -20,7 +21,8 @@ STRUCTURED = {call.function: call for own in CALLS for call in (own, own.fallbac
 FIELDS = [
     *(row.source for row in ROWS if isinstance(row.source, NvmlField)),
     *metrics.T_LIMITS.values(),
-    *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
+    *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for fields in metrics.LINK_COUNTS.values() for field in fields)),
+    *(*metrics.LINK_COUNTS_OF_ALL.values(), *metrics.LINK_RATIOS.values()),
 ]
 
 
@@ -127,16 +129,52 @@ def test_the_layout_of_an_event() -> None:
     assert pynvml.nvmlEventTypeXidCriticalError == xid.XID_EVENT
 
 
-def test_the_fabric() -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_fabric(version: int) -> None:
     """The binding reads the state's byte with the room behind it."""
-    binding = pynvml.c_nvmlGpuFabricInfo_v2_t
+    binding = getattr(pynvml, f"c_nvmlGpuFabricInfo_v{version}_t")
+    call = links.FABRIC[3 - version]
     filled = binding()
-    filled.status, filled.cliqueId, filled.state, filled.healthMask = 2, 3, 4, 5
-    assert struct.calcsize("=" + links.FABRIC.layout) == ctypes.sizeof(binding)
-    assert struct.unpack("=" + links.FABRIC.layout, bytes(filled)) == (0, 0, 2, 3, 4)
-    assert links.FABRIC.version == pynvml.nvmlGpuFabricInfo_v2
+    numbers = {"status": 2, "cliqueId": 3, "state": 4, "healthMask": 5, **({"healthSummary": 6} if version == 3 else {})}
+    for name, number in numbers.items():
+        setattr(filled, name, number)
+    assert struct.calcsize("=" + call.layout) == ctypes.sizeof(binding)
+    assert struct.unpack("=" + call.layout, bytes(filled)) == (0, 0, *numbers.values())
+    assert call.members[2:] == tuple(numbers)
+    assert call.version == getattr(pynvml, f"nvmlGpuFabricInfo_v{version}")
+
+
+def test_the_states_and_the_health_of_the_fabric() -> None:
+    """The numbers that the binding has under their names, and where they stand in the mask."""
     states = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
     assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [links.NO_FABRIC, *links.FABRIC_STATES]
+    named = {
+        "degradedBandwidth": "DEGRADED_BW",
+        "routeRecovery": "ROUTE_RECOVERY",
+        "routeUnhealthy": "ROUTE_UNHEALTHY",
+        "accessTimeoutRecovery": "ACCESS_TIMEOUT_RECOVERY",
+    }
+    mask = "NVML_GPU_FABRIC_HEALTH_MASK"
+    assert {ours: getattr(pynvml, f"{mask}_SHIFT_{name}") for ours, name in named.items()} == metrics.FABRIC_FLAGS
+    assert {getattr(pynvml, f"{mask}_{name}_{answer}") for name in named.values() for answer in ("TRUE",)} == {1}
+    assert getattr(pynvml, f"{mask}_SHIFT_INCORRECT_CONFIGURATION") == metrics.FABRIC_CONFIGURATION
+    assert getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_NONE") == fabric.RIGHT
+    incorrect = ("INCORRECT_SYSGUID", "INCORRECT_CHASSIS_SN", "NO_PARTITION", "INSUFFICIENT_NVLINKS", "INCOMPATIBLE_GPU_FW")
+    numbers = [getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_{name}") for name in (*incorrect, "INVALID_LOCATION", "GPU_STATE_INVALID")]
+    assert list(fabric.INCORRECT) == numbers
+    summaries = [getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_SUMMARY_{name}") for name in ("HEALTHY", "UNHEALTHY", "LIMITED_CAPACITY")]
+    assert (summaries[1], max(summaries)) == (fabric.UNHEALTHY, links.MOST_SUMMARY)
+
+
+def test_the_layout_of_the_platform() -> None:
+    """Both versions have the same bytes."""
+    for version, tag in zip((2, 1), nvml.PLATFORM_VERSIONS, strict=True):
+        binding = getattr(pynvml, f"c_nvmlPlatformInfo_v{version}_t")
+        assert (ctypes.sizeof(binding), getattr(pynvml, f"nvmlPlatformInfo_v{version}")) == (nvml.PLATFORM.size, tag)
+    filled = pynvml.c_nvmlPlatformInfo_v2_t()
+    for number, name in enumerate(("slotNumber", "trayIndex", "hostId", "peerType", "moduleId"), start=1):
+        setattr(filled, name, number)
+    assert nvml.PLATFORM.unpack(bytes(filled))[3:] == (1, 2, 3, 4, 5)
 
 
 def test_the_layout_of_a_pci_address() -> None:

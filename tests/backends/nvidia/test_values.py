@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from accelmetrics.backends.nvidia.metrics import PCIE_RATES
+from accelmetrics.backends.nvidia.metrics import FABRIC_FLAGS, LINK_COUNTS, LINK_RATIOS, PCIE_RATES
 from accelmetrics.schemas.catalogue import expected_names, find
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from tests.backends.nvidia.machine import OWED, Consumer
@@ -78,6 +78,16 @@ SOURCES: dict[str, tuple[str, float]] = {
     "maxPcieLinkWidth": ("pcie_width_max", 1),
     "pcieReplays": ("pcie_replay", 1),
     "fabricState": ("fabric_state", 1),
+    "fabricHealthMask": ("fabric_health_mask", 1),
+    "fabricHealthSummary": ("fabric_health_summary", 1),
+    "sramThresholdExceeded": ("sram_threshold_exceeded", 1),
+    "uncorrectedSramParityErrors": ("sram_parity[0]", 1),
+    "uncorrectedSramParityErrorsAggregate": ("sram_parity[1]", 1),
+    **{
+        f"uncorrectedSramErrorsAggregate.{source}": (f"sram_buckets[{number}]", 1)
+        for number, source in enumerate(("l2", "sm", "pcie", "microcontroller", "other"))
+    },
+    **{f"nvlinkFec.bin{number}": (f"nvlink_fec[{number}]", 18) for number in range(16)},
     "pcieTxBytesTotal": ("pcie_tx_bytes", 1),
     "pcieRxBytesTotal": ("pcie_rx_bytes", 1),
     "bar1UsedBytes": ("bar1_used", 1),
@@ -102,6 +112,9 @@ SOURCES: dict[str, tuple[str, float]] = {
 COMPUTED = {
     *("memoryAllocated", "memoryFreeBytes", "powerPercent", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
     *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "xidErrors", "throttled"),
+    *(*LINK_COUNTS, *LINK_RATIOS),
+    *(f"{name}{scope}" for name in ("correctedSramErrors", "uncorrectedSramSecDedErrors") for scope in ("", "Aggregate")),
+    *(f"fabricHealth.{name}" for name in (*FABRIC_FLAGS, "incorrectConfiguration")),
     *("correctedEccErrors", "uncorrectedEccErrors", "correctedEccErrorsAggregate", "uncorrectedEccErrorsAggregate"),
 }
 """And counted: these are the matter of other tests."""
