@@ -151,8 +151,11 @@ class CallGroup(Paced):
         self._bind(_single(tuple(row if other is None else other for row, other in zip(rows, called, strict=True))))
 
     def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
-        """Read other rows from the next call on, at the same pace."""
+        """Read other rows from the next call on, at the same pace. A function that has answered stays one that is supported."""
+        before = self._buffer
+        answered = {before.layout.calls[index].function for index in before.answered}
         self._bind(_single(rows))
+        self._buffer.answered.update(index for index, call in enumerate(self._buffer.layout.calls) if call.function in answered)
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         self._rows = rows

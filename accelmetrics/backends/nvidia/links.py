@@ -100,6 +100,7 @@ class Links(Paced):
         self._state_by_field = True
         self._state_given = False
         self._sources = {name: _sources(name) for name in (*LINK_COUNTS, *LINK_RATIOS) if name in needed}
+        self._given: set[str] = set()  # counts that had a value once: their source stays, whatever it answers later
         self._summed: dict[str, bool] = {}  # whether a total of traffic is the sum of the links, once that is known
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
@@ -147,8 +148,9 @@ class Links(Paced):
                 answer, down = given, down or given is ALL_DOWN
                 continue
             self._sources[name] = (source,)
+            self._given.add(name)
             return impossible(field.function) if name in LINK_RATIOS and given > 1 else given
-        if not down:
+        if not down and name not in self._given:
             self._sources[name] = ()
         return ALL_DOWN if down else answer
 
