@@ -166,11 +166,15 @@ class Latest:
 
 
 class Margin:
-    """Gives how far a device is below the temperature at which it slows itself down, in kelvins."""
+    """Gives how far a device is below the temperature at which it slows itself down, in kelvins.
+
+    The margin that a driver gives counts first: it is to the nearest of several limits.
+    """
 
     def __call__(self, given: RuleInput) -> Values:
         temperatures, limits = given.values(TEMPERATURE), given.values(("tempLimit.slowdown",))
-        return {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
+        computed = {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
+        return {**computed, **given.values(("tempMargin",))}
 
 
 class ThrottledShare:

@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
         clear=8,
         seconds=120,
         clear_seconds=120,
-        needs=(TEMPERATURE, ("tempLimit.slowdown",)),
+        needs=(TEMPERATURE, ("tempLimit.slowdown", "tempMargin")),
     ),
     Rule(
         "memory_full",

@@ -134,6 +134,7 @@ class DeviceEntry(Part):
     gpu_instance_id: int | None = Field(None, description="Of a MIG instance, the id of its GPU instance; null when unknown.")
     minor_number: int | None = Field(None, description="N of its device node /dev/nvidiaN; null when unknown.")
     part_number: str = Field("", description="Part number of its board, as its maker has it; empty when unknown.")
+    compute_capability: str = Field("", description="CUDA compute capability, 9.0; empty when unknown.")
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
 
     def slot(self) -> DeviceSlot:

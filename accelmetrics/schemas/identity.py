@@ -39,6 +39,7 @@ class DeviceIdentity(NamedTuple):
         gpu_instance_id: Of a MIG instance, the id of its GPU instance on that device, which its compute instances share.
         minor_number: ``N`` of its device node ``/dev/nvidiaN``, which is not always the vendor's number.
         part_number: Part number of its board, as its maker has it; empty when unknown.
+        compute_capability: CUDA compute capability, ``9.0``; empty when unknown.
         fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
     """
 
@@ -63,6 +64,7 @@ class DeviceIdentity(NamedTuple):
     gpu_instance_id: int | None = None
     minor_number: int | None = None
     part_number: str = ""
+    compute_capability: str = ""
 
     @property
     def backend(self) -> str:

@@ -412,6 +412,7 @@ class Device:
     gpu_instance_id: int | None
     minor_number: int | None
     part_number: str
+    compute_capability: str
 
     def __init__(self, values: _ByDevice | Snapshot, slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot

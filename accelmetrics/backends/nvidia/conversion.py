@@ -46,6 +46,8 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         nvlink_tx_bytes_total,
         _,
         nvlink_rx_bytes_total,
+        _,
+        power_instant_watts,
     ) = raw
     if not (
         gpu <= 100
@@ -64,6 +66,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         and 0 <= pcie_rx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
+        and 1 <= power_instant_watts <= 100000000
     ):
         return None
     return (
@@ -82,6 +85,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         pcie_rx_bytes_total,
         nvlink_tx_bytes_total * 1024,
         nvlink_rx_bytes_total * 1024,
+        power_instant_watts / 1000,
         memory_allocated_bytes / memory_total_bytes * 100,
         power_watts / 1000 / limit * 100,
     )
@@ -120,6 +124,8 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         nvlink_tx_bytes_total,
         _,
         nvlink_rx_bytes_total,
+        _,
+        power_instant_watts,
     ) = raw
     if not (
         gpu <= 100
@@ -138,6 +144,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         and 0 <= pcie_rx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
+        and 1 <= power_instant_watts <= 100000000
     ):
         return None
     return (
@@ -156,6 +163,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         pcie_rx_bytes_total,
         nvlink_tx_bytes_total * 1024,
         nvlink_rx_bytes_total * 1024,
+        power_instant_watts / 1000,
         memory_allocated_bytes / memory_total_bytes * 100,
         power_watts / 1000 / limit * 100,
     )

@@ -14,6 +14,7 @@ from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
 from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING, needed_for
 from accelmetrics.backends.nvidia.nvml import Handle, Library
+from accelmetrics.backends.nvidia.pcie import PcieMeter
 from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
 from accelmetrics.backends.nvidia.xid import XidListener
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
@@ -40,6 +41,7 @@ class BoundDevice:
         due: When ``refresh`` is wanted next.
         blocks: The values of slower paces.
         unavailable: Why others of them are missing; the same object while nothing changed.
+        given: The names of the values.
         limit: The enforced power limit in watts, if it is known.
         whole: Whether it is a GPU, of which the watched process has a share.
     """
@@ -60,6 +62,7 @@ class BoundDevice:
         self.due = -math.inf
         self.blocks: tuple[Block, ...] = ()
         self.unavailable: Reasons = NO_REASONS
+        self.given: frozenset[str] = frozenset()
         self.limit: Number | None = None
         self.whole = bool(slow)
         self.partitioned = partitioned
@@ -83,8 +86,9 @@ class BoundDevice:
         if merged != self.unavailable:
             self.unavailable = merged
         values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
+        self.given = frozenset(values)
         self.limit = values.get(POWER_LIMIT)
-        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, frozenset(values))
+        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, self.given)
 
 
 class Listed:
@@ -148,6 +152,7 @@ class NvidiaDriver:
     Attributes:
         listener: Counts Xid errors.
         samples: Lends GPM sample buffers.
+        meter: Measures PCIe throughput.
         listed: The list.
         devices: The identities in it; the same object while none of them changed.
         needed: The metrics that any consumer has needed so far: it only grows, since calls are bound anew for more.
@@ -161,6 +166,7 @@ class NvidiaDriver:
         self.clock = clock
         self.listener = XidListener(library)
         self.samples = SamplePool(library)
+        self.meter = PcieMeter(library, clock)
         self.listed: list[Listed] = []
         self.devices: tuple[DeviceIdentity, ...] = ()
         self.needed: frozenset[str] = frozenset()
@@ -171,7 +177,8 @@ class NvidiaDriver:
         return NvidiaReader(self, options)
 
     def close(self) -> None:
-        if not self.listener.close() or not all(entry.opened for entry in self.listed):
+        ended = self.listener.close(), self.meter.close()
+        if not all(ended) or not all(entry.opened for entry in self.listed):
             return  # a call that hangs uses the library still
         self.samples.close()
         self.library.close()
@@ -277,7 +284,9 @@ class DeviceReader:
     def _merge(self, device: BoundDevice) -> None:
         """Put all reasons into one mapping, which stays while its parts are the same objects."""
         self._parts = (device.fast.unavailable, device.unavailable, self._gpm.unavailable)
-        self._merged = {name: reason for part in self._parts for name, reason in part.items()}
+        # GPM comes first: where it has no PCIe rates, they may be measured.
+        parts = (self._gpm.unavailable, device.fast.unavailable, device.unavailable)
+        self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.given}
         if device.partitioned:
             missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
             self._merged.update(dict.fromkeys(missing, _PARTITIONED))

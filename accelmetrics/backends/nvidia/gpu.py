@@ -22,12 +22,26 @@ from typing import Any
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit.system import pci_slot
 from accelmetrics.backends.nvidia.calls import EARLY, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.driver import BoundDevice, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
+from accelmetrics.backends.nvidia.metrics import (
+    CALLED_ROWS,
+    FAST_ROWS,
+    MEMORY_ROWS,
+    OF_LINKS,
+    OF_XIDS,
+    ONCE,
+    PCIE_EACH_SECOND,
+    PCIE_RATES,
+    PROCESSES,
+    SECOND,
+    SLOW_ROWS,
+    TEN_SECONDS,
+)
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
     GONE,
@@ -45,7 +59,9 @@ from accelmetrics.backends.nvidia.nvml import (
     source_error,
     unavailable,
 )
+from accelmetrics.backends.nvidia.pcie import PcieThroughput
 from accelmetrics.backends.nvidia.processes import DeviceProcesses
+from accelmetrics.backends.nvidia.thermal import Statics
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -252,6 +268,10 @@ class Gpu(Listed):
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
             numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # of GPUs that are NUMA nodes themselves
+            part_number=queries.text("nvmlDeviceGetBoardPartNumber", handle),
+            compute_capability=queries.compute_capability(handle),
+            # The kernel's own list counts, which is added to the identity later; a container may hide it.
+            cpu_affinity="" if pci_slot(self.identity.pci_bus_id).cpus else queries.cpu_affinity(handle),
         )
         if self.device is None or self.identity.unified != unified:
             self.bind(handle, self._driver.needed)
@@ -265,7 +285,11 @@ class Gpu(Listed):
         self.needed = needed
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
-        slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows]
+        slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
+        if used[ONCE]:
+            slow.append(Statics(library, handle, used[ONCE]))
+        if not needed.isdisjoint(PCIE_RATES):
+            slow.append(PcieThroughput(library, self._driver.meter, handle, SECOND if PCIE_EACH_SECOND in needed else TEN_SECONDS))
         # A part of the GPU's identity, whatever is needed.
         slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
         if not needed.isdisjoint(OF_LINKS):

@@ -23,6 +23,9 @@ LARGEST_32 = ALL_ONES - 1
 HOTTEST, COLDEST = 250, -100
 """°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
 KIB, MIB = 1024, 2.0**20
+MEGA = 10**6
+MOST_MILLIWATTS = 10**8
+"""No board takes 100 kW."""
 NANOSECONDS = 10**9
 """In a second."""
 
@@ -140,7 +143,7 @@ class NvmlMetric(NamedTuple):
     def words(self) -> str:
         """Where it is read, in which unit and how often, for people."""
         member = f".{self.member}" if self.member else ""
-        unit = f" / {self.divisor}" if self.divisor != 1 else ", KiB × 1024" if self.factor == KIB else ""
+        unit = f" / {self.divisor}" if self.divisor != 1 else {KIB: ", KiB × 1024", MEGA: ", MB/s × 1000000"}.get(self.factor, "")
         pace = {READING: "", SECOND: ", 1 s", TEN_SECONDS: ", 10 s", ONCE: ", once"}[self.every]
         otherwise = f", else {self.otherwise.source.words}" if self.otherwise is not None else ""
         return f"{self.source.words}{otherwise}{member}{unit}{self.note}{pace}"
@@ -228,8 +231,80 @@ def _memory_errors(name: str, kind: str, counter: str, identifier: int, symbol: 
 
 
 def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
-    field = NvmlField(identifier, f"PERF_POLICY_{symbol}")
-    return NvmlMetric(f"violationSeconds.{reason}", field, every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
+    # Newer drivers refuse fields 77 to 79, and the older call still answers. The throttling counters that NVIDIA added later
+    # (NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN and the two behind it) are not read. Their numbers are 251 to 253 in the
+    # header of 575 and the binding of 580.65, and 269 to 271 in the binding from 580.82 on, where 251 to 253 are power smoothing
+    # again, as in 570. Headers of 580 differ, so a driver's version does not tell which register a number stands for.
+    call = Call(
+        ("nvmlDeviceGetViolationStatus",),
+        "8xQ",
+        ("violationTime",),
+        (f"NVML_PERF_POLICY_{symbol}",),
+        structure="c_nvmlViolationTime_t",
+    )
+    row = NvmlMetric(f"violationSeconds.{reason}", call, "violationTime", every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
+    return _by_field(row, identifier, f"PERF_POLICY_{symbol}")
+
+
+def _two(function: str, first: str, second: str) -> Call:
+    """Make a call that writes two unsigned numbers through two pointers."""
+    return Call((function,), "II", (first, second), pointers=(0, 4))
+
+
+def _limit(name: str, threshold: str) -> NvmlMetric:
+    call = _call("nvmlDeviceGetTemperatureThreshold", f"NVML_TEMPERATURE_THRESHOLD_{threshold}")
+    return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=1)
+
+
+def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: str) -> NvmlMetric:
+    row = NvmlMetric(name, call, member, every=ONCE, minimum=1, maximum=MOST_MILLIWATTS, divisor=1000)
+    return _by_field(row, identifier, f"POWER_{symbol}_LIMIT")
+
+
+_ECC_MODE = _two("nvmlDeviceGetEccMode", "current", "pending")
+_MIG_MODE = _two("nvmlDeviceGetMigMode", "currentMode", "pendingMode")
+_POWER_RANGE = _two("nvmlDeviceGetPowerManagementLimitConstraints", "minLimit", "maxLimit")
+_MARGIN = Call(
+    ("nvmlDeviceGetMarginTemperature",),
+    "4xi",
+    ("marginTemperature",),
+    version=0x01000008,
+    structure="c_nvmlMarginTemperature_v1_t",
+)
+MARGIN = NvmlMetric("tempMargin", _MARGIN, "marginTemperature", every=TEN_SECONDS, maximum=HOTTEST, minimum=COLDEST)
+T_LIMITS = {
+    "tempLimit.shutdown": NvmlField(193, "TEMPERATURE_SHUTDOWN_TLIMIT"),
+    "tempLimit.slowdown": NvmlField(194, "TEMPERATURE_SLOWDOWN_TLIMIT"),
+    "maxOpTemp": NvmlField(196, "TEMPERATURE_GPU_MAX_TLIMIT"),
+}
+"""By limit, the field that says how large the margin is there: Ada and later have these instead of thresholds."""
+FACTS = (
+    # Beside the mean of a second, and in the same batch of fields: it costs no call.
+    NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_MILLIWATTS, divisor=1000),
+    MARGIN,
+    NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_VIDEO"), every=TEN_SECONDS),
+    NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
+    NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
+    NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
+    NvmlMetric("migModePending", _MIG_MODE, "pendingMode", every=TEN_SECONDS, maximum=1),
+    _by_field(NvmlMetric("eccMode", _ECC_MODE, "current", every=TEN_SECONDS, maximum=1), 1, "ECC_CURRENT"),
+    _by_field(NvmlMetric("eccModePending", _ECC_MODE, "pending", every=TEN_SECONDS, maximum=1), 2, "ECC_PENDING"),
+    NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
+    _limit("maxOpTemp", "GPU_MAX"),
+    _limit("memoryMaxOpTemp", "MEM_MAX"),
+    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_VIDEO"), every=ONCE, minimum=1),
+    _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
+    _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
+    _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
+    NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
+    NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
+    NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
+)
+"""Settings and limits of a GPU, and what it has beside what is watched most."""
 
 
 # Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
@@ -285,6 +360,7 @@ METRICS = (
     _violation("boardLimit", 77, "BOARD_LIMIT"),
     _violation("lowUtilization", 78, "LOW_UTILIZATION"),
     _violation("reliability", 79, "RELIABILITY"),
+    *FACTS,
     NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
     NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
     NvmlMetric(
@@ -359,6 +435,11 @@ OF_LINKS = frozenset(
     {"nvlinkTxBytesTotal", "nvlinkRxBytesTotal", *LINK_ERRORS, *(f"nvlink.{{link}}.{way}" for way in ("state", *LINK_TRAFFIC))}
 )
 OF_XIDS = frozenset({"xidErrors", "lastXid", "xid.{code}.errors"})
+PCIE_COUNTERS = tuple(row for row in FAST_ROWS if row.name in ("pcieTxBytesTotal", "pcieRxBytesTotal"))
+PCIE_RATES = {"pcieTxBytes": "NVML_PCIE_UTIL_TX_BYTES", "pcieRxBytes": "NVML_PCIE_UTIL_RX_BYTES"}
+"""The rates that are measured on GPUs without GPM and counters, and the counter's name in the call."""
+PCIE_EACH_SECOND = "PCIe throughput each second"
+"""Stands among the needed metrics where one of them is asked for by name."""
 PROCESSES = "process"
 """Stands among the needed metrics for the lists of processes."""
 
@@ -375,6 +456,9 @@ def needed_for(metrics: MetricSelection) -> frozenset[str]:
     for share in SHARES:
         if share.name in names:
             names |= {share.part, share.whole}
+    by_name = [item for item in metrics.items if "pcie" in item and not item.startswith("-")]
+    if by_name and any(name in names and MetricSelection(by_name).wants_some(f"gpu.{{i}}.{name}") for name in PCIE_RATES):
+        names.add(PCIE_EACH_SECOND)
     return frozenset(names)
 
 
@@ -391,8 +475,12 @@ def coverage() -> Coverage:
         reason = name.removeprefix("throttle.")
         rows[name] = f"{EVENT_REASONS.function}, bit nvmlClocksEventReason{reason[0].upper()}{reason[1:]} (0x{1 << bit:x})"
     rows["throttled"] = f"{EVENT_REASONS.function}, any of 0x{THROTTLED:x}"
+    for name, field in T_LIMITS.items():
+        rows[name] += f"; else temp + {MARGIN.source.words} - {field.words}"
     shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
     gpm = {metric.name: metric.words for metric in GPM_METRICS}
+    for name, counter in PCIE_RATES.items():
+        gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s where asked for by name"
     links = {
         name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
     }

@@ -8,6 +8,7 @@ and a test holds them equal to the binding's. NVML counts its users, so that ano
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -145,6 +146,17 @@ CONSTANTS = {
     "NVML_CLOCK_GRAPHICS": 0,
     "NVML_CLOCK_SM": 1,
     "NVML_CLOCK_MEM": 2,
+    "NVML_CLOCK_VIDEO": 3,
+    "NVML_TEMPERATURE_THRESHOLD_MEM_MAX": 2,
+    "NVML_TEMPERATURE_THRESHOLD_GPU_MAX": 3,
+    "NVML_PERF_POLICY_POWER": 0,
+    "NVML_PERF_POLICY_THERMAL": 1,
+    "NVML_PERF_POLICY_SYNC_BOOST": 2,
+    "NVML_PERF_POLICY_BOARD_LIMIT": 3,
+    "NVML_PERF_POLICY_LOW_UTILIZATION": 4,
+    "NVML_PERF_POLICY_RELIABILITY": 5,
+    "NVML_PCIE_UTIL_TX_BYTES": 0,
+    "NVML_PCIE_UTIL_RX_BYTES": 1,
     "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
     "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
     "NVML_VOLATILE_ECC": 0,
@@ -244,6 +256,22 @@ class Queries:
         """Ask for a GPU's architecture in words."""
         return ARCHITECTURES.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
 
+    def compute_capability(self, handle: Handle) -> str:
+        """Ask for a GPU's CUDA compute capability: ``9.0``."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        found = self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}" if found and 0 < major.value < 100 and 0 <= minor.value < 10 else ""
+
+    def cpu_affinity(self, handle: Handle) -> str:
+        """Ask for the CPUs near to a GPU, as ranges: ``0-31,64-95``."""
+        words = (ctypes.c_ulong * (MOST_CPUS // (8 * ctypes.sizeof(ctypes.c_ulong))))()
+        if not self.call("nvmlDeviceGetCpuAffinity", handle, len(words), words):
+            return ""
+        mask = sum(word << 8 * ctypes.sizeof(ctypes.c_ulong) * place for place, word in enumerate(words))
+        # Runs of ones, from the highest CPU on.
+        runs = [(MOST_CPUS - run.end(), MOST_CPUS - 1 - run.start()) for run in re.finditer("1+", f"{mask:0{MOST_CPUS}b}")]
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in reversed(runs))
+
     def memory_total(self, handle: Handle) -> int | None:
         """Ask for a device's memory in bytes: 0 where it has none of its own, None where that is not known."""
         # The same function that readings use: what it does not support must not be found in its older form.
@@ -270,6 +298,8 @@ ARCHITECTURES = {
 """``NVML_DEVICE_ARCH_…``; numbers that are not here are newer than this table."""
 LONGEST_TEXT = 96
 """Bytes: the longest that NVML has, that of a UUID."""
+MOST_CPUS = 8192
+"""CPUs that Linux can have; the driver fills masks of any length."""
 PCI_INFO_SIZE, PCI_BUS_ID = 68, 36
 """Bytes of ``nvmlPciInfo_t``, and where in it the address stands as text."""
 

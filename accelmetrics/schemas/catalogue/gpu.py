@@ -175,6 +175,62 @@ XGMI = (
     _link_bytes("xgmi", "rx", "Bytes read from other devices over all xGMI links since the driver was loaded."),
 )
 
+MODES = (
+    *(
+        Metric(
+            f"gpu.{{i}}.migMode{name}",
+            "1",
+            "gauge",
+            f"1 if the GPU is in MIG mode {when}, whether or not it has instances, else 0.",
+            f'accel_mig_mode{{state="{state}"}}',
+            f'accel.mig.mode{{accelmetrics.state="{state}"}}',
+            integer=True,
+            maximum=1,
+        )
+        for name, state, when in (("", "current", "now"), ("Pending", "pending", "after the next reset"))
+    ),
+    Metric(
+        "gpu.{i}.computeMode",
+        "1",
+        "gauge",
+        "Which programs may compute: 0 any, 1 one thread alone (before CUDA 8), 2 none, 3 one process alone.",
+        "accel_compute_mode",
+        "accel.compute.mode",
+        integer=True,
+        maximum=3,
+    ),
+    Metric(
+        "gpu.{i}.persistenceMode",
+        "1",
+        "gauge",
+        "1 if the driver keeps the GPU initialised while no program uses it, else 0.",
+        "accel_persistence_mode",
+        "accel.persistence.mode",
+        integer=True,
+        maximum=1,
+    ),
+    Metric(
+        "gpu.{i}.c2cMode",
+        "1",
+        "gauge",
+        "1 if the link between the GPU and its processor (NVLink-C2C) is on, else 0.",
+        "accel_c2c_mode",
+        "accel.c2c.mode",
+        integer=True,
+        maximum=1,
+    ),
+    Metric("gpu.{i}.c2cLinks", "1", "gauge", "NVLink-C2C links that the GPU has.", "accel_c2c_links", "accel.c2c.links", integer=True),
+    Metric(
+        "gpu.{i}.c2cLinkSpeed",
+        "By/s",
+        "gauge",
+        "Highest speed of an NVLink-C2C link.",
+        "accel_c2c_link_bytes_per_second",
+        "accel.c2c.link.speed",
+        integer=True,
+    ),
+)
+
 
 def _share(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
     return Metric(f"gpu.{{i}}.{name}", "%", "gauge", meaning, prometheus, otel, maximum=100, preset="all")
