@@ -34,7 +34,7 @@ class CommonMetrics(Model):
     temp_limit_shutdown: float | None = Field(None, alias="tempLimit.shutdown", ge=-273.15, description="Core temperature at which the device switches itself off. Unit: Cel.")
     max_op_temp: float | None = Field(None, alias="maxOpTemp", ge=-273.15, description="Highest core temperature at which the device keeps its clocks. Unit: Cel.")
     memory_max_op_temp: float | None = Field(None, alias="memoryMaxOpTemp", ge=-273.15, description="Highest memory temperature at which the device keeps its clocks. Unit: Cel.")
-    temp_margin: float | None = Field(None, alias="tempMargin", description="Degrees that the device may still warm up before it slows itself down, as its driver says; negative above that. Unit: Cel.")
+    temp_margin: float | None = Field(None, alias="tempMargin", ge=-273.15, description="Degrees that the device may still warm up before it slows itself down, as its driver says; negative above that. Unit: Cel.")
     fan_speed: float | None = Field(None, alias="fanSpeed", ge=0, description="Intended speed of the first fan, in percent of its nominal maximum, which it may exceed. Unit: %.")
     power_watts: float | None = Field(None, alias="powerWatts", ge=0, validation_alias=AliasChoices("powerWatts", "ipu power (W)"), description="Power that the board draws, as the vendor's own tool prints it. Unit: W.")
     enforced_power_limit_watts: float | None = Field(None, alias="enforcedPowerLimitWatts", ge=0, description="Power limit in force: the lowest of all limits that are set. Unit: W.")

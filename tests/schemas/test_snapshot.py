@@ -93,6 +93,7 @@ def test_the_document_has_the_agreed_fields() -> None:
         "gpu_instance_id": None,
         "minor_number": None,
         "part_number": "",
+        "compute_capability": "",
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
     fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices"]

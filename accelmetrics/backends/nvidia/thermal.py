@@ -41,7 +41,7 @@ class Statics(CallGroup):
 
     def _limit(self, name: str, found: Mapping[str, Value]) -> Value:
         answer = found[name]
-        if name not in T_LIMITS or not isinstance(answer, Unavailable) or answer.reason not in (Reason.NOT_SUPPORTED, Reason.INVALID_VALUE):
+        if name not in T_LIMITS or not isinstance(answer, Unavailable) or answer.reason != Reason.NOT_SUPPORTED:
             return answer
         temperature, margin, own = (found[row.name] for row in (*_HERE, _T_LIMIT_ROWS[name]))
         if isinstance(temperature, Unavailable) or isinstance(margin, Unavailable) or isinstance(own, Unavailable):

@@ -157,7 +157,7 @@ TEMPERATURE = (
         "Degrees that the device may still warm up before it slows itself down, as its driver says; negative above that.",
         "accel_temperature_margin_celsius",
         "accel.temperature.margin",
-        minimum=None,
+        minimum=ABSOLUTE_ZERO,
     ),
     Metric(
         "{kind}.{i}.fanSpeed",

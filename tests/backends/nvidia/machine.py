@@ -16,8 +16,8 @@ from accelmetrics.schemas.errors import SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.selection import MetricSelection
 
-LISTENING = "nvmlEventSetWait_v2"
-"""Called by a thread of its own, at its own pace."""
+LISTENING, MEASURING = "nvmlEventSetWait_v2", "nvmlDeviceGetPcieThroughput"
+"""Called by threads of their own, at their own pace."""
 OWED = frozenset(expected_names("nvidia"))
 """Every name that a reading of a device must have a value or a reason for."""
 OWED_BY_PARTITIONS = frozenset(expected_names("nvidia", True))
@@ -114,4 +114,4 @@ def called(before: dict[Any, int], after: dict[Any, int], functions: Iterable[st
     """What was called between two counts of calls, of some functions or of all; what is called apart from readings is left out."""
     wanted = set(functions)
     risen = {key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0)}
-    return {key: count for key, count in risen.items() if key[0] != LISTENING and (not wanted or key[0] in wanted)}
+    return {key: count for key, count in risen.items() if key[0] not in (LISTENING, MEASURING) and (not wanted or key[0] in wanted)}

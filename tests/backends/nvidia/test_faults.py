@@ -59,15 +59,23 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetUtilizationRates": {"gpu", "memory"},
     "nvmlDeviceGetMemoryInfo_v2": {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"},
     "nvmlDeviceGetTemperature": {"temp"},
-    "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock"},
+    "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock", "videoClock"},
     "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle")},
     "nvmlDeviceGetPerformanceState": {"performanceState"},
     "nvmlDeviceGetFieldValues": {
         *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
         *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
         *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "rowRemapPending", "rowRemapFailure", "recoveryAction"),
-        *(name for name in OWED if name.startswith("violationSeconds.") or "EccErrors" in name),
+        *(name for name in OWED if "EccErrors" in name),
+        *("powerInstantWatts", "retiredPagesSingleBit", "retiredPagesDoubleBit", "retiredPagesPending", "c2cLinks", "c2cLinkSpeed"),
     },
+    "nvmlDeviceGetMarginTemperature": {"tempMargin"},
+    "nvmlDeviceGetJpgUtilization": {"jpegUtilization"},
+    "nvmlDeviceGetOfaUtilization": {"ofaUtilization"},
+    "nvmlDeviceGetPersistenceMode": {"persistenceMode"},
+    "nvmlDeviceGetComputeMode": {"computeMode"},
+    "nvmlDeviceGetMigMode": {"migMode", "migModePending"},
+    "nvmlDeviceGetC2cModeInfoV": {"c2cMode"},
     "nvmlDeviceGetGpuFabricInfoV": {"fabricState"},
     "nvmlDeviceRegisterEvents": {"xidErrors"},
     "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
@@ -76,8 +84,8 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetCurrPcieLinkGeneration": {"pcieLinkGen"},
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcieLinkWidth"},
     "nvmlDeviceGetBAR1MemoryInfo": {"bar1UsedBytes"},
-    "nvmlDeviceGetMaxClockInfo": {"maxSmClock", "maxMemoryClock"},
-    "nvmlDeviceGetTemperatureThreshold": {"tempLimit.slowdown", "tempLimit.shutdown"},
+    "nvmlDeviceGetMaxClockInfo": {"maxSmClock", "maxMemoryClock", "maxVideoClock"},
+    "nvmlDeviceGetTemperatureThreshold": {"tempLimit.slowdown", "tempLimit.shutdown", "maxOpTemp", "memoryMaxOpTemp"},
     "nvmlDeviceGetMaxPcieLinkGeneration": {"maxPcieLinkGen"},
     "nvmlDeviceGetMaxPcieLinkWidth": {"maxPcieLinkWidth"},
     "nvmlGpmQueryDeviceSupport": GPM,
@@ -93,11 +101,20 @@ BEHIND: dict[str, set[str]] = {
     "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
     "nvmlDeviceGetEnforcedPowerLimit": {"enforcedPowerLimitWatts", "powerPercent"},
     "nvmlDeviceGetMemoryErrorCounter": {*ECC, "uncorrectedMemoryErrorsAggregate"},
+    "nvmlDeviceGetViolationStatus": {name for name in OWED if name.startswith("violationSeconds.")},
+    "nvmlDeviceGetEccMode": {"eccMode", "eccModePending"},
+    "nvmlDeviceGetPowerManagementLimitConstraints": {"minPowerLimitWatts", "maxPowerLimitWatts"},
+    "nvmlDeviceGetPowerManagementDefaultLimit": {"defaultPowerLimitWatts"},
 }
 """Calls that are made where the fields which say the same are not supported."""
-BEHIND_FIELDS = ("POWER_AVERAGE", "POWER_CURRENT_LIMIT", "ECC_SBE_VOL_DEV", "ECC_DBE_VOL_DEV", "ECC_SBE_AGG_DEV", "ECC_DBE_AGG_DEV")
-BESIDE = {"nvmlDeviceGetMigMode"}
-"""Called beside the values, and when opening."""
+BEHIND_FIELDS = (
+    *("POWER_AVERAGE", "POWER_CURRENT_LIMIT", "ECC_SBE_VOL_DEV", "ECC_DBE_VOL_DEV", "ECC_SBE_AGG_DEV", "ECC_DBE_AGG_DEV"),
+    *("PERF_POLICY_POWER", "PERF_POLICY_THERMAL", "PERF_POLICY_SYNC_BOOST"),
+    *("PERF_POLICY_BOARD_LIMIT", "PERF_POLICY_LOW_UTILIZATION", "PERF_POLICY_RELIABILITY"),
+    *("ECC_CURRENT", "ECC_PENDING", "POWER_MIN_LIMIT", "POWER_MAX_LIMIT", "POWER_DEFAULT_LIMIT"),
+)
+ASKED_ONCE = {"c2cLinks", "c2cLinkSpeed", "minPowerLimitWatts", "maxPowerLimitWatts", "defaultPowerLimitWatts"}
+"""Fields that do not change while the driver is open."""
 WITHOUT_GPU = {"nvmlGpmSampleAlloc"}
 """Calls that name no GPU: their rule holds for all."""
 IDENTITY = {
@@ -111,6 +128,9 @@ IDENTITY = {
     "nvmlDeviceGetMemoryInfo_v2": "memory_total_bytes",
     "nvmlDeviceGetNumaNodeId": "numa_node",
     "nvmlDeviceGetMinorNumber": "minor_number",
+    "nvmlDeviceGetBoardPartNumber": "part_number",
+    "nvmlDeviceGetCudaComputeCapability": "compute_capability",
+    "nvmlDeviceGetCpuAffinity": "cpu_affinity",
 }
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 SYSTEM = {
@@ -126,10 +146,10 @@ CLOSING = {"nvmlGpmSampleFree", "nvmlEventSetFree", "nvmlShutdown", "nvmlErrorSt
 
 @pytest.fixture
 def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
-    """Three H100s with fans: everything that the backend knows is there, so that every fault shows."""
+    """Three H100s with fans, retired pages and a processor beside them: everything that the backend knows is there, so that every fault shows."""
     made = simulate(gpus=3)
     for gpu in made.gpu:
-        gpu.set(num_fans=1, fan_speed=[40])
+        gpu.set(num_fans=1, fan_speed=[40], retired_pages=[3, 1], retired_pending=0, c2c_max_bw_mbps=44_712)
     for index in range(3):
         made.processes(index, [Process(pid=1, used=1 << 20, sm=10, mem=5), Process(pid=2, kind="G", used=1 << 20)])
     return made
@@ -139,12 +159,14 @@ def reason_of(code: int) -> str:
     return REASONS.get(code, "driver_error")
 
 
-def keys_of(function: str, code: int) -> set[str]:
+def keys_of(function: str, code: int, later: bool = False) -> set[str]:
     """What a call that fails so costs. Behind a field that is not supported is a call."""
     keys = {**KEYS, **BEHIND}.get(function, NO_KEYS)
+    if function == "nvmlDeviceGetTemperatureThreshold" and reason_of(code) == "not_supported":
+        return {"memoryMaxOpTemp"}  # the others follow from the margin
     if function == "nvmlDeviceGetFieldValues" and reason_of(code) != "not_supported":
-        return keys.union(*BEHIND.values())
-    return keys
+        keys = keys.union(*BEHIND.values())
+    return keys - ASKED_ONCE if later and function == "nvmlDeviceGetFieldValues" else keys
 
 
 def functions_called(simulator: NvmlSimulator) -> set[str]:
@@ -166,13 +188,13 @@ def test_every_function_that_is_called_is_in_the_matrix(simulator: NvmlSimulator
         read_twice(consumer, unit)
         consumer.later(11, unit)
     consumer.driver.close()
-    assert functions_called(simulator) == {*KEYS, *IDENTITY, *BESIDE, HANDLE, *SYSTEM, *CLOSING} - {"nvmlErrorString"}
+    assert functions_called(simulator) == {*KEYS, *IDENTITY, HANDLE, *SYSTEM, *CLOSING} - {"nvmlErrorString"}
 
 
-def assert_fault(seen: Seen, healthy: Seen, function: str, code: int) -> None:
+def assert_fault(seen: Seen, healthy: Seen, function: str, code: int, later: bool = False) -> None:
     """The right reason on the right keys, everything else as it was."""
     where = f"{function} answers {code}"
-    expected = keys_of(function, code)
+    expected = keys_of(function, code, later)
     assert {name for name in seen.reasons if not is_conditional(name)} == expected, where
     assert {seen.reason(name) for name in seen.reasons} <= {reason_of(code)}, where
     fallen = expected | {name for name in healthy.metrics if is_conditional(name) and function == "nvmlDeviceGetFieldValues"}
@@ -219,7 +241,7 @@ def test_a_call_that_fails_later(simulator: NvmlSimulator, consume: Callable[...
         if code in GONE or code == Ret.GPU_IS_LOST:
             assert_unit_fails(consumer, code, function)
         else:
-            assert_fault(consumer.read(1), healthy, function, code)
+            assert_fault(consumer.read(1), healthy, function, code, later=True)
         simulator.clear_rules()
         if code not in GONE:
             # "Not found" is how the driver says that no process was busy: an answer, which keeps its pace.
@@ -263,7 +285,8 @@ def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int,
 
 def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """The memory of "not supported" ends with the driver, and until then the call is not made."""
-    for function in KEYS.keys() - WITHOUT_GPU - {"nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlDeviceGetMemoryInfo_v2"}:
+    others = {"nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode"}
+    for function in KEYS.keys() - WITHOUT_GPU - others:
         consumer = consume()
         simulator.rule(function, 1, error=Ret.NOT_SUPPORTED)
         consumer.read(1)
@@ -277,7 +300,8 @@ def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: Nvml
 
 def test_a_batch_of_fields_that_are_all_unsupported_is_not_made(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """The batch as a whole is dropped where the GPU has none of its fields."""
-    for field in ("POWER_AVERAGE", "MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES"):
+    fields = ("POWER_AVERAGE", "POWER_INSTANT", "MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES")
+    for field in fields:
         simulator.gpu[0].set_field(field, None)
     for field in ("NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX"):
         simulator.gpu[0].set_field(field, None, 0xFFFFFFFF)
@@ -324,7 +348,7 @@ def test_behind_a_field_that_is_missing_is_its_call(simulator: NvmlSimulator, co
     assert consumer.later(0.2).metrics["powerWatts"] == 123.0
     simulator.gpu[0].clear_fields()
     assert consumer.later(11).metrics["correctedMemoryErrors"] == 77
-    assert [simulator.count(function) for function in BEHIND] == [2, 1, 4], "it stays missing until the driver is reopened"
+    assert [simulator.count(function) for function in BEHIND] == [2, 1, 4, 6, 1, 0, 0], "it stays missing until the driver is reopened"
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
@@ -350,7 +374,7 @@ def test_a_field_that_stands_for_a_call_and_fails_for_a_while(simulator: NvmlSim
     assert missing.keys() <= set().union(*BEHIND.values())
     simulator.gpu[0].clear_fields()
     assert not consumer.later(10).reasons
-    assert [simulator.count(function) for function in BEHIND] == [0, 0, 0]
+    assert [simulator.count(function) for function in BEHIND] == [0] * len(BEHIND)
 
 
 def test_a_power_of_zero_is_not_believed_of_the_field(simulator: NvmlSimulator, consumer: Consumer) -> None:

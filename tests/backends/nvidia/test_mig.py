@@ -227,12 +227,12 @@ def test_a_look_that_fails_declares_nobody_lost(simulator: NvmlSimulator, consum
 
 
 def test_gpus_without_mig_are_asked_once(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
-    """A product that cannot be divided never will."""
+    """A product that cannot be divided never will: once for instances, and once for the value."""
     simulator = simulate(gpus=1, profile="t4")
     consumer = consume()
     for _ in range(3):
         consumer.later(11.0)
-    assert simulator.count("nvmlDeviceGetMigMode") == 1
+    assert simulator.count("nvmlDeviceGetMigMode") == 2
 
 
 @pytest.mark.parametrize("code", [Ret.TIMEOUT, Ret.NO_PERMISSION, Ret.UNKNOWN, Ret.NOT_SUPPORTED], ids=str)

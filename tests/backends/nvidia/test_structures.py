@@ -14,10 +14,12 @@ from accelmetrics.backends.nvidia.metrics import Call, GpmMetric, NvmlField
 pynvml: Any = pytest.importorskip("pynvml")
 
 ROWS = (*metrics.METRICS, metrics.GPM_SUPPORT, links.COUNT)
-CALLS = dict.fromkeys(row.source for row in ROWS if isinstance(row.source, Call))
+BEHIND = tuple(row.otherwise for row in ROWS if row.otherwise is not None)
+CALLS = dict.fromkeys(row.source for row in (*ROWS, *BEHIND) if isinstance(row.source, Call))
 STRUCTURED = {call.function: call for own in CALLS for call in (own, own.fallback) if call is not None and call.structure}
 FIELDS = [
     *(row.source for row in ROWS if isinstance(row.source, NvmlField)),
+    *metrics.T_LIMITS.values(),
     *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
 ]
 
@@ -81,6 +83,8 @@ def test_instances_have_shares_of_time_alone() -> None:
 def test_versions_of_structures() -> None:
     """The number that tells the library which structure it gets."""
     assert metrics.MEMORY.version == pynvml.nvmlMemory_v2
+    assert isinstance(metrics.MARGIN.source, Call)
+    assert metrics.MARGIN.source.version == pynvml.nvmlMarginTemperature_v1
     assert isinstance(metrics.GPM_SUPPORT.source, Call)
     assert metrics.GPM_SUPPORT.source.version == pynvml.NVML_GPM_SUPPORT_VERSION
 
@@ -88,7 +92,7 @@ def test_versions_of_structures() -> None:
 def test_constants() -> None:
     """Arguments of calls are the binding's, and all that the tables name are there."""
     assert {name: getattr(pynvml, name) for name in nvml.CONSTANTS} == nvml.CONSTANTS
-    named = {each for call in CALLS for each in call.arguments if isinstance(each, str)}
+    named = {each for call in CALLS for each in call.arguments if isinstance(each, str)} | set(metrics.PCIE_RATES.values())
     assert named <= nvml.CONSTANTS.keys()
 
 

@@ -167,12 +167,13 @@ def _activity(product: Product, index: int) -> Settings:
         "encoder_latency_us": 0,
         "temperature": 41 + index % 40,
         "memory_temp": 52 + index % 40 if product.memory_temp else None,
-        "temp_margin": 46 - index % 40,
         "temp_threshold": {Threshold.SHUTDOWN: 95, Threshold.SLOWDOWN: 92, Threshold.MEM_MAX: 95, Threshold.GPU_MAX: 87},
-        "temp_tlimit": [-8, -2, 0, 0],
+        # Ada and later tell margins too: the distance to the highest operating temperature.
+        **({"temp_margin": 46 - index % 40, "temp_tlimit": [-8, -5, 0, 0]} if product.architecture >= 8 else {}),
         "power_mw": int(watts * 1000) + 1373 * index,
         # A mean over a second has Ampere, but not GA100, and what came later.
         **({} if product.architecture >= 8 else {"power_average_mw": Ret.NOT_SUPPORTED}),
+        "power_instant_mw": int(watts * 1000) + 1373 * index + 2_500,
         "energy_mj": 5_000_000_000 + 123_456_789 * index,
     }
 
@@ -242,8 +243,8 @@ def _pcie(product: Product, index: int) -> Settings:
         "pcie_replay_rollover": 0,
         "pcie_tx_kbps": 110_000 + 1_000 * index,
         "pcie_rx_kbps": 220_000 + 1_000 * index,
-        "pcie_tx_bytes": 7_000_000_000 + index,
-        "pcie_rx_bytes": 9_000_000_000 + index,
+        # Hopper and later count bytes.
+        **({"pcie_tx_bytes": 7_000_000_000 + index, "pcie_rx_bytes": 9_000_000_000 + index} if product.architecture >= 9 else {}),
         "pcie_errors": [0] * 11,
     }
 
