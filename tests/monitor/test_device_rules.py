@@ -27,6 +27,7 @@ def test_healthy_devices_give_no_finding_and_every_rule_about_them_can_judge() -
         ("hot", "temp", 81, 5 * MINUTE, 79, 70, 2 * MINUTE),
         ("overheating", "temp", 86, MINUTE, 84, 70, 2 * MINUTE),
         ("near_slowdown", "tempLimit.slowdown", 68, 2 * MINUTE, 70, 89, 2 * MINUTE),
+        ("near_slowdown", "tempMargin", 4, 2 * MINUTE, 6, 25, 2 * MINUTE),
         ("memory_full", "memoryAllocated", 91.0, 10 * MINUTE, 88.0, 57.0, MINUTE),
         ("remap_pending", "rowRemapPending", 1, 0.0, 1, 0, 0.0),
         ("remap_failed", "rowRemapFailure", 1, 0.0, 1, 0, 0.0),

@@ -4,7 +4,7 @@ How it reads: a reading calls the library through ``ctypes`` partials bound once
 buffer that is decoded at once.
 
 How often: utilisation, memory, temperature, power, clocks and counters at every reading; processes, encoder, decoder and
-fan every second; limits, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
+fan every second; limits, modes, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
 supported" is remembered until the driver is opened again. Every other failure is asked again at the next reading; a slow value that
 still fails then, at its pace.
 
@@ -15,13 +15,16 @@ MIG: each instance is a device of its own below its GPU, with what an instance h
 board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that is
 destroyed is lost and keeps its place.
 
-Deliberately not done: no call that measures inside the driver (PCIe throughput takes 20 ms a direction), no sleeping
-between two GPM samples (they are those of two consecutive readings), no question about the fabric on drivers that it crashes.
+PCIe throughput takes 20 ms a direction inside the driver. Where it is wanted and the GPU has neither GPM nor byte counters, it is measured
+on a thread beside the readings, every ten seconds, or each second where it is asked for by name.
+
+Deliberately not done: no call within a reading that measures inside the driver, no sleeping between two GPM samples (they are those of
+two consecutive readings), no question about the fabric on drivers that it crashes.
 
 Which file: detection, without the driver, is here. ``nvml`` is the library and its return codes, ``metrics`` the table of what
 there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``calls``, ``links``, ``gpm``, ``xid`` and ``processes`` read. One value more is a row in ``metrics`` and one in
-the catalogue, then ``make generate``.
+consumer, out of what ``calls``, ``thermal``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read. One value more is a row in
+``metrics`` and one in the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ from accelmetrics.schemas.identity import DeviceIdentity
 Reasons = Mapping[str, Unavailable]
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
-_PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
+_PARTITIONED = Unavailable(
+    Reason.NOT_SUPPORTED,
+    "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances; while it has none, nothing can run on it",
+)
 
 
 class BoundDevice:
