@@ -92,7 +92,7 @@ DEFAULT = (
     DialectRow("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "gpu.{i}.uncorrectedEccErrorsAggregate"),
     DialectRow("DCGM_FI_DEV_RETIRED_SBE", "gpu.{i}.retiredPagesSingleBit"),
     DialectRow("DCGM_FI_DEV_RETIRED_DBE", "gpu.{i}.retiredPagesDoubleBit"),
-    DialectRow("DCGM_FI_DEV_RETIRED_PENDING", "gpu.{i}.retiredPagesPending"),
+    DialectRow("DCGM_FI_DEV_RETIRED_PENDING", "gpu.{i}.retiredPagesPending", kind="counter"),
     DialectRow("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkCrcErrors"),
     DialectRow("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkReplayErrors"),
     DialectRow("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkRecoveryErrors"),

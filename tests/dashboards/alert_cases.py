@@ -172,6 +172,7 @@ def _h100(key: str) -> dict[str, str]:
 
 CORE = device("accel_temperature_celsius", "gpu.1", 'sensor="core"')
 AMD_CORE = device("accel_temperature_celsius", "gpu.4", 'sensor="core"')
+MARGIN = device("accel_temperature_margin_celsius", "gpu.1")
 LIMIT = device("accel_temperature_limit_celsius", "gpu.1", 'limit="slowdown"')
 BUSY = device("accel_utilization_ratio", "gpu.1", 'engine="compute"')
 CORES_BUSY = device("accel_neuroncore_utilization_ratio", "trn.6")
@@ -275,6 +276,7 @@ CASES = (
     Case("AccelHot", 105, {AMD_CORE: turned(100, 71, 81)}, {AMD_CORE: brief(5, 71, 81)}, "gpu.4"),
     Case("AccelOverheating", 101, {CORE: turned(100, 71, 86)}, {CORE: turned(100, 71, 85)}),
     Case("AccelNearSlowdown", 102, {LIMIT: turned(100, 92, 75)}, {LIMIT: turned(100, 92, 76)}),
+    Case("AccelNearSlowdown", 102, {MARGIN: turned(100, 30, 4)}, {MARGIN: turned(100, 30, 5), LIMIT: turned(100, 92, 75)}),
     Case(
         "AccelThermalThrottling",
         110,
