@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import Clock, Value
-from accelmetrics.backends.nvidia.calls import EARLY, CallGroup, Paced
+from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import GPM_SUPPORT, KIB, LARGEST_32, ONCE, PCIE_COUNTERS, PCIE_RATES
 from accelmetrics.backends.nvidia.nvml import CONSTANTS, Handle, Library, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -119,17 +119,18 @@ class PcieThroughput(Paced):
         self._meter = meter
         self._handle = handle
         self._every = interval
-        self._others = CallGroup(library, handle, (GPM_SUPPORT, *PCIE_COUNTERS), ONCE)
+        # In this order: a GPU with counters is not asked for GPM, which has its own reader.
+        self._others = [CallGroup(library, handle, rows, ONCE) for rows in (PCIE_COUNTERS, (GPM_SUPPORT,))]
         self._begun = -math.inf
         self._measured: Measured | None = None
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value]:
-        if now >= self._others.due:
-            self._others.read(now, progress)
-        gpm, *counters = (self._others.answers[row.name] for row in (GPM_SUPPORT, *PCIE_COUNTERS))
-        if not ((gpm == 0 or _is_unsupported(gpm)) and all(map(_is_unsupported, counters))):
-            self.due = self._others.due
-            return {}
+        for other in self._others:
+            if now >= other.due:
+                other.read(now, progress)
+            if not all(_is_unsupported(answer) or (name == GPM_SUPPORT.name and answer == 0) for name, answer in other.answers.items()):
+                self.due = other.due
+                return {}
         if now >= self._begun + self._interval and self._meter.start(self._handle, self._note):
             self._begun = now
         # In this order: what is measured is noted before the measurement is over.
