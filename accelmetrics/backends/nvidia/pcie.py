@@ -131,6 +131,9 @@ class PcieThroughput(Paced):
             if not all(_is_unsupported(answer) or (name == GPM_SUPPORT.name and answer == 0) for name, answer in other.answers.items()):
                 self.due = other.due
                 return {}
+        if self._measured is not None and all(map(_is_unsupported, self._measured[1].values())):
+            self.due = math.inf
+            return self._measured[1]
         if now >= self._begun + self._interval and self._meter.start(self._handle, self._note):
             self._begun = now
         # In this order: what is measured is noted before the measurement is over.
@@ -141,9 +144,7 @@ class PcieThroughput(Paced):
         if measured is None:
             return dict.fromkeys(PCIE_RATES, waits)
         at, answers = measured
-        if all(map(_is_unsupported, answers.values())):
-            self.due = math.inf
-        elif now - at > 2 * self._every + 2 * PATIENCE:
+        if now - at > 2 * self._every + 2 * PATIENCE:
             return dict.fromkeys(PCIE_RATES, HUNG if waits is HUNG else OLD)
         return answers
 
