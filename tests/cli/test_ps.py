@@ -18,13 +18,14 @@ from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessList
 from tests.cli.shell import call, environment
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
 GIB = 1 << 30
 LONG = "an-argument-that-is-longer-than-a-terminal-" + "x" * 300
-GONE = 4_194_301
+GONE = STRANGER + 1
 HEAD = ["DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND"]
 
 

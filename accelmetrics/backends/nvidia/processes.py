@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Any, Literal, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
-from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers
+from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers, namespace_of
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, MOST_MEMORY, POWER_LIMIT, SECOND, TEN_SECONDS
@@ -42,8 +42,8 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
 """Entries in a list: at first, to spare when it has grown, and the most that is believed."""
-_GROWTHS = 4
-"""How often a list that grows between two calls is asked for again."""
+_GROWTHS = 5
+"""How often a list is asked for that grows between two calls."""
 _WIDEST, _BEHIND = 64, 1024
 """Bytes that are kept free for an entry, whatever its form, and behind the last one."""
 _UNWRITTEN = b"\xc5"
@@ -52,6 +52,8 @@ _LATEST = 2**63 - 1
 """The latest time that is believed."""
 _LARGEST_PID = 2**22 if sys.platform == "linux" else 2**31 - 1
 """The largest process number where the kernel does not say; Linux has no larger one."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""That of the machine's own processes: the kernel fixes its number."""
 
 PROCESS = struct.Struct("=I4xQ8x")
 """``nvmlProcessInfo_v2_t``: pid and bytes held, with the ids of the MIG instance behind them."""
@@ -129,12 +131,17 @@ class ProcessList:
 
     def _fill(self, progress: list[Any], since: int | None, function: Callable[..., int], sizes: tuple[int, ...]) -> int:
         """Call one form, with more room while the list grows, and set ``data``. Returns: the return code."""
-        status = self._ask(function, progress, since)
         for _ in range(_GROWTHS):
+            self._count.value = self._room
+            ctypes.memset(self._entries, _UNWRITTEN[0], self._bytes)
+            if since is None:
+                status = function(self._handle, ctypes.byref(self._count), self._entries)
+            else:
+                status = function(self._handle, self._entries, ctypes.byref(self._count), ctypes.c_ulonglong(since))
+            progress.append(status)
             if status != INSUFFICIENT_SIZE or not self._room < self._count.value <= _MOST:
                 break
-            self._reserve(2 * self._count.value if self._room > _ROOM else self._count.value + _SPARE)
-            status = self._ask(function, progress, since)
+            self._reserve(2 * self._count.value if self._room > 2 * _ROOM else self._count.value + _SPARE)
         if status or not self._count.value:
             return status
         filled = ctypes.string_at(self._entries, self._bytes).rstrip(_UNWRITTEN)
@@ -143,22 +150,13 @@ class ProcessList:
             return MISFIT
         # A driver may say that it filled more than it did.
         count = min(self._count.value, self._room, -(-len(filled) // size))
-        data, width = filled.ljust(count * size, b"\0")[: count * size], self._layout.size
+        data, width = filled, self._layout.size
+        if len(data) != count * size:
+            data = data.ljust(count * size, b"\0")[: count * size]
         if size != width:
             whole = [data[at : at + min(size, width)] for at in range(0, len(data), size)]
             data = b"".join(entry.ljust(width, b"\0") for entry in whole)
         self.data = data
-        return status
-
-    def _ask(self, function: Callable[..., int], progress: list[Any], since: int | None) -> int:
-        self._count.value = self._room
-        ctypes.memset(self._entries, _UNWRITTEN[0], self._bytes)
-        count = ctypes.byref(self._count)
-        if since is None:
-            status = function(self._handle, count, self._entries)
-        else:
-            status = function(self._handle, self._entries, count, ctypes.c_ulonglong(since))
-        progress.append(status)
         return status
 
 
@@ -176,6 +174,8 @@ def entry_size(filled: bytes, count: int, room: int, sizes: tuple[int, ...]) -> 
     """
     words = -(-len(filled) // 8)
     gap = _UNWRITTEN * 8
+    if words * 8 == count * sizes[0] and gap not in filled:  # as nearly always
+        return sizes[0]
     gaps = [place for place in range(words) if filled[8 * place : 8 * place + 8] == gap] if gap in filled else []
     for total in dict.fromkeys((count, room)):
         for size in sizes:
@@ -205,7 +205,10 @@ def entry_sizes(form: str, driver_version: str) -> tuple[int, ...]:
 def largest_pid() -> int:
     """Read the largest number that a process can have."""
     text = read_text("/proc/sys/kernel/pid_max") or ""
-    return int(text) if text.isdecimal() and 0 < int(text) <= 2**31 - 1 else _LARGEST_PID
+    if not text.isdecimal() or not 0 < int(text) <= 2**31 - 1:
+        return _LARGEST_PID
+    # In a namespace (from Linux 6.14 on, where each has its own) it says nothing of the machine's processes, which the driver may list.
+    return max(int(text), _LARGEST_PID) if namespace_of("self") not in ("", _FIRST_NAMESPACE) else int(text)
 
 
 class DeviceProcesses(Paced):
@@ -304,7 +307,7 @@ class DecodedProcesses:
         self.processes: tuple[DeviceProcess, ...] = ()
         self.pids: frozenset[int] = frozenset()
         self.seen = 0
-        self._largest = largest_pid()
+        self._largest = 0  # until a process is listed
         self._lists: Mapping[str, bytes] = {}
         self._holdings = _Holdings([], [], [])
         self._columns: tuple[Sequence[Any], ...] = ([],) * 5
@@ -345,10 +348,12 @@ class DecodedProcesses:
 
     def _merge(self, lists: Mapping[str, bytes]) -> _Holdings:
         """Merge the lists by process number."""
-        self._largest = largest_pid()  # an administrator may have raised it
         held = {kind: _add_up(PROCESS.iter_unpack(data)) for kind, data in lists.items()}
         computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
-        pids = sorted(pid for pid in {*computing, *drawing} if 0 < pid <= self._largest)
+        listed = sorted({*computing, *drawing})
+        if listed and listed[-1] > self._largest:  # not known yet, or an administrator has raised it
+            self._largest = largest_pid()
+        pids = [pid for pid in listed if 0 < pid <= self._largest]
         kinds = ["+".join(word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those) for pid in pids]
         # Each list has the whole of what a process holds, so what several lists say is not added up.
         known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]

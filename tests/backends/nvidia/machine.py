@@ -24,9 +24,6 @@ OWED = frozenset(expected_names("nvidia"))
 OWED_BY_PARTITIONS = frozenset(expected_names("nvidia", True))
 
 
-_PID_MAX = Path("/proc/sys/kernel/pid_max")
-STRANGER = (int(_PID_MAX.read_text()) if _PID_MAX.exists() else 2**22) - 1000
-"""The first of a thousand numbers that processes can have and those of a test have not: the kernel gives them out last."""
 OLDER = {
     "nvmlDeviceGetMemoryInfo_v2": ["nvmlDeviceGetMemoryInfo"],
     "nvmlDeviceGetCurrentClocksEventReasons": ["nvmlDeviceGetCurrentClocksThrottleReasons"],

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics.backends.nvidia.processes import entry_size, entry_sizes
-from tests.backends.nvidia.machine import STRANGER, Consumer, Seen
+from tests.backends.nvidia.machine import Consumer, Seen
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.pids import STRANGER
 
 MIB = 2**20
 LIST = "nvmlDeviceGetComputeRunningProcesses_v3"

@@ -14,8 +14,9 @@ from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeClock
-from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, STRANGER, Consumer, fail
+from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, Consumer, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 from tests.support.waiting import wait_for
 
 GIB = 2**30

@@ -8,8 +8,9 @@ import pytest
 
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import STRANGER, Consumer
+from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator, Process, ValueType
+from tests.support.pids import STRANGER
 
 LARGEST = 2**32 - 1
 EXTREMES = [LARGEST, 2**31, 2**31 - 1, 1_000_000]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from accelmetrics.schemas.errors import SourceError
-from tests.backends.nvidia.machine import OLDER, STRANGER, Consumer, fail
+from tests.backends.nvidia.machine import OLDER, Consumer, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 USED, RESERVED = 20_000, 10_000

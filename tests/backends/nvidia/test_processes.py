@@ -11,8 +11,9 @@ import pytest
 
 from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import STRANGER, Consumer, Seen, fail
+from tests.backends.nvidia.machine import Consumer, Seen, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 
 MIB = 2**20
 SHARE = {"gpu", "memory", "memoryAllocated", "memoryAllocatedBytes", "temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent"}
