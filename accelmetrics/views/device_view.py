@@ -321,8 +321,13 @@ def device_view(
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
         said += [(state, words, "")] if (words := in_words(silent.detail)) else []
     warned, hot_words = _levels(values, levels)
+    # Of a device that is lost metrics are the counts of Xid errors, which are not of the time before.
     said += [
-        (STATE_OF[one.severity], f"{_seen(one, silent)}{printable(one.message)}", printable(one.advice))
+        (
+            STATE_OF[one.severity],
+            f"{'' if silent is None or (one.rule.startswith('xid') and metrics) else LAST_SEEN}{printable(one.message)}",
+            printable(one.advice),
+        )
         for one in found
         if silent is None or one.rule not in GONE
     ]
@@ -364,11 +369,6 @@ def device_view(
         aged=given.aged,
         advice=tuple(dict.fromkeys(advice for _, _, advice in said if advice)),
     )
-
-
-def _seen(finding: Finding, silent: MissingValue | None) -> str:
-    """Return what stands before the words of a finding: whether they are old. Xid errors are counted of a lost device, too."""
-    return "" if silent is None or finding.rule.startswith("xid") else LAST_SEEN
 
 
 def duration(seconds: float) -> str:
