@@ -349,6 +349,9 @@ class Table:
         self._derived = tuple(row for row in every if isinstance(row, Derived))
         self._metrics = {row.metric: _metric(row.metric, kind, own) for row in every if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
+        self._places: dict[str, tuple[str, ...]] = {}
+        for row in self._rows:
+            self._places[row.metric] = (*self._places.get(row.metric, ()), *_places(row))
         self._instances: dict[str, Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
@@ -366,7 +369,15 @@ class Table:
             found.update(row.inputs if row.metric in found else ())
         return frozenset(found)
 
-    def read(self, record: DeviceRecord, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
+    def read(
+        self,
+        record: DeviceRecord,
+        counters: Counters,
+        at: float,
+        idle: bool = False,
+        given: Container[str] = (),
+        kept: dict[str, str] | None = None,
+    ) -> dict[str, Value]:
         """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
@@ -375,19 +386,29 @@ class Table:
             at: When the record was read, on the monotonic clock.
             idle: Whether it is known that no program uses the device.
             given: Metrics that a better source has given: they are not read.
+            kept: By metric, the place that first had a value of this device, which is added here. The metric is read there from then on
+                and nowhere else: where an edge sensor is silent once, the hotspot's temperature is no answer.
         """
         found: dict[str, Value] = {}
         for row in self._each(record):
             known = found.get(row.metric)
             if row.metric in given or not (known is None or isinstance(known, Unavailable)):
                 continue
+            place = None if kept is None else kept.get(row.metric)
+            if place not in self._places[row.metric]:
+                place = None  # another source's, or nothing yet
+            elif place not in _places(row):
+                continue
             if isinstance(row, Field):
-                value = self._field(row, record)
+                value, place = self._field(row, record, place)
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
                     value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
             else:
-                value = self._rate(row, record, counters, at)
-            merge(found, row.metric, self._possible(row, value))
+                value, place = self._rate(row, record, counters, at, place)
+            value = self._possible(row, value)
+            if kept is not None and not isinstance(value, Unavailable):
+                kept[row.metric] = place
+            merge(found, row.metric, value)
         return found
 
     def _each(self, record: DeviceRecord) -> Iterator[Field | Rate]:
@@ -404,13 +425,14 @@ class Table:
                     self._metrics[name] = self._metrics[row.metric]
                     self._names[name] = tuple(_filled(each, instance) for each in self._names[row.metric])
                     where = tuple(place.replace("{}", instance) for place in _places(row))
+                    self._places[name] = where
                     self._instances[name] = row._replace(metric=name, where=where)
                 yield self._instances[name]
 
     def value(self, metric: str, record: DeviceRecord) -> Value:
         """Read one metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
-        return NOT_READ if row is None else self._possible(row, self._field(row, record))
+        return NOT_READ if row is None else self._possible(row, self._field(row, record)[0])
 
     def derive(self, found: dict[str, Value]) -> None:
         """Add the derived metrics that were not read as such."""
@@ -426,13 +448,23 @@ class Table:
         """Return every metric that is read as missing for one reason; instances are not known."""
         return {row.metric: why for row in self._rows if "{" not in row.metric}
 
-    def _field(self, row: Field | Rate, record: DeviceRecord) -> Value:
-        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit."""
+    def _field(self, row: Field | Rate, record: DeviceRecord, only: str | None = None) -> tuple[Value, str]:
+        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit.
+
+        Args:
+            row: The row.
+            record: The record.
+            only: The one place to look at.
+
+        Returns:
+            The value, and its place.
+        """
         metric = self._metrics.get(row.metric)
         convert = row.convert if isinstance(row, Field) else None
         target = metric.unit if metric is not None and isinstance(row, Field) else _base(row.unit)
         why: Unavailable | None = None
-        for place in _places(row):
+        places = _places(row) if only is None else (only,)
+        for place in places:
             said = record.get(place)
             if convert is not None and said is not None and not isinstance(said, Unavailable):
                 said = convert(said)
@@ -440,19 +472,19 @@ class Table:
                 continue
             value = number(said, row.unit, target)
             if not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED:
-                return value
+                return value, place
             why = why or value
-        return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
+        return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{places[0]}"'), places[0]
 
-    def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float) -> Value:
+    def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float, only: str | None) -> tuple[Value, str]:
         base, metric = _base(row.unit), self._metrics.get(row.metric)
-        count = self._field(row, record)
+        count, place = self._field(row, record, only)
         if isinstance(count, Unavailable):
             counters.pop(row.metric, None)
-            return count
+            return count, place
         before = counters.get(row.metric)
         if before is not None and (at <= before[0] or at - before[0] < row.pace):
-            return before[2]
+            return before[2], place
         rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
         if before is not None:
             risen = count - before[1]
@@ -466,7 +498,7 @@ class Table:
                 unit = _PER_SECOND.get(base, base)
                 rate = number(risen / (at - before[0]), unit, unit if metric is None else metric.unit)
         counters[row.metric] = (at, count, rate)
-        return rate
+        return rate, place
 
     def _possible(self, row: Row, value: Value) -> Value:
         """Return the value where it is possible, in the form that the catalogue asks for."""

@@ -380,7 +380,8 @@ class PolledReader:
                     sample.begin(progress)
                     at = clock.monotonic()
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
-                values = table.read(flat(record), counters, at, idle=sample.processes == ())
+                kept = source.kept.setdefault(unit, {})
+                values = table.read(flat(record), counters, at, idle=sample.processes == (), kept=kept)
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
                 merge(found, metric, value)
@@ -455,6 +456,7 @@ class _OpenSource:
         rank: Its place among the backend's sources, the best of which is 0.
         ask: Asks it once; None while it is closed, as it is after some failures, but for one that opens itself again.
         latest: The latest poll.
+        kept: By unit, where each metric was first read: see :meth:`~accelmetrics.backends.kit.fields.Table.read`.
     """
 
     def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
@@ -463,6 +465,7 @@ class _OpenSource:
         self.table, self.machine = tables
         self.rank = len(driver.sources)
         self.latest = NOT_WANTED
+        self.kept: dict[int, dict[str, str]] = {}
         self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock
@@ -548,6 +551,7 @@ class _OpenSource:
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
+        self.kept.clear()
         self.ask = self.spec.connect()
         return self.ask
 
