@@ -13,15 +13,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import card_name, compute_memory, is_integrated, let_sleep
+from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
 from accelmetrics.backends.amd.values import device_memory, exact_joules, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
+from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -85,6 +86,20 @@ FIELDS = (
     *STATIC_FIELDS,
     *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
 )
+FLAGS: Mapping[Flag, Sequence[str]] = {
+    ("--mem-usage",): [f"mem_usage.{what}_{kind}" for what in ("used", "total") for kind in ("vram", "gtt")],
+    **{
+        (f"--{section}",): [
+            place
+            for row in FIELDS
+            if not isinstance(row, Derived)
+            for place in ((row.where,) if isinstance(row.where, str) else row.where)
+            if place.startswith(f"{section}.")
+        ]
+        for section in ("usage", "temperature", "fan", "ecc", "pcie", "energy", "clock", "power")
+    },
+}
+"""The sections of ``metric`` that every release can be asked for one by one, and what stands in them."""
 NAMES = ("asic.market_name", "board.product_name")
 IDENTITY = {
     "vendor_index": "gpu",
@@ -117,11 +132,20 @@ def parse(printed: str) -> CardOutput:
     return cards, all(int(number) in cards for number in _START.findall(printed))
 
 
-def sample(card: Mapping[str, Any]) -> DeviceSample:
-    """Make the sample of one card from all that was printed of it."""
+def sample(card: Mapping[str, Any], integrated: dict[str, bool] | None = None) -> DeviceSample:
+    """Make the sample of one card from all that was printed of it.
+
+    Args:
+        card: What was printed.
+        integrated: By PCI address, whether a GPU is known to be a processor's: kept from run to run.
+    """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
-    unified = bool(is_integrated(address, text(printed("asic.device_id"))))
+    known, said = {} if integrated is None else integrated, is_integrated(address, text(printed("asic.device_id")))
+    if said is not None:
+        known.setdefault(address, said)
+    unified = known.get(address, False)
+    compute = compute_memory(address) if unified else None
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     told = {
         "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
@@ -129,7 +153,7 @@ def sample(card: Mapping[str, Any]) -> DeviceSample:
         "uuid": f"0x{serial}" if serial.strip("0") else "",
         "address": address,
         "unified": unified,
-        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
+        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB", compute=compute),
     }
     return DeviceSample({**card, **told})
 
@@ -145,6 +169,8 @@ class AmdSmi:
     def __init__(self, command: Command, clock: Clock) -> None:
         self._command = command
         self._clock = clock
+        self._flags = Flags(command, FLAGS, ("metric",), ("--json",), implied=True)
+        self._integrated: dict[str, bool] = {}
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
         self._due = -math.inf
@@ -152,7 +178,7 @@ class AmdSmi:
 
     def __call__(self) -> Iterable[DeviceSample]:
         let_sleep("amd-smi")
-        cards, complete = self._run("metric")
+        cards, complete = self._output(self._flags.run(lambda completed: bool(parse(completed.stdout)[0])))
         if self._clock.monotonic() >= self._due:
             try:
                 self._static = self._run("static")[0]
@@ -160,12 +186,14 @@ class AmdSmi:
                 self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             self._due = self._clock.monotonic() + STATIC_PACE
         for number, card in sorted(cards.items()):
-            yield sample({**(self._static.get(number) or self._missing), **card})
+            yield sample({**self._flags.missing, **(self._static.get(number) or self._missing), **card}, self._integrated)
         if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
 
     def _run(self, what: str) -> CardOutput:
-        completed = self._command.run(what, "--json")
+        return self._output(self._command.run(what, "--json"))
+
+    def _output(self, completed: Completed) -> CardOutput:
         output = parse(completed.stdout)
         if output[0]:
             return output

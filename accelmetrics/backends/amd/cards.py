@@ -155,6 +155,11 @@ def gpu_nodes() -> list[TopologyNode]:
     return nodes
 
 
+def compute_memory(address: str) -> int | None:
+    """Return the bytes of memory that the compute driver shows of a GPU, None where it shows none. Partitions have theirs apart."""
+    return sum(node.memory or 0 for node in gpu_nodes() if node.address == address.lower()) or None
+
+
 def properties(path: str) -> dict[str, int]:
     """Read a file of names and numbers."""
     words = [line.split() for line in (read_text(path) or "").splitlines()]

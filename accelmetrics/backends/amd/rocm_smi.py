@@ -25,12 +25,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, compute_memory, is_integrated, let_sleep
+from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, exact_joules, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
@@ -42,7 +43,6 @@ from accelmetrics.backends.kit import (
     Field,
     PolledBackend,
     PollOnce,
-    is_absent,
     json_documents,
     number,
     quoted,
@@ -55,15 +55,8 @@ INTERVAL = 2.0
 TIMEOUT = 8.0
 """Seconds. The tool takes 1 to 3; opening a source is allowed 10."""
 DIRECTORIES = ("/opt/rocm/bin", "/usr/bin", "/usr/local/bin")
-FULL = (
-    *("--showid", "--showuniqueid", "--showserial", "--showvbios", "--showbus", "--showproductname", "--showdriverversion"),
-    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showmemoverdrive", "--showtemp", "--showpower", "--showmaxpower"),
-    *("--showclocks", "--showsclkrange", "--showmclkrange", "--showfan", "--showenergycounter", "--showreplaycount"),
-    "--json",
-)
-"""All that is read, and nothing that is slow: the processes are left out."""
 ALL = ("-a", "--json")
-"""For releases that do not know some of those flags; without the bytes of memory."""
+"""For releases that do not know some of the flags; without the bytes of memory."""
 
 # What is printed
 EDGE = ("Temperature (Sensor edge) (C)", "Temperature (Sensor #1) (C)")
@@ -75,6 +68,24 @@ FAN, ALLOCATED = "fan speed (%)", "gpu memory allocated (vram%)"
 
 PCIE = ("pcie clock level", "pcie clock level:", "pcie clock speed")
 NAMES = ("card series", "device name", "card model")
+FLAGS: Mapping[Flag, Sequence[str]] = {
+    **dict.fromkeys((("--showuniqueid",), ("--showserial",), ("--showvbios",), ("--showbus",), ("--showproductname",)), ()),
+    ("--showdriverversion",): (),
+    ("--showuse",): ("GPU use (%)",),
+    ("--showmemuse",): (*ACTIVITY, ALLOCATED),
+    ("--showmeminfo", "vram", "gtt"): [f"{kind} Total {what}Memory (B)" for kind in ("VRAM", "GTT") for what in ("Used ", "")],
+    ("--showmemoverdrive",): ("GPU Memory OverDrive value (%)",),
+    ("--showtemp",): (*EDGE, *JUNCTION, *MEMORY),
+    ("--showpower",): (AVERAGE, SOCKET),
+    ("--showmaxpower",): ("Max Graphics Package Power (W)",),
+    ("--showfan",): (FAN,),
+    ("--showenergycounter",): ("Energy counter", "Accumulated Energy (uJ)"),
+    ("--showreplaycount",): ("PCIe Replay Count",),
+    ("--showclocks",): ("sclk clock speed:", "mclk clock speed:", PCIE[0]),
+    ("--showsclkrange",): ("Valid sclk range",),
+    ("--showmclkrange",): ("Valid mclk range",),
+}
+"""All that is read, and nothing that is slow: the processes are left out. By flag, what it prints of a card."""
 
 _LINK = re.compile(r"(\d{1,3}(?:\.\d)?)\s*GT/s,? x(\d{1,2})\b", re.ASCII)
 _CLOCK_LEVEL = re.compile(r"\w+\s*(\(.*mhz\s*\))", re.IGNORECASE | re.ASCII)
@@ -203,7 +214,8 @@ def samples(output: Output) -> Iterator[DeviceSample]:
     ids = Counter(name for card in cards.values() for name in (unique_id(card), text(card.get("pci bus"))))
     for number_, card in sorted(cards.items()):
         uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
-        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)")
+        compute = compute_memory(address) if unified else None
+        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)", compute=compute)
         names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
         told: dict[str, object] = {
             "number": number_,
@@ -241,10 +253,12 @@ def is_unified(card: PrintedCard) -> bool:
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
     a socket's power, and an edge sensor alone.
     """
-    known = is_integrated(text(card.get("pci bus")), _device_id(card))
+    known = card["unified"] if card.get("unified") in (True, False) else is_integrated(text(card.get("pci bus")), _device_id(card))
     if known is not None:
-        return known
-    edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))
+        return bool(known)
+    edge, other, socket = (
+        any(not isinstance(number(card.get(key.lower())), Unavailable) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,))
+    )
     return edge and not other and socket
 
 
@@ -286,25 +300,37 @@ _REFUSED_STATUS = 2
 
 def _connect(command: Command) -> PollOnce:
     command.find()
-    flags = [FULL, ALL]
+    flags = Flags(command, FLAGS, ("--showid",), ("--json",))
+    knows_flags = True
+    unified: dict[int, bool] = {}
 
     def poll() -> Iterable[DeviceSample]:
+        nonlocal knows_flags
         let_sleep("rocm-smi")
-        completed = command.run(*flags[0])
-        if len(flags) > 1 and _refused(completed) and not parse(completed.stdout).cards:
-            del flags[0]
-            completed = command.run(*flags[0])
+        completed = flags.run(_gives_cards) if knows_flags else command.run(*ALL)
+        if knows_flags and _refused(completed) and not _gives_cards(completed):
+            knows_flags = False
+            completed = command.run(*ALL)
         output = parse(completed.stdout)
         if not output.cards:
             raise failure(command, completed)
         if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
             words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
+        missing = {place.lower(): why for place, why in flags.missing.items()}
+        for number_, card in output.cards.items():
+            # A card is a processor's for as long as the source is open, whatever it leaves out at times.
+            told = {"unified": unified.setdefault(number_, is_unified(card))}
+            output.cards[number_] = {**(missing if knows_flags else {}), **card, **told}
         yield from samples(output)
         if not output.complete:
             raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut")
 
     return poll
+
+
+def _gives_cards(completed: Completed) -> bool:
+    return bool(parse(completed.stdout).cards)
 
 
 def _refused(completed: Completed) -> bool:

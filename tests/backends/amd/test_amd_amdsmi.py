@@ -25,7 +25,7 @@ ALONE = {
     **{"maxSmClock": 2103, "memoryClock": 1301, "maxMemoryClock": 1302, "correctedMemoryErrors": 17, "uncorrectedMemoryErrors": 2},
     **{"unCorrectedMemoryErrors": 2, "pcieReplays": 6, "pcieLinkGen": 5, "maxPcieLinkGen": 5, "pcieLinkWidth": 16},
     **{"maxPcieLinkWidth": 16, "memoryAllocatedBytes": 31 * GIB, "memoryTotalBytes": 192 * GIB, "memoryFreeBytes": 161 * GIB},
-    "memoryAllocated": 100 * 31 / 192,
+    **{"memoryAllocated": 100 * 31 / 192, "tempLimit.slowdown": 100, "tempLimit.shutdown": 105},
 }
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from accelmetrics.backends.amd import backend as amd, rocm_smi
-from accelmetrics.backends.amd.rocm_smi import ALL, FULL
+from accelmetrics.backends.amd.rocm_smi import ALL, FLAGS
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.polled import PolledDriver
@@ -19,6 +19,7 @@ from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
 from tests.support.waiting import wait_for
 
 OPTIONS = ReadOptions(pid=1)
+FULL = ("--showid", *(word for flag in FLAGS for word in flag), "--json")
 PAIR = "mi250_pair_5_4"
 backend = amd.pinned("rocm-smi")
 
