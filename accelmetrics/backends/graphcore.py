@@ -13,6 +13,8 @@ from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBacken
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 
+BOARD = "board serial number"
+"""The attribute that the IPUs of one board share."""
 USER = "user process id"
 """The attribute that an idle IPU does not have."""
 INSTALL = (
@@ -26,7 +28,7 @@ FIELDS = (
     Field("average die temp (C)", "average die temp", PRINTED),
     Field("clock (MHz)", "clock", PRINTED),
     Field("ipu power (W)", "ipu power", PRINTED),
-    Field("total board power (W)", "total board power", PRINTED, high=20_000),
+    Field("total board power (W)", "total board power", PRINTED, high=20_000, of_whole=True),
     Field("ipu utilisation (%)", "ipu utilisation", PRINTED, in_use=True),
     Field("ipu utilisation (session) (%)", "ipu utilisation (session)", PRINTED, in_use=True),
     Field("link speed (GT/s)", "link speed", PRINTED),
@@ -35,7 +37,7 @@ IDENTITY = {
     "vendor_index": "id",
     "name": "board type",
     "pci_bus_id": "pci id",
-    "serial": "board serial number",  # of the board: its IPUs share it
+    "serial": BOARD,
     "architecture": "ipu architecture",
     "driver_version": "driver version",
     "firmware": "firmware version",
@@ -56,7 +58,7 @@ def connect() -> PollOnce:
         answer = library.getDevices()
         if not isinstance(answer, (list, tuple)) or not all(isinstance(device, Mapping) for device in answer):
             raise SourceError(Reason.PARSE_ERROR, f"gcipuinfo.getDevices() answered no list of devices: {quoted(answer)}")
-        return [DeviceSample(dict(device), _processes(device.get(USER))) for device in answer]
+        return [DeviceSample(dict(device), _processes(device.get(USER)), whole=text(device.get(BOARD))) for device in answer]
 
     return poll
 

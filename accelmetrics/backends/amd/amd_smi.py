@@ -17,10 +17,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, compute_memory, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import card_name, compute_memory, counts_energy, is_integrated, let_sleep
 from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
-from accelmetrics.backends.amd.values import device_memory, exact_joules, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import (
+    UNDOCUMENTED_ENERGY,
+    card_of,
+    device_memory,
+    exact_joules,
+    memory_rows,
+    of_card,
+    pcie_generation,
+)
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, flat, text
@@ -55,7 +63,7 @@ def _active(said: object) -> object:
     return {"active": 1, "not active": 0}.get(text(said).lower(), said)
 
 
-FIELDS = (
+FIELDS = of_card(
     Field("gpu", ("usage.gfx_activity", "usage.gfx_usage"), "%"),
     Field("memory", ("usage.umc_activity", "usage.mem_usage"), "%"),
     Field("memoryReadWriteActivity", ("usage.umc_activity", "usage.mem_usage"), "%"),
@@ -114,11 +122,12 @@ IDENTITY = {
     "unified": "unified",
 }
 
+_LATER_FUNCTION = re.compile(r"\.([1-7])$", re.ASCII)
 _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 
 
 CardOutput = tuple[dict[int, dict[str, Any]], bool]
-"""What one run printed of each card, by the tool's number; and whether none was cut."""
+"""What one run printed of each card, by the tool's number, or one above all where that repeats; and whether none was cut."""
 
 
 def parse(printed: str) -> CardOutput:
@@ -126,9 +135,11 @@ def parse(printed: str) -> CardOutput:
     cards: dict[int, dict[str, Any]] = {}
     for document in json_documents(printed):
         listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
+        found: dict[int, dict[str, Any]] = {}
         for card in listed if isinstance(listed, list) else ():
             if isinstance(card, dict) and type(card.get("gpu")) is int and 0 <= card["gpu"] < HIGHEST:
-                cards[card["gpu"]] = card
+                found[card["gpu"] if card["gpu"] not in found else HIGHEST + len(found)] = card
+        cards.update(found)
     return cards, all(int(number) in cards for number in _START.findall(printed))
 
 
@@ -141,21 +152,28 @@ def sample(card: Mapping[str, Any], integrated: dict[str, bool] | None = None) -
     """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
-    known, said = {} if integrated is None else integrated, is_integrated(address, text(printed("asic.device_id")))
+    uuid = f"0x{serial}" if serial.strip("0") else ""
+    device, known = text(printed("asic.device_id")), {} if integrated is None else integrated
+    said = is_integrated(address, device)
     if said is not None:
         known.setdefault(address, said)
     unified = known.get(address, False)
     compute = compute_memory(address) if unified else None
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
-    told = {
-        "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
-        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
-        "uuid": f"0x{serial}" if serial.strip("0") else "",
+    later = _LATER_FUNCTION.search(address)
+    name = names[0] if names else card_name(device, text(printed("asic.rev_id")))
+    told: dict[str, object] = {
+        "name": name,
+        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals. Partitions have the chip's, and a
+        # function of its PCI address each.
+        "uuid": f"{uuid}/xcp{later[1]}" if uuid and later else uuid,
         "address": address,
         "unified": unified,
         **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB", compute=compute),
     }
-    return DeviceSample({**card, **told})
+    if device and not counts_energy(name, device) and not text(printed("vram.type")).upper().startswith("HBM"):
+        told["energy"] = {"total_energy_consumption": UNDOCUMENTED_ENERGY}
+    return DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
 class AmdSmi:
@@ -185,8 +203,11 @@ class AmdSmi:
             except SourceError as error:
                 self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             self._due = self._clock.monotonic() + STATIC_PACE
+        # A number that repeats in what one run printed joins nothing.
+        repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
-            yield sample({**self._flags.missing, **(self._static.get(number) or self._missing), **card}, self._integrated)
+            static = None if card["gpu"] in repeated else self._static.get(number)
+            yield sample({**self._flags.missing, **(static or self._missing), **card}, self._integrated)
         if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
 

@@ -25,7 +25,7 @@ from typing import Any
 from accelmetrics.backends.amd import amdsmi_library
 from accelmetrics.backends.amd.cards import compute_memory, is_suspended
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
 from accelmetrics.backends.kit.fields import DeviceRecord, Field, Table
@@ -209,7 +209,7 @@ class AmdsmiCard(DeviceRecord):
             if isinstance(hbm, Unavailable):
                 return hbm
             if not isinstance(hbm, int) or hbm <= 0:
-                return Unavailable(Reason.NOT_SUPPORTED, "of a card without HBM nothing documents what the energy counter counts")
+                return UNDOCUMENTED_ENERGY
         if call not in self._answers:
             self._answers[call] = self._ask(call)
         answer = self._answers[call]

@@ -108,6 +108,16 @@ def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
     return f"{maker} GPU (0x{device.lower()})" if device else f"{maker} GPU"
 
 
+def counts_energy(name: str, device: str) -> bool:
+    """Return whether it is known what the energy counter of a card counts: that of data centres' cards is documented, others' is not.
+
+    Args:
+        name: Its market name.
+        device: PCI device id.
+    """
+    return "instinct" in name.lower() or device.upper().removeprefix("0X") in INSTINCT
+
+
 # Partitions, as the compute driver shows them
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"

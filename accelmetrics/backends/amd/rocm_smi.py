@@ -24,16 +24,25 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, compute_memory, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, compute_memory, counts_energy, is_integrated, let_sleep
 from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, exact_joules, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import (
+    TOTAL,
+    UNDOCUMENTED_ENERGY,
+    USED,
+    card_of,
+    device_memory,
+    exact_joules,
+    memory_rows,
+    of_card,
+    pcie_generation,
+)
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import (
     PRINTED,
@@ -116,7 +125,7 @@ def _counted(said: object) -> object:
     return steps if isinstance(steps, Unavailable) else steps / JOULE
 
 
-FIELDS = (
+FIELDS = of_card(
     Field("gpu", "GPU use (%)", "%"),
     Field("memory", ACTIVITY, "%"),
     Field("memoryReadWriteActivity", ACTIVITY, "%"),
@@ -210,8 +219,6 @@ def _lowered(value: object) -> PrintedCard:
 def samples(output: Output) -> Iterator[DeviceSample]:
     """Yield the cards in the order of their numbers."""
     cards, driver = output.cards, output.system.get("driver version")
-    # The partitions of one card print one id, and in some releases one address: it names none of them.
-    ids = Counter(name for card in cards.values() for name in (unique_id(card), text(card.get("pci bus"))))
     for number_, card in sorted(cards.items()):
         uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
         compute = compute_memory(address) if unified else None
@@ -220,13 +227,16 @@ def samples(output: Output) -> Iterator[DeviceSample]:
         told: dict[str, object] = {
             "number": number_,
             "name": names[0] if names else card_name(_device_id(card), text(card.get("device rev"))),
-            "uuid": uuid if ids[uuid] == 1 else "",
-            "address": address if ids[address] == 1 else "",
+            "uuid": uuid,
+            "address": address,
             "architecture": architecture(text(card.get("gfx version"))),
             "driver": driver,
             "unified": unified,
             **memory,
         }
+        device, has_hbm = _device_id(card), any(key.startswith("temperature (sensor hbm") for key in card)
+        if device and not has_hbm and not counts_energy(str(told["name"]), device):
+            told |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
             # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.
@@ -234,7 +244,7 @@ def samples(output: Output) -> Iterator[DeviceSample]:
         if number(card.get(FAN)) == 0 and "fan rpm" not in card:
             why = "0 % without a number of revolutions: this release prints that for a card without a fan"
             told[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
-        yield DeviceSample({**card, **told})
+        yield DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
 def unique_id(card: PrintedCard) -> str:

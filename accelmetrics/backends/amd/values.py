@@ -8,16 +8,26 @@ from collections.abc import Callable, Mapping
 
 from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, number, quoted
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Derived, Field, Row, number, quoted
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 USED, TOTAL = "memory.used", "memory.total"
 """Where :func:`device_memory` puts the bytes in a record."""
 GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
 """Of PCIe, by transfers per lane, in 1e9 a second."""
-
 SAME_SIZE = 0.02
 """Share by which two sizes of one pool may differ: drivers round to pages and leave some out."""
+
+OF_PARTITION = frozenset(
+    {
+        *("gpu", "memory", "memoryReadWriteActivity", "smClock", "maxSmClock", "memoryClock", "maxMemoryClock"),
+        *("memoryAllocatedBytes", "memoryTotalBytes", "memoryAllocated"),
+    }
+)
+"""What a partition of a card has of its own. All else that a tool prints of it is the card's."""
+
+UNDOCUMENTED_ENERGY = Unavailable(Reason.NOT_SUPPORTED, "of a card without HBM nothing documents what the energy counter counts")
+"""One answer in every source, so that it is the same whichever of them are joined."""
 
 _SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 
@@ -30,6 +40,19 @@ def memory_rows(used: str, total: str) -> tuple[Row, ...]:
         total: The same of those that there are.
     """
     return Field("memoryAllocatedBytes", USED, "B", words=used), Field("memoryTotalBytes", TOTAL, "B", words=total), *MEMORY, POWER_SHARE
+
+
+def of_card(*rows: Row) -> tuple[Row, ...]:
+    """Mark the rows whose values the tools repeat on every partition of a card."""
+    return tuple(row if isinstance(row, Derived) or row.metric in OF_PARTITION else row._replace(of_whole=True) for row in rows)
+
+
+def card_of(uuid: str, address: str) -> str:
+    """Name the card that a device is a partition of, if it is one: partitions share the id, and the address but for its function.
+
+    Two cards with one id, as virtual machines show them, are not in one slot.
+    """
+    return f"{uuid} {address.rpartition('.')[0]}" if uuid else ""
 
 
 def compute_pools(totals: Mapping[str, Value], compute: int | None) -> tuple[str, ...]:

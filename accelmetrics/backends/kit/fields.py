@@ -190,6 +190,7 @@ class Field(NamedTuple):
         high: The largest possible value in the metric's unit, where that is not what the unit allows.
         in_use: Whether the source has it only while a program uses the device.
         words: Where it is read, for the documentation; its place when left out.
+        of_whole: Whether it is the value of the card or board that the device is a part of: the first part alone has it.
     """
 
     metric: str
@@ -200,6 +201,7 @@ class Field(NamedTuple):
     high: float | None = None
     in_use: bool = False
     words: str = ""
+    of_whole: bool = False
 
 
 class Rate(NamedTuple):
@@ -215,6 +217,7 @@ class Rate(NamedTuple):
         pace: Seconds between two differences at least; meanwhile the last one stands.
         rose: Whether only that it rose is told: 1 or 0.
         words: As in :class:`Field`.
+        of_whole: As in :class:`Field`.
     """
 
     metric: str
@@ -224,6 +227,7 @@ class Rate(NamedTuple):
     pace: float = 0.0
     rose: bool = False
     words: str = ""
+    of_whole: bool = False
 
 
 class Derived(NamedTuple):
@@ -337,6 +341,7 @@ class Table:
     Attributes:
         words: By every name that is given, where it is read.
         derived: Those names among them that are made of others.
+        of_whole: Metrics that are read of the card or board that a device is a part of.
 
     Raises:
         UnknownNameError: The catalogue has no such metric.
@@ -349,11 +354,12 @@ class Table:
         self._derived = tuple(row for row in every if isinstance(row, Derived))
         self._metrics = {row.metric: _metric(row.metric, kind, own) for row in every if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
-        self._places: dict[str, tuple[str, ...]] = {}
-        for row in self._rows:
-            self._places[row.metric] = (*self._places.get(row.metric, ()), *_places(row))
+        self._places = {
+            row.metric: [place for each in self._rows if each.metric == row.metric for place in _places(each)] for row in self._rows
+        }
         self._instances: dict[str, Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
+        self.of_whole = frozenset(row.metric for row in self._rows if row.of_whole)
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
@@ -395,10 +401,10 @@ class Table:
             if row.metric in given or not (known is None or isinstance(known, Unavailable)):
                 continue
             place = None if kept is None else kept.get(row.metric)
-            if place not in self._places[row.metric]:
-                place = None  # another source's, or nothing yet
-            elif place not in _places(row):
-                continue
+            if place is not None and place not in _places(row):
+                if place in self._places[row.metric]:
+                    continue
+                place = None  # another source's
             if isinstance(row, Field):
                 value, place = self._field(row, record, place)
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
@@ -425,7 +431,7 @@ class Table:
                     self._metrics[name] = self._metrics[row.metric]
                     self._names[name] = tuple(_filled(each, instance) for each in self._names[row.metric])
                     where = tuple(place.replace("{}", instance) for place in _places(row))
-                    self._places[name] = where
+                    self._places[name] = list(where)
                     self._instances[name] = row._replace(metric=name, where=where)
                 yield self._instances[name]
 
@@ -449,16 +455,7 @@ class Table:
         return {row.metric: why for row in self._rows if "{" not in row.metric}
 
     def _field(self, row: Field | Rate, record: DeviceRecord, only: str | None = None) -> tuple[Value, str]:
-        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit.
-
-        Args:
-            row: The row.
-            record: The record.
-            only: The one place to look at.
-
-        Returns:
-            The value, and its place.
-        """
+        """Read the number at the first of a row's places, or the only one, that has a value, else why there is none; and that place."""
         metric = self._metrics.get(row.metric)
         convert = row.convert if isinstance(row, Field) else None
         target = metric.unit if metric is not None and isinstance(row, Field) else _base(row.unit)

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
+from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -65,7 +67,8 @@ RETRY = 30.0
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
-NUMBERS = ("vendor_index", "numa_node", "cores")
+NUMBER = "vendor_index"
+NUMBERS = (NUMBER, "numa_node", "cores")
 """Parts of an identity that are whole numbers."""
 
 NAMES = ("uuid", "serial")
@@ -87,6 +90,8 @@ class DeviceSample(NamedTuple):
         machine: Whether this is no device but what belongs to none: the record of the backend's ``machine`` rows.
         scoped: Gives the record for one consumer in the place of ``record``, which then only tells the identity: for values that are
             counted by program. Called with the consumer's options and what says whether a process is one of those it watches.
+        whole: The card or board that it is a part of, in any word that all its parts share. What rows with ``of_whole`` read is then
+            the first part's alone.
     """
 
     record: Printed
@@ -95,6 +100,7 @@ class DeviceSample(NamedTuple):
     begin: Callable[[list[Any]], None] | None = None
     machine: bool = False
     scoped: Callable[[ReadOptions, Callable[[int], bool]], Printed] | None = None
+    whole: str = ""
 
 
 PollOnce = Callable[[], Iterable[DeviceSample]]
@@ -261,33 +267,33 @@ class PolledDriver:
         """Say which unit each sample is; devices that are new are added, if the source may say which there are.
 
         Raises:
-            SourceError: Two samples are one device.
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        seen = [(source.identify(position, sample), sample) for position, sample in enumerate(samples)]
-        seen.sort(key=lambda each: each[0]["vendor_index"])
-        found: dict[int, DeviceSample] = {}
+        found: dict[int, DeviceSample] = {MACHINE: sample for sample in samples if sample.machine}  # noqa: RUF011 - there is one at most
+        listed = [sample for sample in samples if not sample.machine]
+        # Where there is no number, the position stands for it.
+        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identify(listed))]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
-            for told, sample in seen:
-                keys = _keys(told)
-                alike = (units[key] for key in keys if key in units and is_same(devices[units[key]], told))
-                unit = MACHINE if sample.machine else next(alike, len(devices))
-                if unit in found:
-                    raise SourceError(Reason.PARSE_ERROR, f"{source.name} lists two devices as number {told['vendor_index']}")
+            for (told, about), sample in sorted(zip(seen, listed, strict=True), key=lambda each: each[0][1][NUMBER]):
+                keys = _keys(about)
+                alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
+                unit = next(alike, len(devices))
                 if unit == len(devices):
                     if source.spec.interval:
                         continue
                     if self._is_listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
-                    devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, told["vendor_index"]))
+                    taken = () if NUMBER in told else [device.vendor_index for device in devices]
+                    about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
+                    keys = _keys(about)
+                    devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
-                if unit != MACHINE:
-                    units.update(dict.fromkeys(keys, unit))
-                    # What a better source tells of a device stands.
-                    best = {part: told[part] for part in told if source.rank <= self._told_by.get((unit, part), source.rank)}
-                    self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
-                    devices[unit] = devices[unit]._replace(**best)
+                units.update(dict.fromkeys(keys, unit))
+                # What a better source tells of a device stands.
+                best = {part: told[part] for part in told if source.rank <= self._told_by.get((unit, part), source.rank)}
+                self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
+                devices[unit] = devices[unit]._replace(**best)
             self._units = units
             if tuple(devices) != self.devices:
                 self.devices = tuple(devices)
@@ -300,12 +306,12 @@ def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
         return bool(known.uuid == told["uuid"])
     if known.pci_bus_id and "pci_bus_id" in told:
         return pci_address(known.pci_bus_id) == pci_address(told["pci_bus_id"])
-    return bool(known.vendor_index == told["vendor_index"])
+    return bool(known.vendor_index == told[NUMBER])
 
 
 def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return what a device is found by, the surest first."""
-    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", "vendor_index") if part in told]
+    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", NUMBER) if part in told]
     return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
 
 
@@ -380,8 +386,12 @@ class PolledReader:
                     sample.begin(progress)
                     at = clock.monotonic()
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
-                kept = source.kept.setdefault(unit, {})
-                values = table.read(flat(record), counters, at, idle=sample.processes == (), kept=kept)
+                values = table.read(flat(record), counters, at, idle=sample.processes == (), kept=source.kept.setdefault(unit, {}))
+                first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
+                if first != unit:
+                    name = f"{str(self._driver.backend.kind).upper()} {self._driver.devices[first].vendor_index}"
+                    why = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} gives it of the whole, and {name} has it")
+                    values |= dict.fromkeys(table.of_whole & values.keys(), why)
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
                 merge(found, metric, value)
@@ -474,6 +484,7 @@ class _OpenSource:
         self.ask: PollOnce | None = None
         self._answer: object = None
         self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
+        self._repeated: set[tuple[str, object]] = set()
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -494,13 +505,28 @@ class _OpenSource:
                 self.latest = self._make()
             return self.latest
 
-    def identify(self, position: int, sample: DeviceSample) -> dict[str, Any]:
-        """Return what a record tells of its device's identity; one that stays the same object is asked until it has told all."""
-        record = flat({} if sample.machine else sample.record)
+    def identify(self, samples: Sequence[DeviceSample]) -> list[dict[str, Any]]:
+        """Return what the records tell of their devices' identities.
+
+        An id or an address that several devices of one poll share tells none of them apart: it is left out until the driver is opened
+        again. Where a number repeats, no number is trusted.
+        """
+        identities = [self._identify(sample) for sample in samples]
+        keys = [_keys(told) for told in identities]
+        self._repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
+        numbered = all(part != NUMBER for part, _ in self._repeated)
+        for told, each in zip(identities, keys, strict=True):
+            for part in [key[0] for key in each if key in self._repeated or (key[0] == NUMBER and not numbered)]:
+                del told[part]
+        return identities
+
+    def _identify(self, sample: DeviceSample) -> dict[str, Any]:
+        """Return what one record tells; one that stays the same object is asked until it has told all."""
+        record = flat(sample.record)
         known = self._identities.get(record)
         if known is not None:
-            return known
-        told: dict[str, Any] = {"vendor_index": position}
+            return dict(known)
+        told: dict[str, Any] = {}
         for attribute, where in self.spec.identity.items():
             for place in (where,) if isinstance(where, str) else where:
                 said = record.get(place)
@@ -514,7 +540,7 @@ class _OpenSource:
         if isinstance(memory, int):
             told["memory_total_bytes"] = memory
         if told.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
-            self._identities[record] = told
+            self._identities[record] = dict(told)
         return told
 
     def _make(self) -> _Poll:

@@ -80,6 +80,42 @@ def test_who_the_cards_are(stand_in: AmdSmiStandIn) -> None:
     assert (second.vendor_index, second.uuid) == (1, "0x3b7a21c0ffee0002")
 
 
+def test_partitions_of_one_card_are_told_apart_and_have_its_values_once(stand_in: AmdSmiStandIn) -> None:
+    """They share the chip's serial number; all but the first print next to nothing in some releases, and the card's values in others."""
+    serial = "0x3B7A21C0FFEE0001"
+    fixed = [static(number, f"0000:63:00.{number}", serial) for number in range(3)]
+    fixed[1]["limit"] = "N/A"
+    bare = metric(1, usage="N/A", power="N/A", energy="N/A", pcie="N/A", ecc="N/A", temperature={"edge": "N/A", "hotspot": "N/A"})
+    stand_in.behave(document([metric(0), bare, metric(2)], "gpu_data"), document(fixed, "gpu_data"))
+    opened = backend.open()
+    assert [device.uuid for device in opened.devices] == [serial.lower(), f"{serial.lower()}/xcp1", f"{serial.lower()}/xcp2"]
+    readings = [opened.reader(OPTIONS).read(unit, []) for unit in range(3)]
+    assert values(readings[0]) == pytest.approx(MI210)
+    for reading in readings[1:]:
+        for name in (
+            "powerWatts",
+            "enforcedPowerLimitWatts",
+            "powerPercent",
+            "energyJoules",
+            "correctedMemoryErrors",
+            "pcieReplays",
+            "temp",
+        ):
+            assert reading.unavailable[name] == (Reason.NOT_SUPPORTED, "amd-smi gives it of the whole, and GPU 0 has it")
+        assert values(reading)["memoryAllocatedBytes"] == 4096 * MIB
+    assert (values(readings[2])["gpu"], values(readings[2])["smClock"]) == (62, 1695)
+
+
+def test_a_number_that_several_cards_have_joins_nothing(stand_in: AmdSmiStandIn) -> None:
+    """What `static` tells under that number is nobody's; the other card has it."""
+    fixed = [*STATIC, static(2, "0000:83:00.0", "0x3B7A21C0FFEE0003")]
+    stand_in.behave(document([metric(0), metric(2), metric(0, power={"socket_power": value(90, "W")})], "list"), document(fixed, "list"))
+    opened = backend.open()
+    assert [device.uuid for device in opened.devices] == ["", "0x3b7a21c0ffee0003", ""]
+    assert [values(opened.reader(OPTIONS).read(unit, []))["powerWatts"] for unit in range(3)] == [173, 173, 90]
+    assert "enforcedPowerLimitWatts" in opened.reader(OPTIONS).read(0, []).unavailable
+
+
 @pytest.mark.parametrize(
     ("asic", "name"),
     [

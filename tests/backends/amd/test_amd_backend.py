@@ -279,3 +279,19 @@ def test_failures_pass_the_guard_as_reasons(stand_in: RocmSmiStandIn) -> None:
     outcome = guarded(backend.open)
     assert outcome.failure is not None
     assert outcome.failure.reason == Reason.PARSE_ERROR
+
+
+@pytest.mark.parametrize("function", ["0", "1"])
+def test_a_card_s_power_stands_on_its_first_partition(stand_in: RocmSmiStandIn, function: str) -> None:
+    """Each partition prints the whole card's, under one id and, in some releases, one address: sums are those of the cards."""
+    printed = {"Current Socket Graphics Package Power (W)": "131.0", "Max Graphics Package Power (W)": "750.0", "GPU use (%)": "7"}
+    printed |= {"Energy counter": str(1000 * 65536), "Unique ID": "0xabc", "PCI Bus": "0000:01:00.0"}
+    other = printed | {"Unique ID": "0xdef", "PCI Bus": "0000:02:00.0"}
+    stand_in.behave(json.dumps({"card0": printed, "card1": printed | {"PCI Bus": f"0000:01:00.{function}"}, "card2": other}))
+    reader = driver().reader(ReadOptions(1))
+    found = [
+        {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+        for reading in (reader.read(unit, []) for unit in range(3))
+    ]
+    sums = {name: sum(each.get(name, 0) for each in found) for name in ("powerWatts", "enforcedPowerLimitWatts", "energyJoules", "gpu")}
+    assert sums == {"powerWatts": 262, "enforcedPowerLimitWatts": 1500, "energyJoules": 2000, "gpu": 21}
