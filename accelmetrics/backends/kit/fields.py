@@ -327,6 +327,8 @@ def flat(document: object) -> DeviceRecord:
 NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read")
 Counters = dict[str, tuple[float, Number, Value]]
 """By metric, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
+Kept = dict[str, str]
+"""By metric, the place where it is read. Where an edge sensor is silent once, the hotspot's temperature is no answer."""
 
 
 class Table:
@@ -376,13 +378,7 @@ class Table:
         return frozenset(found)
 
     def read(
-        self,
-        record: DeviceRecord,
-        counters: Counters,
-        at: float,
-        idle: bool = False,
-        given: Container[str] = (),
-        kept: dict[str, str] | None = None,
+        self, record: DeviceRecord, counters: Counters, at: float, idle: bool = False, given: Container[str] = (), kept: Kept | None = None
     ) -> dict[str, Value]:
         """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 
@@ -392,8 +388,7 @@ class Table:
             at: When the record was read, on the monotonic clock.
             idle: Whether it is known that no program uses the device.
             given: Metrics that a better source has given: they are not read.
-            kept: By metric, the place that first had a value of this device, which is added here. The metric is read there from then on
-                and nowhere else: where an edge sensor is silent once, the hotspot's temperature is no answer.
+            kept: Where each metric of this device was first read, which is added here: from then on it is read nowhere else.
         """
         found: dict[str, Value] = {}
         for row in self._each(record):

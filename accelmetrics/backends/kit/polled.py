@@ -41,6 +41,7 @@ from accelmetrics.backends.kit.fields import (
     NOT_READ,
     Counters,
     DeviceRecord,
+    Kept,
     Printed,
     Row,
     Table,
@@ -269,7 +270,7 @@ class PolledDriver:
         Raises:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        found: dict[int, DeviceSample] = {MACHINE: sample for sample in samples if sample.machine}  # noqa: RUF011 - there is one at most
+        found: dict[int, DeviceSample] = {MACHINE: sample for sample in samples if sample.machine}  # noqa: B035 - there is one at most
         listed = [sample for sample in samples if not sample.machine]
         # Where there is no number, the position stands for it.
         seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identify(listed))]
@@ -466,7 +467,7 @@ class _OpenSource:
         rank: Its place among the backend's sources, the best of which is 0.
         ask: Asks it once; None while it is closed, as it is after some failures, but for one that opens itself again.
         latest: The latest poll.
-        kept: By unit, where each metric was first read: see :meth:`~accelmetrics.backends.kit.fields.Table.read`.
+        kept: By unit, where each metric was first read.
     """
 
     def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
@@ -475,7 +476,7 @@ class _OpenSource:
         self.table, self.machine = tables
         self.rank = len(driver.sources)
         self.latest = NOT_WANTED
-        self.kept: dict[int, dict[str, str]] = {}
+        self.kept: dict[int, Kept] = {}
         self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock

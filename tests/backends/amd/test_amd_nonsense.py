@@ -126,7 +126,7 @@ def test_whatever_the_library_answers(extreme: Any) -> None:
         card = AmdsmiCard(Library(answer), object())
         progress: list[Any] = []
         check(card.read(METRICS, False, progress, {}, {}))
-        # The limits are those of one sensor; the unit of the energy counter is known where there is a current power, or memory with sensors.
+        # The limits are those of one sensor; what the energy counter counts is known of some cards alone.
         assert set(CALLS) - set(progress) <= {"gtt", "energy", "hbm", "junction_critical", "junction_emergency"}
 
 
