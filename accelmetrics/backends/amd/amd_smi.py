@@ -92,7 +92,10 @@ FIELDS = of_card(
     Derived("throttled", tuple(RESIDENCIES), max, "amd-smi: any of these violations"),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
-    *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
+    *memory_rows(
+        'amd-smi "mem_usage.used_vram"; an APU: the pool that compute uses, else with "used_gtt"',
+        'amd-smi "mem_usage.total_vram"; an APU: the pool that compute uses, else with "total_gtt"',
+    ),
 )
 FLAGS: Mapping[Flag, Sequence[str]] = {
     ("--mem-usage",): [f"mem_usage.{what}_{kind}" for what in ("used", "total") for kind in ("vram", "gtt")],

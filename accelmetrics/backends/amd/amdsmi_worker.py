@@ -144,7 +144,10 @@ FIELDS = (
     Field("maxPcieLinkGen", "pcie.max_pcie_speed", convert=_generation),
     Field("pcieLinkWidth", ("pcie.pcie_width", "pcie.pcie_lanes")),
     Field("maxPcieLinkWidth", ("pcie.max_pcie_width", "pcie.max_pcie_lanes")),
-    *memory_rows("amdsmi memory usage of VRAM; an APU: with GTT", "amdsmi memory total of VRAM; an APU: with GTT"),
+    *memory_rows(
+        "amdsmi memory usage of VRAM; an APU: the pool that compute uses, else with GTT",
+        "amdsmi memory total of VRAM; an APU: the pool that compute uses, else with GTT",
+    ),
 )
 TABLE = Table("amdsmi", "gpu", FIELDS)
 METRICS = frozenset(row.metric for row in FIELDS if isinstance(row, Field))

@@ -150,8 +150,8 @@ FIELDS = of_card(
     Field("pcieReplays", "PCIe Replay Count"),
     Field("memoryAllocated", ALLOCATED, "%", words=f'where no bytes are printed, "{ALLOCATED}"'),
     *memory_rows(
-        'rocm-smi "VRAM Total Used Memory (B)"; an APU: with "GTT Total Used Memory (B)"',
-        'rocm-smi "VRAM Total Memory (B)"; an APU: with "GTT Total Memory (B)"',
+        'rocm-smi "VRAM Total Used Memory (B)"; an APU: the pool that compute uses, else with "GTT Total Used Memory (B)"',
+        'rocm-smi "VRAM Total Memory (B)"; an APU: the pool that compute uses, else with "GTT Total Memory (B)"',
     ),
 )
 IDENTITY = {

@@ -126,7 +126,10 @@ FIELDS = (
     Field("pcieReplays", ("pcie_replay_count", "gpu_metrics:replays"), words="sysfs pcie_replay_count, 10 s"),
     Field("xgmiTxBytesTotal", "gpu_metrics:xgmi_write", high=2**63, words="sysfs gpu_metrics: xgmi_write_data_acc over all links"),
     Field("xgmiRxBytesTotal", "gpu_metrics:xgmi_read", high=2**63, words="sysfs gpu_metrics: xgmi_read_data_acc over all links"),
-    *memory_rows("sysfs mem_info_vram_used; an APU: with mem_info_gtt_used", "sysfs mem_info_vram_total; an APU: with mem_info_gtt_total"),
+    *memory_rows(
+        "sysfs mem_info_vram_used; an APU: the pool that compute uses, else with mem_info_gtt_used",
+        "sysfs mem_info_vram_total; an APU: the pool that compute uses, else with mem_info_gtt_total",
+    ),
 )
 PARTITION_FIELDS = (
     Field("gpu", "busy", "%", words="sysfs gpu_metrics: mean of the partition's gfx_busy_inst"),
