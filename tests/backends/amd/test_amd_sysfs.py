@@ -14,6 +14,7 @@ from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
+from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Device, Tree, client, location, machines
 from tests.simulators.amdgpu.machines import GIB, mi300_table
@@ -577,9 +578,8 @@ def test_two_memories_are_not_added_where_the_kernel_says_which_one_compute_uses
     reading = opened.reader(OPTIONS).read(0, [])
     assert pick(reading, ("memoryTotalBytes", "memoryAllocatedBytes")) == [total * GIB, used * GIB]
     assert opened.devices[0].memory_total_bytes == total * GIB
-    assert isinstance(reading.processes, tuple)
     of_process = {96: 1024, 36: 4096}.get(total, 5120)
-    assert [process.memory_bytes for process in reading.processes] == [of_process * 1024]
+    assert reading.processes == (DeviceProcess(41, "", of_process * 1024, None),)
 
 
 def test_where_a_size_is_silent_once_the_memory_is_not_another(tree: Tree) -> None:
