@@ -8,6 +8,7 @@ neither on the PCI bus nor below ``/dev``. Read on a stand-in only, never yet on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, import_library, quoted, text, whole
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -56,11 +57,17 @@ def connect() -> PollOnce:
 
     def poll() -> Iterable[DeviceSample]:
         answer = library.getDevices()
-        if not isinstance(answer, (list, tuple)) or not all(isinstance(device, Mapping) for device in answer):
+        if not isinstance(answer, (list, tuple)):
             raise SourceError(Reason.PARSE_ERROR, f"gcipuinfo.getDevices() answered no list of devices: {quoted(answer)}")
-        return [DeviceSample(dict(device), _processes(device.get(USER)), whole=text(device.get(BOARD))) for device in answer]
+        return map(_sample, answer)
 
     return poll
+
+
+def _sample(device: Any) -> DeviceSample:
+    if not isinstance(device, Mapping):
+        return DeviceSample(device)  # which the kit refuses, and lists the others
+    return DeviceSample(dict(device), _processes(device.get(USER)), whole=text(device.get(BOARD)))
 
 
 def _processes(printed: object) -> tuple[DeviceProcess, ...] | None:

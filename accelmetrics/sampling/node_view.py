@@ -263,10 +263,9 @@ class OwnView:
 
     def _status(self, status: BackendStatus, age: float) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
-        name, stand, detail, source, duration, read_at, seconds, sequence, devices = status
-        if caveat := self._shown.caveats.get(name, ""):
-            detail = "; ".join(filter(None, (detail, caveat)))
-        return BackendStatus(name, stand, detail, source, duration, read_at, None if seconds is None else seconds + age, sequence, devices)
+        if caveat := self._shown.caveats.get(status.name, ""):
+            status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
+        return status if status.age_seconds is None else status._replace(age_seconds=status.age_seconds + age)
 
 
 def _own_key(key: str, renamed: Mapping[str, str]) -> str | None:

@@ -344,7 +344,7 @@ class Encoder:
 
     def _note_layout(self, snapshot: Snapshot, keys: tuple[str, ...]) -> bool:
         """Make the layout's frame anew where anything in it has changed; whether it has."""
-        stands = [(one.name, one.status, one.detail, one.source, one.devices) for one in snapshot.backends]
+        stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in snapshot.backends]
         now = (keys, snapshot.identities, snapshot.unavailable, snapshot.unlisted, stands)
         if self._last and all(new is old or new == old for new, old in zip(now, self._last, strict=True)):
             return False
@@ -453,14 +453,9 @@ def _fared(stands: BackendStatus, numbers: tuple[int, float, float], time_ns: in
     if isinf(age) or isinf(duration):
         raise ValueError("the numbers of a source are not finite")
     read_at = "" if isnan(age) else rfc3339(time_ns - int(age * 1e9))
-    return BackendStatus(
-        stands.name,
-        stands.status,
-        stands.detail,
-        stands.source,
-        None if isnan(duration) else duration,
-        read_at,
-        None if isnan(age) else age,
-        sequence,
-        stands.devices,
+    return stands._replace(
+        duration_seconds=None if isnan(duration) else duration,
+        read_at=read_at,
+        age_seconds=None if isnan(age) else age,
+        sequence=sequence,
     )

@@ -456,8 +456,9 @@ class SourceReader:
         entries.extend((mapper, failure.why) for mapper in self.mappers.values())
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"
         there = source.detection.devices or int(source.backend.kind is not None and failure.why.reason != Reason.DRIVER_UNAVAILABLE)
-        found, seconds = self._wholes if self.slots else there, source.open_seconds
-        return BackendStatus(name, status, failure.why.detail, duration_seconds=seconds, sequence=self._sequence, devices=found)
+        found = self._wholes if self.slots else there
+        why, spent = failure.why, source.open_seconds
+        return BackendStatus(name, status, why.detail, "", spent, sequence=self._sequence, devices=found, reason=str(why.reason))
 
     def _fared(self, silent: Unavailable | None) -> tuple[Status, str]:
         """Say how an open source fared that is not well, or gives no value, and what there is to say about it."""

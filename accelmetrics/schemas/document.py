@@ -181,6 +181,7 @@ class BackendEntry(Part):
     age_seconds: float | None = Field(None, description="How old the reading was; null when there was none.")
     sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
     devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
+    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
 
 
 class ProcessEntry(Part):

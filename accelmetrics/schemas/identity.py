@@ -108,6 +108,7 @@ class BackendStatus(NamedTuple):
         sequence: Number of the reading, so that a reading served twice is counted once.
         devices: Whole devices that it lists; where it never listed any, those that were found without its driver, on the PCI bus say,
             and at least one where the driver itself speaks of an error. A library without a device is none.
+        reason: Why it could not be opened, as a reason of missing values; empty for one that is open or absent.
     """
 
     name: str
@@ -119,6 +120,7 @@ class BackendStatus(NamedTuple):
     age_seconds: float | None = None
     sequence: int = 0
     devices: int = 0
+    reason: str = ""
 
     @property
     def silent(self) -> bool:

@@ -34,6 +34,10 @@ LINES_VERSION = "2.0"
 _COMPACT = (",", ":")
 
 
+_STANDING = ("name", "status", "detail", "source", "devices", "reason")
+"""What a header says of a source."""
+
+
 class Header(NamedTuple):
     """What seldom changes from one record to the next.
 
@@ -57,7 +61,7 @@ class Header(NamedTuple):
     def of(cls, record: Record) -> Header:
         """Take it from a record."""
         snapshot = record.snapshot
-        backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices) for one in snapshot.backends)
+        backends = tuple(BackendStatus(**{name: getattr(one, name) for name in _STANDING}) for one in snapshot.backends)
         return cls(snapshot.hostname, record.labels, snapshot.identities, snapshot.unavailable, backends, snapshot.unlisted)
 
     def to_dict(self, stream: str) -> dict[str, Any]:
@@ -69,7 +73,7 @@ class Header(NamedTuple):
             "labels": dict(self.labels),
             "devices": [device_entry(slot) for slot in self.identities],
             "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
-            "backends": [{name: getattr(one, name) for name in ("name", "status", "detail", "source", "devices")} for one in self.backends],
+            "backends": [{name: getattr(one, name) for name in _STANDING} for one in self.backends],
             "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
         }
 

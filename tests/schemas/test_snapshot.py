@@ -95,7 +95,7 @@ def test_the_document_has_the_agreed_fields() -> None:
         "part_number": "",
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
-    fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices"]
+    fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices", "reason"]
     assert list(document["backends"][0]) == fields
     process = {"pid": 4711, "type": "compute", "memory_bytes": 1_000_000, "utilization": 12.5, "memory_utilization": None}
     assert document["processes"]["gpu.0"][0] == process

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, compute_memory, counts_energy, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, compute_memory, counts_energy, is_integrated, let_sleep
 from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
 from accelmetrics.backends.amd.values import (
@@ -31,7 +31,7 @@ from accelmetrics.backends.amd.values import (
 )
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
-from accelmetrics.backends.kit.fields import Derived, Field, flat, text
+from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
@@ -41,7 +41,17 @@ STATIC_PACE = 60.0
 TIMEOUT = 10.0
 """Seconds: it takes one to two on a loaded machine with eight cards."""
 DIRECTORIES = ("/opt/rocm/bin",)
+INSTALL = "install ROCm's amd-smi-lib"
 
+SAYS = (
+    Says(
+        "missing the following required groups|permission (needed|denied)|AMDSMI_STATUS_NO_PERM",
+        Reason.NO_PERMISSION,
+        "amd-smi may not read the devices",
+        JOIN_GROUPS,
+    ),
+    Says("driver not (loaded|initialized)|DRIVER_NOT_LOADED", Reason.DRIVER_UNAVAILABLE, "amdgpu is not loaded", LOAD_DRIVER, gone=True),
+)
 HIGHEST = 10_000
 """No card has a number as high as that."""
 
@@ -130,12 +140,13 @@ _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 
 
 CardOutput = tuple[dict[int, dict[str, Any]], bool]
-"""What one run printed of each card, by the tool's number, or one above all where that repeats; and whether none was cut."""
+"""What one run printed of each card, by the tool's number, or one above all where that repeats; and whether none was cut or malformed."""
 
 
 def parse(printed: str) -> CardOutput:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
+    odd = False
     for document in json_documents(printed):
         listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
         found: dict[int, dict[str, Any]] = {}
@@ -143,24 +154,24 @@ def parse(printed: str) -> CardOutput:
             if isinstance(card, dict) and type(card.get("gpu")) is int and 0 <= card["gpu"] < HIGHEST:
                 found[card["gpu"] if card["gpu"] not in found else HIGHEST + len(found)] = card
         cards.update(found)
-    return cards, all(int(number) in cards for number in _START.findall(printed))
+        odd = odd or 0 < len(found) < len(listed)
+    return cards, not odd and all(int(number) in cards for number in _START.findall(printed))
 
 
-def sample(card: Mapping[str, Any], integrated: dict[str, bool] | None = None) -> DeviceSample:
+def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> DeviceSample:
     """Make the sample of one card from all that was printed of it.
 
     Args:
         card: What was printed.
-        integrated: By PCI address, whether a GPU is known to be a processor's: kept from run to run.
+        kinds: By the tool's number, whether a card is part of a processor, as far as it was ever known: added to.
     """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
     uuid = f"0x{serial}" if serial.strip("0") else ""
-    device, known = text(printed("asic.device_id")), {} if integrated is None else integrated
-    said = is_integrated(address, device)
-    if said is not None:
-        known.setdefault(address, said)
-    unified = known.get(address, False)
+    device = text(printed("asic.device_id"))
+    unified = is_integrated(address, device)
+    kinds, number = {} if kinds is None else kinds, text(card.get("gpu"))
+    unified = kinds.get(number, False) if unified is None else kinds.setdefault(number, unified)
     compute = compute_memory(address) if unified else None
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     later = _LATER_FUNCTION.search(address)
@@ -191,9 +202,9 @@ class AmdSmi:
         self._command = command
         self._clock = clock
         self._flags = Flags(command, FLAGS, ("metric",), ("--json",), implied=True)
-        self._integrated: dict[str, bool] = {}
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
+        self._kinds: dict[str, bool] = {}
         self._due = -math.inf
         command.find()
 
@@ -210,9 +221,9 @@ class AmdSmi:
         repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
             static = None if card["gpu"] in repeated else self._static.get(number)
-            yield sample({**self._flags.missing, **(static or self._missing), **card}, self._integrated)
+            yield sample({**self._flags.missing, **(static or self._missing), **card}, self._kinds)
         if not complete:
-            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
+            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut, or one card is malformed")
 
     def _run(self, what: str) -> CardOutput:
         return self._output(self._command.run(what, "--json"))
@@ -221,7 +232,7 @@ class AmdSmi:
         output = parse(completed.stdout)
         if output[0]:
             return output
-        if '"gpu"' in completed.stdout and not completed.truncated:
+        if '"gpu"' in completed.stdout and not completed.truncated and self._command.said(completed) is None:
             raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")
         raise self._command.failure(completed)
 
@@ -235,7 +246,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         timeout: Seconds after which a run is killed.
     """
     directories = (f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES)
-    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install="install ROCm's amd-smi-lib", timeout=timeout)
+    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install=INSTALL, says=SAYS, timeout=timeout)
     return PolledBackend(
         "amd",
         kind="gpu",

@@ -28,7 +28,7 @@ from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
-from accelmetrics.backends.kit.fields import DeviceRecord, Field, Table
+from accelmetrics.backends.kit.fields import Chosen, DeviceRecord, Field, Table
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.snapshot import rfc3339_second
 
@@ -176,24 +176,21 @@ class AmdsmiCard(DeviceRecord):
         self._progress: list[Any] = []
         self._core = ""
 
-    def read(
-        self, wanted: Collection[str], unified: bool, progress: list[Any], files: Mapping[str, str], kept: dict[str, str]
-    ) -> dict[str, Value]:
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
         """Read the metrics that are asked for, each a value or why there is none.
 
         Args:
             wanted: The metrics.
             unified: Whether the card shares the host's memory.
             progress: Where each call is noted.
-            files: By metric, the file where it is read.
-            kept: The same of calls, as :meth:`~accelmetrics.backends.kit.fields.Table.read` has it.
+            chosen: Where each metric is read, here or in the files.
 
         Raises:
             SourceError: The library no longer knows the card.
         """
         self._answers = dict(self._unsupported)
-        self._unified, self._progress, self._core = unified, progress, files.get("temp") or kept.get("temp", "")
-        return TABLE.read(self, {}, 0.0, given=METRICS - set(wanted), kept=kept)
+        self._unified, self._progress, self._core = unified, progress, chosen.get("temp", ("", ""))[1]
+        return TABLE.read(self, {}, 0.0, given=METRICS - set(wanted), chosen=chosen)
 
     def get(self, place: str) -> object:
         if place in (USED, TOTAL):
@@ -388,11 +385,9 @@ class AmdsmiWorker:
         """End the thread, once the call that it may be in has returned."""
         self._end()
 
-    def read(
-        self, wanted: Collection[str], unified: bool, progress: list[Any], files: Mapping[str, str], kept: dict[str, str]
-    ) -> dict[str, Value]:
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
         """Read as :meth:`AmdsmiCard.read` does; what the module used to give is ``timed_out`` while a call of it hangs."""
-        outcome = None if self.hangs else self._ask(partial(self._card.read, wanted, unified, progress, files, kept), progress)
+        outcome = None if self.hangs else self._ask(partial(self._card.read, wanted, unified, progress, chosen), progress)
         if outcome is None:
             return {name: OVERDUE for name in wanted if name in self._gave}
         if outcome.value is None:

@@ -179,6 +179,7 @@ def properties(path: str) -> dict[str, int]:
 # Detection
 
 LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmesg says why)"
+JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
 PASS_DEVICES = "in a container, start it with --device=/dev/kfd --device=/dev/dri"
 FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed through to a virtual machine"}
 """Drivers under which a card is not for compute, and what that means."""

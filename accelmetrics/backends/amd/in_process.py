@@ -24,7 +24,7 @@ from accelmetrics.backends.amd.cards import TopologyNode, gpu_nodes, gpus, is_dr
 from accelmetrics.backends.amd.processes import DriverProcesses
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, pools, shows_values
 from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.fields import Counters, Table, make_reading
+from accelmetrics.backends.kit.fields import Chosen, Counters, Table, make_reading
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.catalogue import coverage_of
@@ -48,8 +48,7 @@ class DriverUnit:
         library: The card behind the module, where that is open; on a thread of its own where the files are read too.
         node: The partition, None for a whole card.
         table: The rows that are read of it.
-        kept: By metric, the file where it was first read; it is read there until the driver is opened again, or the card comes back.
-        lent: The same of the module, for metrics of which the files had nothing.
+        chosen: Where each metric was first read; it is read there until the driver is opened again, or the card comes back.
     """
 
     def __init__(self, identity: DeviceIdentity, card: Card, node: TopologyNode | None = None) -> None:
@@ -59,8 +58,7 @@ class DriverUnit:
         self.node = node
         self.table: Table = CARDS if node is None else PARTITIONS
         self.unsure = node is None and identity.memory_total_bytes is None
-        self.kept: dict[str, str] = {}
-        self.lent: dict[str, str] = {}
+        self.chosen: Chosen = {}
 
 
 class InProcessDriver:
@@ -251,20 +249,19 @@ class InProcessReader:
         try:
             awake = card.is_awake(progress)
         except SourceError:
-            device.kept.clear()  # when it is back, it has to be looked at anew
-            device.lent.clear()
+            device.chosen.clear()  # when it is back, it has to be looked at anew
             raise
         if not awake:
             asleep = Unavailable(Reason.SUSPENDED, f"{card.address} is powered down, and reading it would wake it")
             return make_reading(dict.fromkeys(table.words, asleep))
         if device.node is not None:
-            found = table.read(card.partition(device.node, now, progress), counters, now, kept=device.kept)
-            table.derive(found)
+            found = table.read(card.partition(device.node, now, progress), counters, now, chosen=device.chosen)
+            table.derive(found, device.chosen)
             return make_reading(_named(table, found))
         if device.unsure:
             driver.identify_awake(device)
         found = self._card(device, now, counters, progress)
-        table.derive(found)
+        table.derive(found, device.chosen)
         processes: Processes = driver.processes.on(card.address, now, progress) if self._lists else NOT_NEEDED
         known = () if processes is None or isinstance(processes, Unavailable) else processes
         owned = [each for each in known if self._tree.owns(each.pid, now)]
@@ -276,16 +273,16 @@ class InProcessReader:
         driver, library, unified = self._driver, unit.library, unit.identity.unified
         found: dict[str, Value] = {}
         if driver.with_files:
-            record = unit.card.record(now, unified, progress, unit.kept)
-            found = CARDS.read(record, counters, now, given=unit.lent, kept=unit.kept)
-        # What the files gave once is not another source's where they are silent for a moment.
-        wanted = {name for name in METRICS & self._needed if name in unit.lent or name not in unit.kept}
+            record = unit.card.record(now, unified, progress, unit.chosen)
+            found = CARDS.read(record, counters, now, chosen=unit.chosen)
+        # What the files gave once is not the module's where they are silent for a moment, nor the other way round.
+        wanted = {name for name in METRICS & self._needed if unit.chosen.get(name, (AMDSMI,))[0] == AMDSMI}
         if library is None or not wanted:
             late = driver.late if driver.with_files else None
             return found if late is None else {**found, **dict.fromkeys(wanted, late)}
-        lent = dict.fromkeys(tuple(unit.lent), NO_ANSWER)
+        lent = {name: NO_ANSWER for name in wanted if name in unit.chosen}
         try:
-            said = library.read(wanted, unified, progress, unit.kept, unit.lent)
+            said = library.read(wanted, unified, progress, unit.chosen)
         except SourceError as error:
             if not driver.with_files:
                 raise

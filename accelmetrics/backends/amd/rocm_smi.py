@@ -24,12 +24,21 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, compute_memory, counts_energy, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import (
+    JOIN_GROUPS,
+    LOAD_DRIVER,
+    PASS_DEVICES,
+    card_name,
+    compute_memory,
+    counts_energy,
+    is_integrated,
+    let_sleep,
+)
 from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.amd.values import (
@@ -57,7 +66,8 @@ from accelmetrics.backends.kit import (
     quoted,
     text,
 )
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.backends.kit.fields import Says
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
 """Seconds between two runs."""
@@ -179,7 +189,7 @@ class Output(NamedTuple):
     Attributes:
         cards: By card number, which is the tool's own and not a position.
         system: What concerns no single card; empty where the tool did not print it.
-        complete: Whether the cards stood in an object that was printed to its end.
+        complete: Whether the cards stood in an object that was printed to its end, and none was anything but an object.
     """
 
     cards: dict[int, PrintedCard]
@@ -191,15 +201,18 @@ def parse(printed: str) -> Output:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, PrintedCard] = {}
     system: PrintedCard = {}
+    strange = False
     for document in json_documents(printed):
         for key, value in document.items() if isinstance(document, dict) else ():
             card = _CARD.fullmatch(key.strip())
             if card and isinstance(value, dict):
                 cards[int(card[1])] = _lowered(value)
+            elif card:
+                strange = True
             elif key == "system":
                 system = _lowered(value) or system
     if cards:
-        return Output(cards, system, True)
+        return Output(cards, system, not strange)
     _, *cut = _CARD_START.split(printed)
     for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
         with suppress(ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
@@ -216,11 +229,18 @@ def _lowered(value: object) -> PrintedCard:
 # Whose it is
 
 
-def samples(output: Output) -> Iterator[DeviceSample]:
-    """Yield the cards in the order of their numbers."""
+def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[DeviceSample]:
+    """Yield the cards in the order of their numbers.
+
+    Args:
+        output: What was printed.
+        kinds: By number, whether a card is part of a processor, as far as it was ever known: added to.
+    """
+    kinds = {} if kinds is None else kinds
     cards, driver = output.cards, output.system.get("driver version")
     for number_, card in sorted(cards.items()):
-        uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
+        uuid, address, known = unique_id(card), text(card.get("pci bus")), is_unified(card)
+        unified = kinds.get(number_, False) if known is None else kinds.setdefault(number_, known)
         compute = compute_memory(address) if unified else None
         memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)", compute=compute)
         names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
@@ -257,19 +277,19 @@ def _device_id(card: PrintedCard) -> str:
     return text(card.get("device id")) or text(card.get("gpu id"))
 
 
-def is_unified(card: PrintedCard) -> bool:
+def is_unified(card: PrintedCard) -> bool | None:
     """Return whether the card is part of a processor and shares its memory.
 
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
     a socket's power, and an edge sensor alone.
     """
-    known = card["unified"] if card.get("unified") in (True, False) else is_integrated(text(card.get("pci bus")), _device_id(card))
+    known = is_integrated(text(card.get("pci bus")), _device_id(card))
     if known is not None:
-        return bool(known)
+        return known
     edge, other, socket = (
         any(not isinstance(number(card.get(key.lower())), Unavailable) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,))
     )
-    return edge and not other and socket
+    return None if not edge and not other else edge and not other and socket
 
 
 def architecture(printed: str) -> str:
@@ -283,27 +303,32 @@ def architecture(printed: str) -> str:
 # How it is run
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
-JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
 ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
 FOREIGN_KEYS = ("hcu ", "dcu ")
 """How Hygon's tool, which has the same name, begins what AMD's begins with "GPU "."""
-FINDINGS: tuple[tuple[str, bool, Reason, str, str], ...] = (
-    (
-        *("permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ", False),
-        *(Reason.NO_PERMISSION, "rocm-smi may not read the devices", JOIN_GROUPS),
+SAYS = (
+    Says(
+        "permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ",
+        Reason.NO_PERMISSION,
+        "rocm-smi may not read the devices",
+        JOIN_GROUPS,
     ),
-    (
-        *("driver not initialized|amdgpu not found", True),
-        *(Reason.DRIVER_UNAVAILABLE, "the kernel driver amdgpu is not loaded", LOAD_DRIVER),
+    Says(
+        "driver not initialized|amdgpu not found",
+        Reason.DRIVER_UNAVAILABLE,
+        "the kernel driver amdgpu is not loaded",
+        LOAD_DRIVER,
+        gone=True,
     ),
-    ("no amd gpus|no drm devices|returned 8 ", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES),
-    (
-        *("rsmibindings|librocm_smi64|cannot open shared object", False),
-        *(Reason.DRIVER_UNAVAILABLE, "rocm-smi cannot load its library", f"reinstall ROCm's package: {INSTALL}"),
+    Says("no amd gpus|no drm devices|returned 8 ", Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES, gone=True),
+    Says(
+        "rsmibindings|librocm_smi64|cannot open shared object",
+        Reason.DRIVER_UNAVAILABLE,
+        "rocm-smi cannot load its library",
+        f"reinstall ROCm's package: {INSTALL}",
     ),
-    ("no json data to report", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES),
+    Says("no json data to report", Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES, gone=True),
 )
-"""Words in what it printed; whether the driver must be opened again once this is over; reason, message and advice."""
 _REFUSED = re.compile(r"^usage:|unrecognized arguments|invalid choice|expected (one|at least one) argument", re.IGNORECASE | re.MULTILINE)
 _REFUSED_STATUS = 2
 
@@ -312,7 +337,7 @@ def _connect(command: Command) -> PollOnce:
     command.find()
     flags = Flags(command, FLAGS, ("--showid",), ("--json",))
     knows_flags = True
-    unified: dict[int, bool] = {}
+    kinds: dict[int, bool] = {}
 
     def poll() -> Iterable[DeviceSample]:
         nonlocal knows_flags
@@ -327,14 +352,12 @@ def _connect(command: Command) -> PollOnce:
         if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
             words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
-        missing = {place.lower(): why for place, why in flags.missing.items()}
-        for number_, card in output.cards.items():
-            # A card is a processor's for as long as the source is open, whatever it leaves out at times.
-            told = {"unified": unified.setdefault(number_, is_unified(card))}
-            output.cards[number_] = {**(missing if knows_flags else {}), **card, **told}
-        yield from samples(output)
+        if knows_flags:
+            missing = {place.lower(): why for place, why in flags.missing.items()}
+            output = output._replace(cards={number_: {**missing, **card} for number_, card in output.cards.items()})
+        yield from samples(output, kinds)
         if not output.complete:
-            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut")
+            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut, or one card is malformed")
 
     return poll
 
@@ -350,12 +373,9 @@ def _refused(completed: Completed) -> bool:
 
 def failure(command: Command, completed: Completed) -> SourceError:
     """Return what a run without cards means."""
-    lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
-    for words, gone, reason, message, advice in FINDINGS:
-        line = next((line for line in lines if re.search(words, line, re.IGNORECASE)), None)
-        if line is not None:
-            kind: Callable[..., SourceError] = DriverGoneError if gone else SourceError
-            return kind(reason, f"{message}: {quoted(line)}", advice=advice)
+    said = command.said(completed)
+    if said is not None:
+        return said
     if _refused(completed):
         words = f"this rocm-smi knows neither the flags nor -a --json: {completed.words}"
         return SourceError(Reason.NOT_SUPPORTED, words, advice="update ROCm")
@@ -373,7 +393,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         timeout: Seconds after which a run is killed.
     """
     directories = dict.fromkeys((f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES))
-    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, timeout=timeout)
+    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, says=SAYS, timeout=timeout)
     return PolledBackend(
         "amd",
         kind="gpu",

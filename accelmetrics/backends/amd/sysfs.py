@@ -44,7 +44,7 @@ from accelmetrics.backends.amd.cards import (
 )
 from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit.fields import Derived, DeviceRecord, Field, Rate, Table, number, text
+from accelmetrics.backends.kit.fields import Chosen, Derived, DeviceRecord, Field, Rate, Table, number, text
 from accelmetrics.backends.kit.system import Files, KeptFile, exists, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -186,14 +186,14 @@ class Card:
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")
         return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
 
-    def record(self, now: float, unified: bool, progress: list[Any], kept: Mapping[str, str]) -> DeviceRecord:
+    def record(self, now: float, unified: bool, progress: list[Any], chosen: Chosen) -> DeviceRecord:
         """Read what is due, and give all that is known.
 
         Args:
             now: The time.
             unified: Whether the card shares the host's memory.
             progress: Where each file that was read is noted.
-            kept: By metric, where it is read: the limits are those of the sensor of ``temp``.
+            chosen: Where each metric is read: the limits are those of the sensor of ``temp``.
 
         Raises:
             SourceError: The driver no longer shows anything of it.
@@ -212,7 +212,7 @@ class Card:
             found |= {f"gpu_metrics:{cause.lower()}": table for cause in gpu_metrics.BITS}
         else:
             found |= {f"gpu_metrics:{name.lower()}": value for name, value in gpu_metrics.readings(table).items()}
-        sensor = kept.get("temp", "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction")
+        sensor = chosen.get("temp", ("", "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction"))[1]
         found |= {f"hwmon:{limit}": found.get(f"{sensor}_{limit}") for limit in ("crit", "emergency")}
         # Each stack of HBM may have a sensor: the hottest counts.
         stacks = [number(said) for place, said in found.items() if _STACK.fullmatch(place)]

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from itertools import count
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from accelmetrics.backends.contract import (
     MOST_DEVICES,
@@ -38,21 +36,21 @@ from accelmetrics.backends.contract import (
 )
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
-    NOT_READ,
+    Chosen,
     Counters,
     DeviceRecord,
-    Kept,
     Printed,
     Row,
+    Says,
     Table,
     flat,
     joined_words,
     make_reading,
     merge,
-    text,
+    quoted,
     weightier,
-    whole,
 )
+from accelmetrics.backends.kit.identities import NUMBER, Identities, Identity, keys_of
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.backends.visible import declare_list
@@ -68,15 +66,6 @@ RETRY = 30.0
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
-NUMBER = "vendor_index"
-NUMBERS = (NUMBER, "numa_node", "cores")
-"""Parts of an identity that are whole numbers."""
-
-NAMES = ("uuid", "serial")
-"""Parts of an identity that tell one device from all others."""
-
-Identity = Mapping[str, str | Sequence[str]]
-"""By attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`, where it stands in the record."""
 
 
 class DeviceSample(NamedTuple):
@@ -156,6 +145,7 @@ class PolledBackend:
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
         visible: The variable that lists the numbers of the devices that a program sees.
+        says: The vendor's words in the place of a number, and what they mean.
         clock: Where ages and rates are taken from.
     """
 
@@ -178,6 +168,7 @@ class PolledBackend:
         detect: Callable[[], Detection] | None = None,
         own_metrics: Sequence[Metric] = (),
         visible: str = "",
+        says: Sequence[Says] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -193,12 +184,16 @@ class PolledBackend:
         self.clock = clock
         self._detect = detect
         self._own = tuple(own_metrics)
+        self._says = tuple(says)
 
     @cached_property
     def tables(self) -> tuple[tuple[Table, Table], ...]:
         """Of each source the rows of devices and those of the machine, bound to the catalogue."""
-        own, kind = self._own, str(self.kind)
-        return tuple((Table(each.name, kind, each.fields, own), Table(each.name, "", each.machine, own)) for each in self.sources)
+        own, says = self._own, self._says
+        return tuple(
+            (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says))
+            for each in self.sources
+        )
 
     def detect(self) -> Detection:
         return self._detect() if self._detect is not None else Detection(True, "found out by opening")
@@ -237,6 +232,7 @@ class PolledDriver:
         self.devices: Sequence[DeviceIdentity] = ()
         self._units: dict[tuple[str, object], int] = {}
         self._told_by: dict[tuple[int, str], int] = {}
+        self.chosen: dict[int, Chosen] = {}
         # Streams get ready while other sources are connected.
         self.sources: list[_OpenSource] = []
         for spec, tables in zip(backend.sources, backend.tables, strict=True):
@@ -270,14 +266,15 @@ class PolledDriver:
         Raises:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        found: dict[int, DeviceSample] = {MACHINE: sample for sample in samples if sample.machine}  # noqa: B035 - there is one at most
+        found: dict[int, DeviceSample] = {}
+        found.update((MACHINE, sample) for sample in samples if sample.machine)
         listed = [sample for sample in samples if not sample.machine]
         # Where there is no number, the position stands for it.
-        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identify(listed))]
+        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identities.of(listed))]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
             for (told, about), sample in sorted(zip(seen, listed, strict=True), key=lambda each: each[0][1][NUMBER]):
-                keys = _keys(about)
+                keys = keys_of(about)
                 alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
                 unit = next(alike, len(devices))
                 if unit == len(devices):
@@ -287,7 +284,7 @@ class PolledDriver:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
                     taken = () if NUMBER in told else [device.vendor_index for device in devices]
                     about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
-                    keys = _keys(about)
+                    keys = keys_of(about)
                     devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
                 units.update(dict.fromkeys(keys, unit))
@@ -308,12 +305,6 @@ def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
     if known.pci_bus_id and "pci_bus_id" in told:
         return pci_address(known.pci_bus_id) == pci_address(told["pci_bus_id"])
     return bool(known.vendor_index == told[NUMBER])
-
-
-def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Return what a device is found by, the surest first."""
-    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", NUMBER) if part in told]
-    return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
 
 
 class PolledReader:
@@ -375,6 +366,10 @@ class PolledReader:
         found: dict[str, Value] = {}
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
+        # A source that is down chooses nothing: the others stand in for it.
+        known = self._driver.chosen.setdefault(unit, {})
+        down = {source.name for source, sample in zip(sources, samples, strict=True) if sample is None}
+        chosen = {metric: choice for metric, choice in known.items() if choice[0] not in down}
         for source, table, poll, sample, counters in zip(sources, tables, polls, samples, state.counters, strict=True):
             if poll is NOT_WANTED:
                 continue
@@ -387,7 +382,7 @@ class PolledReader:
                     sample.begin(progress)
                     at = clock.monotonic()
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
-                values = table.read(flat(record), counters, at, idle=sample.processes == (), kept=source.kept.setdefault(unit, {}))
+                values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen)
                 first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
                 if first != unit:
                     name = f"{str(self._driver.backend.kind).upper()} {self._driver.devices[first].vendor_index}"
@@ -397,7 +392,9 @@ class PolledReader:
             for metric, value in values.items():
                 merge(found, metric, value)
         for table in tables:
-            table.derive(found)
+            table.derive(found, chosen)
+        for metric, place in chosen.items():
+            known.setdefault(metric, place)
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
     def _watches(self, pid: int, whole_tree: bool = False) -> bool:
@@ -467,7 +464,6 @@ class _OpenSource:
         rank: Its place among the backend's sources, the best of which is 0.
         ask: Asks it once; None while it is closed, as it is after some failures, but for one that opens itself again.
         latest: The latest poll.
-        kept: By unit, where each metric was first read.
     """
 
     def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
@@ -476,7 +472,6 @@ class _OpenSource:
         self.table, self.machine = tables
         self.rank = len(driver.sources)
         self.latest = NOT_WANTED
-        self.kept: dict[int, Kept] = {}
         self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock
@@ -484,8 +479,7 @@ class _OpenSource:
         self._lock = threading.Lock()
         self.ask: PollOnce | None = None
         self._answer: object = None
-        self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
-        self._repeated: set[tuple[str, object]] = set()
+        self.identities = Identities(spec.identity, self.table)
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -505,44 +499,6 @@ class _OpenSource:
             if asked - self.latest.finished >= self._fresh or (self.latest is had and not self.spec.interval):
                 self.latest = self._make()
             return self.latest
-
-    def identify(self, samples: Sequence[DeviceSample]) -> list[dict[str, Any]]:
-        """Return what the records tell of their devices' identities.
-
-        An id or an address that several devices of one poll share tells none of them apart: it is left out until the driver is opened
-        again. Where a number repeats, no number is trusted.
-        """
-        identities = [self._identify(sample) for sample in samples]
-        keys = [_keys(told) for told in identities]
-        self._repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
-        numbered = all(part != NUMBER for part, _ in self._repeated)
-        for told, each in zip(identities, keys, strict=True):
-            for part in [key[0] for key in each if key in self._repeated or (key[0] == NUMBER and not numbered)]:
-                del told[part]
-        return identities
-
-    def _identify(self, sample: DeviceSample) -> dict[str, Any]:
-        """Return what one record tells; one that stays the same object is asked until it has told all."""
-        record = flat(sample.record)
-        known = self._identities.get(record)
-        if known is not None:
-            return dict(known)
-        told: dict[str, Any] = {}
-        for attribute, where in self.spec.identity.items():
-            for place in (where,) if isinstance(where, str) else where:
-                said = record.get(place)
-                value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
-                if attribute in NAMES and not str(value).strip("0x"):  # zeros name nothing
-                    continue
-                if value is not None and value is not False and value != "":
-                    told[attribute] = value
-                    break
-        memory = self.table.value("memoryTotalBytes", record)
-        if isinstance(memory, int):
-            told["memory_total_bytes"] = memory
-        if told.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
-            self._identities[record] = dict(told)
-        return told
 
     def _make(self) -> _Poll:
         """Ask it now; while it stays closed, what is known stands."""
@@ -566,19 +522,25 @@ class _OpenSource:
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
+            strange = None
             try:
                 for each in answer:
+                    record: object = each.record
+                    if not isinstance(record, (Mapping, DeviceRecord)):
+                        strange = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
+                        continue
                     if len(samples) == MOST_DEVICES + bool(self.spec.machine):
                         samples.clear()
                         raise SourceError(Reason.INVALID_VALUE, f"{self.name} lists more than {MOST_DEVICES} devices: not believed")
                     samples.append(each._replace(record=flat(each.record)))
             finally:
                 units.update(self._driver.place(self, samples))
+            if strange is not None:
+                raise strange
         return answer
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
-        self.kept.clear()
         self.ask = self.spec.connect()
         return self.ask
 

@@ -239,6 +239,31 @@ def test_static_is_run_again_once_a_minute(stand_in: AmdSmiStandIn) -> None:
     assert stand_in.calls.count("static --json") == 2
 
 
+def test_missing_groups_are_told_with_what_to_do(stand_in: AmdSmiStandIn) -> None:
+    """A paragraph of that in front of a good document is noise."""
+    paragraph = (
+        "Permission needed to access required GPU device node(s):\n  - /dev/dri/card0: Permission denied; owner=root(0):video(39);\n\n"
+    )
+    stand_in.behave(paragraph)
+    with pytest.raises(SourceError, match="Permission needed to access") as caught:
+        backend.open()
+    assert (caught.value.reason, "usermod -aG video,render" in caught.value.advice) == (Reason.NO_PERMISSION, True)
+    metrics, statics = good()
+    stand_in.behave(paragraph + metrics, paragraph + statics)
+    assert values(backend.open().reader(OPTIONS).read(1, [])) == pytest.approx(MI210)
+
+
+@pytest.mark.parametrize("odd", [None, "gpu", [], {"gpu": "1"}, {"gpu": None}])
+def test_an_entry_that_is_no_card_costs_no_other(stand_in: AmdSmiStandIn, odd: Any) -> None:
+    stand_in.behave(*good())
+    reader = driver().reader(OPTIONS)
+    stand_in.behave(document([metric(0), odd], "list"), document(STATIC, "list"))
+    assert values(reader.read(0, [])) == pytest.approx(MI210)
+    with pytest.raises(SourceError) as caught:
+        reader.read(1, [])
+    assert caught.value.reason == Reason.PARSE_ERROR
+
+
 def test_a_maximum_of_0_megahertz_is_none(stand_in: AmdSmiStandIn) -> None:
     clock = {"gfx_0": {"clk": value(90, "MHz"), "max_clk": value(0, "MHz")}}
     stand_in.behave(*good(clock=clock))
@@ -251,6 +276,10 @@ FAILURES: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "nothing": ({}, Reason.PARSE_ERROR, "printed nothing (exit status 0)"),
     "a crash": ({"errors": "Traceback\nKeyError: 'libamd_smi.so'\n", "status": 1}, Reason.DRIVER_ERROR, "KeyError: 'libamd_smi.so'"),
     "no rights": ({"errors": "Permission denied: /dev/kfd\n", "status": 1}, Reason.NO_PERMISSION, "Permission denied"),
+    "no groups": (
+        {"errors": "Traceback\nRuntimeError: User is missing the following required groups: video. Please add user.\n", "status": 1},
+        *(Reason.NO_PERMISSION, "required groups: video"),
+    ),
     "prose": ({"metrics": "no GPU here\n"}, Reason.DRIVER_ERROR, "listed no device (exit status 0): no GPU here"),
     "cut": ({"metrics": '[{"gpu": 0, "usage": {"gfx'}, Reason.PARSE_ERROR, "cut or holds no card"),
 }

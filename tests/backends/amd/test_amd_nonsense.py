@@ -125,7 +125,7 @@ def test_whatever_the_library_answers(extreme: Any) -> None:
     for answer in (extreme, dict.fromkeys(names, extreme), {"pcie_static": dict.fromkeys(names, extreme)}):
         card = AmdsmiCard(Library(answer), object())
         progress: list[Any] = []
-        check(card.read(METRICS, False, progress, {}, {}))
+        check(card.read(METRICS, False, progress, {}))
         # The limits are those of one sensor; what the energy counter counts is known of some cards alone.
         assert set(CALLS) - set(progress) <= {"gtt", "energy", "hbm", "junction_critical", "junction_emergency"}
 

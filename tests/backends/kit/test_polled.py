@@ -530,6 +530,22 @@ def test_a_metric_that_no_source_has_is_missing_for_the_reason_that_says_most(to
     assert reader.read(0, []).unavailable["temp"] == (Reason.TIMED_OUT, "N/A; acme-stat hangs")
 
 
+def test_a_metric_stays_with_its_source_while_that_answers(tool: Tool, clock: FakeClock) -> None:
+    """For every consumer, until the driver is opened again."""
+    other = Tool(npu(0, temp="70C"))
+    tool.records = [npu(0)]
+    driver = opened(tool, clock, also=[Source("acme-stat", other.connect, FIELDS, identity=IDENTITY)])
+    assert values(driver.reader(WATCHING).read(0, []))["temp"] == 40
+    tool.records = [npu(0, temp="N/A")]
+    clock.advance(2.0)
+    assert driver.reader(WATCHING).read(0, []).unavailable["temp"] == (Reason.NOT_SUPPORTED, "N/A")
+    again = opened(tool, clock, also=[Source("acme-stat", other.connect, FIELDS, identity=IDENTITY)]).reader(WATCHING)
+    assert values(again.read(0, []))["temp"] == 70
+    tool.records = [npu(0)]
+    clock.advance(2.0)
+    assert values(again.read(0, []))["temp"] == 70
+
+
 def test_where_every_source_fails_each_is_told(tool: Tool, clock: FakeClock) -> None:
     other = Tool()
     other.fail(SourceError(Reason.NO_PERMISSION, "acme-stat is for root", advice="be root"))
