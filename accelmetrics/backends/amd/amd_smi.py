@@ -13,15 +13,24 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, compute_memory, counts_energy, is_integrated, let_sleep
+from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
-from accelmetrics.backends.amd.values import card_of, device_memory, exact_joules, memory_rows, of_card, pcie_generation
+from accelmetrics.backends.amd.values import (
+    UNDOCUMENTED_ENERGY,
+    card_of,
+    device_memory,
+    exact_joules,
+    memory_rows,
+    of_card,
+    pcie_generation,
+)
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
+from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -93,8 +102,25 @@ FIELDS = of_card(
     Derived("throttled", tuple(RESIDENCIES), max, "amd-smi: any of these violations"),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
-    *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
+    *memory_rows(
+        'amd-smi "mem_usage.used_vram"; an APU: the pool that compute uses, else with "used_gtt"',
+        'amd-smi "mem_usage.total_vram"; an APU: the pool that compute uses, else with "total_gtt"',
+    ),
 )
+FLAGS: Mapping[Flag, Sequence[str]] = {
+    ("--mem-usage",): [f"mem_usage.{what}_{kind}" for what in ("used", "total") for kind in ("vram", "gtt")],
+    **{
+        (f"--{section}",): [
+            place
+            for row in FIELDS
+            if not isinstance(row, Derived)
+            for place in ((row.where,) if isinstance(row.where, str) else row.where)
+            if place.startswith(f"{section}.")
+        ]
+        for section in ("usage", "temperature", "fan", "ecc", "pcie", "energy", "clock", "power")
+    },
+}
+"""The sections of ``metric`` that every release can be asked for one by one, and what stands in them."""
 NAMES = ("asic.market_name", "board.product_name")
 IDENTITY = {
     "vendor_index": "gpu",
@@ -142,19 +168,25 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
     uuid = f"0x{serial}" if serial.strip("0") else ""
-    unified = is_integrated(address, text(printed("asic.device_id")))
+    device = text(printed("asic.device_id"))
+    unified = is_integrated(address, device)
     kinds, number = {} if kinds is None else kinds, text(card.get("gpu"))
     unified = kinds.get(number, False) if unified is None else kinds.setdefault(number, unified)
+    compute = compute_memory(address) if unified else None
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
-    told = {
-        "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
+    later = _LATER_FUNCTION.search(address)
+    name = names[0] if names else card_name(device, text(printed("asic.rev_id")))
+    told: dict[str, object] = {
+        "name": name,
         # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals. Partitions have the chip's, and a
         # function of its PCI address each.
-        "uuid": f"{uuid}/xcp{later[1]}" if uuid and (later := _LATER_FUNCTION.search(address)) else uuid,
+        "uuid": f"{uuid}/xcp{later[1]}" if uuid and later else uuid,
         "address": address,
         "unified": unified,
-        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
+        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB", compute=compute),
     }
+    if device and not counts_energy(name, device) and not text(printed("vram.type")).upper().startswith("HBM"):
+        told["energy"] = {"total_energy_consumption": UNDOCUMENTED_ENERGY}
     return DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
@@ -169,6 +201,7 @@ class AmdSmi:
     def __init__(self, command: Command, clock: Clock) -> None:
         self._command = command
         self._clock = clock
+        self._flags = Flags(command, FLAGS, ("metric",), ("--json",), implied=True)
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
         self._kinds: dict[str, bool] = {}
@@ -177,7 +210,7 @@ class AmdSmi:
 
     def __call__(self) -> Iterable[DeviceSample]:
         let_sleep("amd-smi")
-        cards, complete = self._run("metric")
+        cards, complete = self._output(self._flags.run(lambda completed: bool(parse(completed.stdout)[0])))
         if self._clock.monotonic() >= self._due:
             try:
                 self._static = self._run("static")[0]
@@ -188,12 +221,14 @@ class AmdSmi:
         repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
             static = None if card["gpu"] in repeated else self._static.get(number)
-            yield sample({**(static or self._missing), **card}, self._kinds)
+            yield sample({**self._flags.missing, **(static or self._missing), **card}, self._kinds)
         if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut, or one card is malformed")
 
     def _run(self, what: str) -> CardOutput:
-        completed = self._command.run(what, "--json")
+        return self._output(self._command.run(what, "--json"))
+
+    def _output(self, completed: Completed) -> CardOutput:
         output = parse(completed.stdout)
         if output[0]:
             return output

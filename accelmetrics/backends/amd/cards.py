@@ -108,6 +108,16 @@ def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
     return f"{maker} GPU (0x{device.lower()})" if device else f"{maker} GPU"
 
 
+def counts_energy(name: str, device: str) -> bool:
+    """Return whether it is known what the energy counter of a card counts: that of data centres' cards is documented, others' is not.
+
+    Args:
+        name: Its market name.
+        device: PCI device id.
+    """
+    return "instinct" in name.lower() or device.upper().removeprefix("0X") in INSTINCT
+
+
 # Partitions, as the compute driver shows them
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -153,6 +163,11 @@ def gpu_nodes() -> list[TopologyNode]:
         memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type", 0) in LOCAL_HEAPS)
         nodes.append(TopologyNode(path, address, found.get("vendor_id", 0), location >> PARTITION_SHIFT, gfx, memory or None))
     return nodes
+
+
+def compute_memory(address: str) -> int | None:
+    """Return the bytes of memory that the compute driver shows of a GPU, None where it shows none. Partitions have theirs apart."""
+    return sum(node.memory or 0 for node in gpu_nodes() if node.address == address.lower()) or None
 
 
 def properties(path: str) -> dict[str, int]:

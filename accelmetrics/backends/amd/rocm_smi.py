@@ -24,14 +24,34 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, PASS_DEVICES, card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import (
+    JOIN_GROUPS,
+    LOAD_DRIVER,
+    PASS_DEVICES,
+    card_name,
+    compute_memory,
+    counts_energy,
+    is_integrated,
+    let_sleep,
+)
+from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.amd.values import TOTAL, USED, card_of, device_memory, exact_joules, memory_rows, of_card, pcie_generation
+from accelmetrics.backends.amd.values import (
+    TOTAL,
+    UNDOCUMENTED_ENERGY,
+    USED,
+    card_of,
+    device_memory,
+    exact_joules,
+    memory_rows,
+    of_card,
+    pcie_generation,
+)
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import (
     PRINTED,
@@ -41,7 +61,6 @@ from accelmetrics.backends.kit import (
     Field,
     PolledBackend,
     PollOnce,
-    is_absent,
     json_documents,
     number,
     quoted,
@@ -55,15 +74,8 @@ INTERVAL = 2.0
 TIMEOUT = 8.0
 """Seconds. The tool takes 1 to 3; opening a source is allowed 10."""
 DIRECTORIES = ("/opt/rocm/bin", "/usr/bin", "/usr/local/bin")
-FULL = (
-    *("--showid", "--showuniqueid", "--showserial", "--showvbios", "--showbus", "--showproductname", "--showdriverversion"),
-    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showmemoverdrive", "--showtemp", "--showpower", "--showmaxpower"),
-    *("--showclocks", "--showsclkrange", "--showmclkrange", "--showfan", "--showenergycounter", "--showreplaycount"),
-    "--json",
-)
-"""All that is read, and nothing that is slow: the processes are left out."""
 ALL = ("-a", "--json")
-"""For releases that do not know some of those flags; without the bytes of memory."""
+"""For releases that do not know some of the flags; without the bytes of memory."""
 
 # What is printed
 EDGE = ("Temperature (Sensor edge) (C)", "Temperature (Sensor #1) (C)")
@@ -75,6 +87,24 @@ FAN, ALLOCATED = "fan speed (%)", "gpu memory allocated (vram%)"
 
 PCIE = ("pcie clock level", "pcie clock level:", "pcie clock speed")
 NAMES = ("card series", "device name", "card model")
+FLAGS: Mapping[Flag, Sequence[str]] = {
+    **dict.fromkeys((("--showuniqueid",), ("--showserial",), ("--showvbios",), ("--showbus",), ("--showproductname",)), ()),
+    ("--showdriverversion",): (),
+    ("--showuse",): ("GPU use (%)",),
+    ("--showmemuse",): (*ACTIVITY, ALLOCATED),
+    ("--showmeminfo", "vram", "gtt"): [f"{kind} Total {what}Memory (B)" for kind in ("VRAM", "GTT") for what in ("Used ", "")],
+    ("--showmemoverdrive",): ("GPU Memory OverDrive value (%)",),
+    ("--showtemp",): (*EDGE, *JUNCTION, *MEMORY),
+    ("--showpower",): (AVERAGE, SOCKET),
+    ("--showmaxpower",): ("Max Graphics Package Power (W)",),
+    ("--showfan",): (FAN,),
+    ("--showenergycounter",): ("Energy counter", "Accumulated Energy (uJ)"),
+    ("--showreplaycount",): ("PCIe Replay Count",),
+    ("--showclocks",): ("sclk clock speed:", "mclk clock speed:", PCIE[0]),
+    ("--showsclkrange",): ("Valid sclk range",),
+    ("--showmclkrange",): ("Valid mclk range",),
+}
+"""All that is read, and nothing that is slow: the processes are left out. By flag, what it prints of a card."""
 
 _LINK = re.compile(r"(\d{1,3}(?:\.\d)?)\s*GT/s,? x(\d{1,2})\b", re.ASCII)
 _CLOCK_LEVEL = re.compile(r"\w+\s*(\(.*mhz\s*\))", re.IGNORECASE | re.ASCII)
@@ -130,8 +160,8 @@ FIELDS = of_card(
     Field("pcieReplays", "PCIe Replay Count"),
     Field("memoryAllocated", ALLOCATED, "%", words=f'where no bytes are printed, "{ALLOCATED}"'),
     *memory_rows(
-        'rocm-smi "VRAM Total Used Memory (B)"; an APU: with "GTT Total Used Memory (B)"',
-        'rocm-smi "VRAM Total Memory (B)"; an APU: with "GTT Total Memory (B)"',
+        'rocm-smi "VRAM Total Used Memory (B)"; an APU: the pool that compute uses, else with "GTT Total Used Memory (B)"',
+        'rocm-smi "VRAM Total Memory (B)"; an APU: the pool that compute uses, else with "GTT Total Memory (B)"',
     ),
 )
 IDENTITY = {
@@ -211,7 +241,8 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
     for number_, card in sorted(cards.items()):
         uuid, address, known = unique_id(card), text(card.get("pci bus")), is_unified(card)
         unified = kinds.get(number_, False) if known is None else kinds.setdefault(number_, known)
-        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)")
+        compute = compute_memory(address) if unified else None
+        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)", compute=compute)
         names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
         told: dict[str, object] = {
             "number": number_,
@@ -223,6 +254,9 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
             "unified": unified,
             **memory,
         }
+        device, has_hbm = _device_id(card), any(key.startswith("temperature (sensor hbm") for key in card)
+        if device and not has_hbm and not counts_energy(str(told["name"]), device):
+            told |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
             # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.
@@ -252,7 +286,9 @@ def is_unified(card: PrintedCard) -> bool | None:
     known = is_integrated(text(card.get("pci bus")), _device_id(card))
     if known is not None:
         return known
-    edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))
+    edge, other, socket = (
+        any(not isinstance(number(card.get(key.lower())), Unavailable) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,))
+    )
     return None if not edge and not other else edge and not other and socket
 
 
@@ -299,26 +335,35 @@ _REFUSED_STATUS = 2
 
 def _connect(command: Command) -> PollOnce:
     command.find()
-    flags = [FULL, ALL]
+    flags = Flags(command, FLAGS, ("--showid",), ("--json",))
+    knows_flags = True
     kinds: dict[int, bool] = {}
 
     def poll() -> Iterable[DeviceSample]:
+        nonlocal knows_flags
         let_sleep("rocm-smi")
-        completed = command.run(*flags[0])
-        if len(flags) > 1 and _refused(completed) and not parse(completed.stdout).cards:
-            del flags[0]
-            completed = command.run(*flags[0])
+        completed = flags.run(_gives_cards) if knows_flags else command.run(*ALL)
+        if knows_flags and _refused(completed) and not _gives_cards(completed):
+            knows_flags = False
+            completed = command.run(*ALL)
         output = parse(completed.stdout)
         if not output.cards:
             raise failure(command, completed)
         if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
             words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
+        if knows_flags:
+            missing = {place.lower(): why for place, why in flags.missing.items()}
+            output = output._replace(cards={number_: {**missing, **card} for number_, card in output.cards.items()})
         yield from samples(output, kinds)
         if not output.complete:
             raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut, or one card is malformed")
 
     return poll
+
+
+def _gives_cards(completed: Completed) -> bool:
+    return bool(parse(completed.stdout).cards)
 
 
 def _refused(completed: Completed) -> bool:

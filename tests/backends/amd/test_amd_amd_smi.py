@@ -417,3 +417,33 @@ leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 )
 def test_any_record_gives_possible_numbers_or_reasons(card: dict[str, Any]) -> None:
     check(json.dumps([{"gpu": 0, **{name: inner for name, inner in card.items() if name != "gpu"}}]))
+
+
+@pytest.mark.parametrize(
+    ("crashing", "lost"), [(("power",), "powerWatts"), (("clock", "power"), "smClock"), (("mem_usage",), "memoryTotalBytes")]
+)
+def test_a_section_that_crashes_the_tool_is_left_out_and_the_cards_stay(
+    stand_in: AmdSmiStandIn, crashing: tuple[str, ...], lost: str
+) -> None:
+    printed = [{name: section for name, section in metric(number).items() if name not in crashing} for number in (0, 1)]
+    stand_in.behave(document(printed, "gpu_data"), document(STATIC, "gpu_data"), crashing=crashing)
+    opened = driver()
+    reading = opened.reader(OPTIONS).read(0, [])
+    assert values(reading)["temp"] == 47
+    why = reading.unavailable[lost]
+    assert why.reason == Reason.DRIVER_ERROR
+    assert "amd-smi crashes when it is asked for --" in why.detail
+    before = len(stand_in.calls)
+    opened.reader(OPTIONS).read(0, [])
+    assert not any(flag.replace("_", "-") in call for call in stand_in.calls[before:] for flag in (f"--{each}" for each in crashing))
+
+
+def test_the_energy_counter_of_a_radeon_is_not_believed(stand_in: AmdSmiStandIn) -> None:
+    """Nothing documents what it counts; no other source gives it."""
+    told = static(0, "0000:63:00.0", "0x3B7A21C0FFEE0001")
+    told["asic"] |= {"market_name": "Navi 21 [Radeon RX 6900 XT]", "device_id": "0x73bf"}
+    stand_in.behave(document([metric(0)], "gpu_data"), document([told], "gpu_data"))
+    assert driver().reader(OPTIONS).read(0, []).unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
+    told["vram"] = {"type": "HBM2E"}
+    stand_in.behave(document([metric(0)], "gpu_data"), document([told], "gpu_data"))
+    assert values(driver().reader(OPTIONS).read(0, []))["energyJoules"] == pytest.approx(8123.5)

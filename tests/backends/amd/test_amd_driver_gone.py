@@ -186,4 +186,4 @@ def test_that_a_gpu_shares_the_hosts_memory_is_known_once_it_wakes(tree: Tree) -
     card.write({"power/runtime_status": "active"})
     assert values(reader.read(0, []))["memoryTotalBytes"] == 31 * machines.GIB // 2
     assert (opened.devices[0].unified, opened.devices[0].memory_total_bytes) == (True, 31 * machines.GIB // 2)
-    assert opened.processes.unified == {card.address}
+    assert opened.processes.pools == {card.address: ("vram", "gtt")}
