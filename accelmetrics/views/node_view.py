@@ -268,7 +268,10 @@ def node_view(
     shown = _ViewInput(levels, before, now_ns, {name: (old, (age if old is None else old) > oldest) for name, old in ages.items()})
     devices = _devices(record, shown)
     listed = own_processes(snapshot)
-    about = {} if processes is None else {one.pid: one for one in processes.processes}
+    about: dict[int, ProcessInfo] = {}
+    for one in () if processes is None else processes.processes:
+        if one.pid not in about or one.user is None:  # a number that is not known on each of its devices may be two processes
+            about[one.pid] = one
     silent = {status.name for status in silent_sources(snapshot)}
     sources = tuple(_source(status, ages[status.name], status.name in silent) for status in snapshot.backends if status.status != "absent")
     return NodeView(

@@ -299,7 +299,7 @@ def test_a_process_of_another_namespace(machine: Machine) -> None:
     found = look()
     (worker,) = found.workers
     assert (worker.pid, worker.visible, worker.used) == (4194305, None, (Use("gpu.2", GIB),))
-    assert texts(found, "unreadable") == ["PID 4194305: process 4194305 is not visible from here; its list and rank are not known"]
+    assert texts(found, "unreadable") == ["PID 4194305: process 4194305 has ended; its list and rank are not known"]
     assert kinds(found) == {"unreadable", "unused_device"}
 
 
@@ -411,6 +411,7 @@ def test_a_list_that_counts_a_containers_devices(tmp_path: Path, monkeypatch: py
         (tmp_path / f"proc/{pid}/environ").write_text(f"NVIDIA_VISIBLE_DEVICES=1\0CUDA_VISIBLE_DEVICES={value}\0")
     (tmp_path / "proc/self/ns").mkdir(parents=True)
     (tmp_path / "proc/self/ns/mnt").symlink_to("mnt:[1]")
+    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     backend.device(1).run(DeviceProcess(600), DeviceProcess(601))
     found = allocation(backends=[backend])
     assert [worker.visible for worker in found.workers] == [None, ("gpu.1",)]
