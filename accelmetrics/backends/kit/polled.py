@@ -395,10 +395,11 @@ class PolledReader:
         """
         driver, named = self._driver, pid == self._options.pid
         children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
-        if driver.backend.exclusive:
+        numbers = DriverNumbers([pid, *listed])
+        if driver.backend.exclusive or numbers.shared:
             return named or (children and self._tree.owns(pid, now))
         nodes = node_pattern(driver.devices[0]) if driver.devices else ""
-        return (named or children) and self._tree.owns(pid, now, DriverNumbers([pid, *listed]), nodes)
+        return (named or children) and self._tree.owns(pid, now, numbers, nodes)
 
     def _reading(self, found: dict[str, Value], processes: Processes, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options

@@ -188,7 +188,11 @@ class DriverNumbers:
     @cached_property
     def shared(self) -> bool:
         """Whether this program is in the machine's own PID namespace, so that the driver's numbers are those of this ``/proc``."""
-        return not _has_proc() or namespace_of("self") == WHOLE_MACHINE
+        if not _has_proc():
+            return True
+        own = namespace_of("self")
+        # Kernels before 3.8, and those built without PID namespaces, have no such links.
+        return own == WHOLE_MACHINE or (not own and not exists("/proc/1/ns"))
 
     def find(self, pid: int, nodes: str) -> int | str:
         """Return the process's number in the ``/proc`` that we read; why that is not known, in words, where it is not certain.
