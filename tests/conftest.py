@@ -36,12 +36,12 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 # Simulated drivers list processes of these tests, which hold no device open: where the tests run in a container, its PID namespace is
 # taken for the machine's. Commands in processes of their own do without.
-_OWN_NAMESPACE = processes.namespace_of("self")
+_OWN_NAMESPACE, _MACHINE = processes.namespace_of("self"), processes.WHOLE_MACHINE
 
 
 def _namespace_of(pid: int | str, kind: str = "pid") -> str:
     found = _real_namespace_of(pid, kind)
-    return processes.WHOLE_MACHINE if kind == "pid" and found == _OWN_NAMESPACE else found
+    return _MACHINE if kind == "pid" and found == _OWN_NAMESPACE else found
 
 
 _real_namespace_of = processes.namespace_of

@@ -52,7 +52,8 @@ class ProcessHandle:
         try:
             self._descriptor = os.pidfd_open(pid)
         except ProcessLookupError as error:
-            raise SignalError(f"process {pid} has ended, or is in another container: it cannot be seen from here") from error
+            here = DriverNumbers(listed).shared
+            raise SignalError(f"process {pid} {'has ended' if here else 'is not in this PID namespace, or has ended'}") from error
         except OSError as error:
             raise SignalError(f"process {pid} cannot be signalled: {error.strerror or error}") from error
         self.pid = pid
