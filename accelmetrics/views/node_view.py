@@ -343,7 +343,7 @@ def _devices(record: Record, shown: _ViewInput) -> tuple[DeviceView, ...]:
 
 
 def _totals(devices: tuple[DeviceView, ...], findings: Findings, failed: int) -> NodeTotals:
-    whole = [one for one in devices if not one.identity.parent]
+    whole = [one for one in devices if not one.parent]  # a partition counts where the device that it is a part of is not listed
     powered = [one.values for one in whole if "power_watts" in one.values]
     limits = [values["power_limit_watts"] for values in powered if "power_limit_watts" in values]
     busy = [one.values["utilization"] for one in whole if "utilization" in one.values]

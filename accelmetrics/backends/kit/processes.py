@@ -202,13 +202,13 @@ class DriverNumbers:
             nodes: A pattern of the nodes of the device that lists it; empty where that is not known.
         """
         if self.shared:
-            return pid if is_visible(pid) else f"process {pid} has ended{_OR_HIDDEN if not is_visible(1) else ''}"
+            return pid if is_visible(pid) else f"process {pid} has ended{'' if is_visible(1) else f', or {_HIDDEN}'}"
         own, whole = self._own.get(pid), self._whole and pid in self._present
         if whole and own in {None, pid}:
             return pid
         if own is None:
             gone = "has ended" if self._whole else "is not in this PID namespace, or has ended"
-            return f"process {pid} {gone}{'' if 1 in self._present else _OR_HIDDEN}"
+            return f"process {pid} {gone}{'' if 1 in self._present else f', or {_HIDDEN}'}"
         held = holds(own, nodes) if nodes else None
         if whole:
             there = holds(pid, nodes) if nodes else None
@@ -244,7 +244,7 @@ def _why_not_ours(pid: int, holds_device: bool | None) -> str:
     return f"whether process {pid} is in this PID namespace cannot be told: {why}"
 
 
-_OR_HIDDEN = ", or is another user's: this /proc hides those (hidepid)"
+_HIDDEN = "is another user's: this /proc hides those (hidepid)"
 
 
 def holds(number: int, nodes: str) -> bool | None:
@@ -492,8 +492,14 @@ def _from_psutil(pid: int) -> Environment:
         return Environment(None, f"the environment of process {pid} cannot be read: {error}")
 
 
+def no_process(pid: int) -> str:
+    """Say that a process which the user named is not there, or not to be seen."""
+    hidden = _has_proc() and exists("/proc/self") and not is_visible(1)
+    return f"there is no process {pid}{f', or it {_HIDDEN}' if hidden else ''}"
+
+
 def _gone(pid: int) -> Environment:
-    return Environment(None, f"there is no process {pid}", gone=True)
+    return Environment(None, no_process(pid), gone=True)
 
 
 class Look(NamedTuple):

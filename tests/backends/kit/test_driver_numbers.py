@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, TreeMembers, node_pattern
+from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, TreeMembers, no_process, node_pattern
 from accelmetrics.schemas.identity import DeviceIdentity
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
@@ -190,3 +190,10 @@ def test_nodes_of_devices() -> None:
     assert re.fullmatch(node_pattern(DeviceIdentity("npu", "rebellions", 0)), "/dev/rbln2")
     assert re.fullmatch(node_pattern(DeviceIdentity("tpu", "google", 0)), "/dev/vfio/1")
     assert re.fullmatch(node_pattern(DeviceIdentity("gpu", "amd", 0)), "/dev/dri/renderD128")
+
+
+def test_a_process_that_the_user_named(root: Path) -> None:
+    """Where ``/proc`` hides other users' processes, it may be one of those."""
+    assert no_process(77) == "there is no process 77"
+    Proc(root, 4000, namespace=MACHINE)
+    assert no_process(77) == "there is no process 77, or it is another user's: this /proc hides those (hidepid)"
