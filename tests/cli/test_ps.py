@@ -183,7 +183,7 @@ def in_a_namespace(simulator: NvmlSimulator, node: Path, *arguments: str) -> sub
 
 
 def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
-    """Processes of a driver that counts as the machine does are not named by what has their numbers here; of one that counts as we do, they are."""
+    """What has a number here is not named for a process of a driver that counts as the machine does. One that counts as we do is right."""
     node = tmp_path / "nvidia0"
     node.touch()
     with NvmlSimulator(gpus=1) as simulator:

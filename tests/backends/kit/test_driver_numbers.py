@@ -152,7 +152,7 @@ def test_the_machines_proc_is_known_by_the_kernels_threads(mounted: Proc) -> Non
 
 @pytest.mark.parametrize(("holders", "expected"), [((8,), 8), ((5001,), 5001), ((), None), ((8, 5001), None)])
 def test_a_number_that_two_have(mounted: Proc, holders: tuple[int, ...], expected: int | None) -> None:
-    """8 is a process of the machine, and of this container too, where it is 5001 for the machine: the one that holds the device is meant."""
+    """The machine and this container both have a process 8; for the machine ours is 5001. The one that holds the device is meant."""
     mounted.add(8, namespace=MACHINE)
     for pid in holders:
         (mounted.root / f"proc/{pid}/fd/7").symlink_to(GPU)
