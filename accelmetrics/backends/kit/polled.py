@@ -316,7 +316,6 @@ class PolledReader:
         self._driver = driver
         self._options = options
         self._tree = ProcessTree(options.pid)
-        self._shared = DriverNumbers(()).shared
         self._asked = _wanted_sources(driver.backend, options.metrics)
         self._units: dict[int, _Unit] = {}
 
@@ -396,7 +395,7 @@ class PolledReader:
         """
         driver, named = self._driver, pid == self._options.pid
         children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
-        if driver.backend.exclusive or self._shared:
+        if driver.backend.exclusive or self._tree.shared:
             return named or (children and self._tree.owns(pid, now))
         nodes = node_pattern(driver.devices[0]) if driver.devices else ""
         return (named or children) and self._tree.owns(pid, now, DriverNumbers([pid, *listed]), nodes)

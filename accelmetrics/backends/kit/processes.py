@@ -88,10 +88,14 @@ class ProcessTree:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.root: int | None = None
-        self._shared: bool | None = None
-        self._known: dict[tuple[int, str], bool] = {}
+        self._known: dict[int | tuple[int, str], bool] = {}
         self._inner: frozenset[int] | None = None
         self._until = -math.inf
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether the driver's numbers are those of the ``/proc`` that we read: a process never changes its own PID namespace."""
+        return DriverNumbers(()).shared
 
     def owns(self, pid: int, now: float, numbers: DriverNumbers | None = None, nodes: str = "") -> bool:
         """Return whether the process that a driver calls ``pid`` belongs to the tree.
@@ -104,21 +108,18 @@ class ProcessTree:
         """
         if now >= self._until:
             self._known, self._inner, self._until = {}, None, now + PACE
-        known = self._known
-        if (pid, nodes) not in known:
-            known[pid, nodes] = self._decide(pid, numbers, nodes)
-        return known[pid, nodes]
+        known, asked = self._known, pid if numbers is None else (pid, nodes)
+        if asked not in known:
+            known[asked] = self._decide(pid, numbers, nodes)
+        return known[asked]
 
     def _decide(self, pid: int, numbers: DriverNumbers | None, nodes: str) -> bool:
         root = self.root = number_here(self._pid) if self.root is None else self.root
         if root is None:
             return False
-        if numbers is not None:
-            # A process never changes its own PID namespace.
-            self._shared = numbers.shared if self._shared is None else self._shared
-            if not self._shared:
-                found = numbers.find(pid, nodes)
-                return isinstance(found, int) and (found == root or any(ancestor == root for ancestor in ancestors(found)))
+        if numbers is not None and not self.shared:
+            found = numbers.find(pid, nodes)
+            return isinstance(found, int) and (found == root or any(ancestor == root for ancestor in ancestors(found)))
         if pid == root:
             return True
         if not is_visible(pid):
@@ -160,7 +161,7 @@ class TreeMembers:
         if pids is not self._listed:
             asked = (asked | (pids - self._listed)) & pids
             self._listed = pids
-        numbers = DriverNumbers(pids)
+        numbers = None if self._tree.shared else DriverNumbers(pids)
         self._owned = {pid for pid in asked if self._tree.owns(pid, now, numbers, self._nodes)}
         return self._owned
 
