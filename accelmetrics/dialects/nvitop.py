@@ -116,7 +116,7 @@ def _of_host(key: str) -> tuple[str, Point] | None:
 
 
 def _about(snapshot: Snapshot, slot: DeviceSlot) -> Mapping[str, str]:
-    whole = sum(not one.identity.parent for one in snapshot.identities)
+    whole = len({one.identity.parent or one.identity.anchor for one in snapshot.identities})
     about = {
         "device_count": str(whole),
         "driver_version": slot.identity.driver_version,

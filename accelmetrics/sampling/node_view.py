@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.processes import BOARD, PACE, ProcessTree, process_values
+from accelmetrics.backends.kit.processes import BOARD, PACE, DriverNumbers, ProcessTree, node_pattern, process_values
 from accelmetrics.backends.registry import select
 from accelmetrics.sampling.devices import VisibilityFilter
 from accelmetrics.sampling.node_wire import OWN, Layout, SharedReading
@@ -231,12 +231,8 @@ class OwnView:
             if reading.processes is not self._processes[0]:
                 listed = {renamed[key]: found for key, found in reading.processes.items() if key in renamed}
                 self._processes = (reading.processes, listed)
-            self._members = {
-                slot.key: members
-                for slot in self._shown.slots
-                if not slot.identity.parent
-                and (members := [one for one in self._processes[1].get(slot.key, ()) if self._tree.owns(one.pid, now)])
-            }
+            wholes = [slot for slot in self._shown.slots if not slot.identity.parent]
+            self._members = {slot.key: members for slot in wholes if (members := self._users(slot, now))}
         if not self._members:
             return _NOTHING
         wants = self._options.metrics.wants
@@ -250,6 +246,12 @@ class OwnView:
                     if wants(key := f"{kind}.process.{slot.index}.{name}"):
                         found[key] = value
         return found
+
+    def _users(self, slot: DeviceSlot, now: float) -> list[DeviceProcess]:
+        """List the processes of this one's tree on a device."""
+        listed = self._processes[1].get(slot.key, ())
+        numbers, nodes = DriverNumbers([one.pid for one in listed], slot.backend), node_pattern(slot.identity)
+        return [one for one in listed if self._tree.owns(one.pid, now, numbers, nodes)]
 
     def _board(self, reading: SharedReading, key: str) -> dict[str, int | float]:
         """Return what is shown of a device itself and stands beside what is used of it."""

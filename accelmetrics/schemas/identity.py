@@ -91,7 +91,7 @@ class DeviceProcess(NamedTuple):
     """One process that uses a device.
 
     Attributes:
-        pid: Process id as the driver reports it (the host's numbering for NVIDIA).
+        pid: Process id as the driver reports it: the machine's, or that of the PID namespace of the program that asked.
         type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
         memory_bytes: Device memory the process holds, in bytes; None where the driver does not say.
         utilization: Share of the device's compute time, in percent; None where the driver does not say.

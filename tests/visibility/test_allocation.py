@@ -300,7 +300,7 @@ def test_a_process_of_another_namespace(machine: Machine) -> None:
     found = look()
     (worker,) = found.workers
     assert (worker.pid, worker.visible, worker.used) == (STRANGER, None, (Use("gpu.2", GIB),))
-    assert texts(found, "unreadable") == [f"PID {STRANGER}: process {STRANGER} is not visible from here; its list and rank are not known"]
+    assert texts(found, "unreadable") == [f"PID {STRANGER}: process {STRANGER} has ended; its list and rank are not known"]
     assert kinds(found) == {"unreadable", "unused_device"}
 
 
@@ -397,6 +397,32 @@ def test_numbers_of_another_namespace(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not job.in_other_container(job.listed(500))
     assert job.uses(members[0], [17])
     assert not job.uses(members[1], [18])
+
+
+def test_in_a_container_without_the_machines_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who uses a device is not known: the process here that has a listed number does not, and may not be told to."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    for pid in (1, 57):
+        (tmp_path / f"proc/{pid}/ns").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/status").write_text(f"PPid:\t1\nNSpid:\t{pid}\n")
+        (tmp_path / f"proc/{pid}/environ").write_text("RANK=3\0CUDA_VISIBLE_DEVICES=0\0")
+        (tmp_path / f"proc/{pid}/cmdline").write_bytes(b"nginx\0")
+        (tmp_path / f"proc/{pid}/ns/pid").symlink_to("pid:[4026532209]")
+    backend = FakeBackend(devices=1, vendor="nvidia")
+    backend.device(0).run(DeviceProcess(57, "compute", GIB), DeviceProcess(2733390, "compute", GIB))
+    found = allocation(backends=[backend])
+    assert [(worker.pid, worker.name, worker.rank, worker.used) for worker in found.workers] == [
+        (57, "", None, (Use("gpu.0", GIB),)),
+        (2733390, "", None, (Use("gpu.0", GIB),)),
+    ]
+    assert kinds(found) == {"unreadable", "shared_device"}
+    named = allocation([57], backends=[backend])
+    assert [(worker.pid, worker.rank, worker.used) for worker in named.workers] == [(57, 3, ())]
+    (unknown,) = texts(named, "use_unknown")
+    assert unknown.startswith("which processes use gpu.0 cannot be told: process 57 is not in this PID namespace: ")
+    assert not {"stranger", "no_device", "unused_device"} & kinds(named)
+    assert named.devices[0].pids == (57, 2733390)
 
 
 def test_a_list_that_counts_a_containers_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ from accelmetrics.backends.kit.fields import (
     weightier,
 )
 from accelmetrics.backends.kit.identities import NUMBER, Identities, Identity, keys_of
-from accelmetrics.backends.kit.processes import ProcessTree, process_values
+from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, node_pattern, process_values
 from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -397,15 +397,23 @@ class PolledReader:
             known.setdefault(metric, place)
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
-    def _watches(self, pid: int, whole_tree: bool = False) -> bool:
-        """Return whether a process is the watched one, or a descendant where those are watched too."""
-        children = whole_tree or self._options.children
-        return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
+    def _watches(self, pid: int, whole_tree: bool = False, listed: Iterable[int] = ()) -> bool:
+        """Return whether a process is the watched one, or a descendant where those are watched too.
+
+        That of a device which is one program's at a time is known by its number alone: it may hold no device node here.
+        """
+        driver, named = self._driver, pid == self._options.pid
+        children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
+        if driver.backend.exclusive or self._tree.shared:
+            return named or (children and self._tree.owns(pid, now))
+        nodes = node_pattern(driver.devices[0]) if driver.devices else ""
+        return (named or children) and self._tree.owns(pid, now, DriverNumbers([pid, *listed]), nodes)
 
     def _reading(self, found: dict[str, Value], processes: Processes, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options
         known = None if isinstance(processes, Unavailable) else processes
-        owned = [each for each in known or () if self._watches(each.pid, whole_tree=not backend.exclusive)]
+        pids = [each.pid for each in known or ()]
+        owned = [each for each in known or () if self._watches(each.pid, not backend.exclusive, pids)]
         used = None
         if not backend.exclusive:
             used = process_values(str(backend.kind), owned, found) if owned and backend.processes else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.processes import ProcessTree
+from accelmetrics.backends.kit.processes import ProcessTree, node_pattern
 from accelmetrics.backends.kit.system import parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
@@ -270,7 +270,7 @@ class DeviceReader:
         # Calls that were bound anew since another consumer wants more leave this one's samples as they were.
         same = before is not None and before.device.handle is device.handle and before.device.partitioned == device.partitioned
         self._gpm: Gpm = before._gpm if before is not None and same else device.gpm(needed)
-        self._share = ProcessShare(tree)
+        self._share = ProcessShare(tree, node_pattern(listed.identity))
         self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}
 

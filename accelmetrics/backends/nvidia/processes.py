@@ -422,10 +422,11 @@ class ProcessShare:
 
     Args:
         tree: The watched process and its descendants.
+        nodes: A pattern of the device's nodes.
     """
 
-    def __init__(self, tree: ProcessTree) -> None:
-        self._members = TreeMembers(tree)
+    def __init__(self, tree: ProcessTree, nodes: str) -> None:
+        self._members = TreeMembers(tree, nodes)
         self._processes: tuple[DeviceProcess, ...] | None = None
         self._until = -math.inf
         self._own: dict[str, Number] | None = None

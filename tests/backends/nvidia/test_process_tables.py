@@ -191,7 +191,7 @@ def test_processes_are_not_remembered_for_a_watched_one_that_is_not_found(monkey
     """Which of them are its descendants is not known then."""
     monkeypatch.setattr(kit, "number_here", lambda _: None)
     tree = kit.ProcessTree(5)
-    members, pids = kit.TreeMembers(tree), frozenset({5, 6})
+    members, pids = kit.TreeMembers(tree, ""), frozenset({5, 6})
     assert members.among(pids, 0.0) == set()
     monkeypatch.setattr(kit, "number_here", lambda pid: pid)
     assert members.among(pids, 1.0) == {5}
