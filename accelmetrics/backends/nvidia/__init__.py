@@ -34,7 +34,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
-from accelmetrics.backends.kit.system import pci_devices, read_text, sysroot
+from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, sysroot
 
 if TYPE_CHECKING:
     from accelmetrics.backends.contract import Coverage, Driver
@@ -97,6 +97,14 @@ def detect() -> Detection:
     evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
     present = library or node or gpus > 0
     return Detection(present, evidence, gpus, advise(library) if present else "")
+
+
+def driven_gpus() -> list[str]:
+    """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, of those that it was given, where that is shown."""
+    given = list_directory("/proc/driver/nvidia/gpus")
+    found = pci_devices(VENDOR, GPU_CLASSES)
+    # Others belong to a virtual machine (vfio-pci) or to nouveau.
+    return [each for each in found if (each in given if given else link_name(f"{PCI}/{each}/driver") in ("nvidia", ""))]
 
 
 def library_name() -> str:
