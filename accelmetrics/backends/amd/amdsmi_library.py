@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.loading import loading
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 LIBRARY = "libamd_smi.so"
 DEFAULT_ROOT = "/opt/rocm"
@@ -36,6 +36,7 @@ PRIVATE_NAME = "_accelmetrics_amdsmi"
 ROOM = 8192
 """Bytes for an answer whose size depends on the release."""
 INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
+REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library says what it lacks"
 
 _VERSION = re.compile(r"__version__\s*=\s*[\"'](\d+\.\d+\.\d+)")
 _RELEASE = re.compile(r"\A\s*(\d+\.\d+\.\d+)", re.ASCII)
@@ -103,8 +104,11 @@ def find_library() -> Installed:
             continue
         try:
             return Installed(path, _library_version(load_library(str(path))), _written(root / ".info" / "version", _RELEASE))
-        except (OSError, AttributeError) as error:
-            raise _refused(f"{path} cannot be loaded: {error}") from error
+        except AttributeError as error:
+            raise _refused(f"{path} cannot be used: {error}") from error
+        except OSError as error:
+            why = loading_failure(str(path), error) or Unavailable(Reason.DRIVER_UNAVAILABLE, str(error))
+            raise SourceError(*why, backend="amd", advice=REINSTALL) from error
     raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots())}")
 
 

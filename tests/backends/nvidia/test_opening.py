@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import NvidiaBackend, backend, gpu as opening, nvml
+from accelmetrics.backends.nvidia import NvidiaBackend, advise, backend, gpu as opening, nvml
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import Consumer, FakeClock, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret
@@ -146,6 +146,23 @@ def test_a_library_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyP
     assert "--gpus all" in failure().advice
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
     assert "NVIDIA_VISIBLE_DEVICES" in failure().advice
+
+
+@pytest.mark.parametrize("node", [False, True])
+def test_a_library_that_does_not_load(root: Path, monkeypatch: pytest.MonkeyPatch, node: bool) -> None:
+    """The loader is quoted; where detection has advice, it is the same, so that it is shown once."""
+
+    def refuse(path: str) -> None:
+        raise OSError("/usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver")
+
+    if node:
+        write_tree(root, {"/dev/nvidiactl": ""})
+    monkeypatch.setattr(nvml, "load_library", refuse)
+    error = failure()
+    assert error.reason == "driver_unavailable"
+    assert "does not load: /usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver" in str(error)
+    assert "not installed" not in str(error)
+    assert error.advice.startswith("install the driver again") if node else error.advice == advise(library=True)
 
 
 def test_attempts_at_a_failed_device_back_off(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
