@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 
 from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit import system
 from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, is_asleep, link_name, list_directory, pci_devices, read_text, system_path
-from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
@@ -202,6 +202,4 @@ def let_sleep(command: str) -> None:
     Raises:
         SourceError: One is (``suspended``).
     """
-    asleep = [address for address in gpus() if is_asleep(address)]
-    if asleep:
-        raise SourceError(Reason.SUSPENDED, f"{command} is not run while {', '.join(asleep)} is suspended: it would wake it")
+    system.let_sleep(gpus(), command)

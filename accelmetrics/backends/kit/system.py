@@ -14,13 +14,13 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -323,6 +323,16 @@ def pci_slot(address: str) -> PciSlot:
 def is_asleep(address: str) -> bool:
     """Return whether a PCI device is powered down; False where the kernel does not say."""
     return read_text(f"{PCI}/{address}/power/runtime_status") in ASLEEP
+
+
+def let_sleep(addresses: Iterable[str], tool: str) -> None:
+    """Make sure that no device is powered down before a tool is run that reads all of them, and would wake it.
+
+    Raises:
+        SourceError: One is (``suspended``).
+    """
+    if asleep := list(filter(is_asleep, addresses)):
+        raise SourceError(Reason.SUSPENDED, f"{tool} is not run while {', '.join(asleep)} is suspended: it would wake it")
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:

@@ -12,8 +12,10 @@ What can hang costs one device: opening the driver asks only what devices are li
 does not return; everything else about a device is asked at its own first reading.
 
 MIG: each instance is a device of its own below its GPU, with what an instance has (memory, processes, GPM shares). What the
-board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that is
-destroyed is lost and keeps its place.
+board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that was
+removed, as its GPU says, leaves the list, and its key is never another's.
+
+A GPU that is powered down is asked nothing, and NVML is not opened while all of them are.
 
 Deliberately not done: no call that measures inside the driver (PCIe throughput takes 20 ms a direction), no sleeping
 between two GPM samples (they are those of two consecutive readings), no question about the fabric on drivers that it crashes.

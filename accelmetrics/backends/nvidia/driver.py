@@ -155,9 +155,9 @@ class Listed:
 class NvidiaDriver:
     """NVML, initialised, and what it lists: GPUs in its order, then MIG instances in the order in which they were found.
 
-    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says so, one that turns up
-    is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open at a time (NVML counts
-    its users), each with its own devices, paces and buffers.
+    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says whether it was removed or
+    is lost, one that turns up is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open
+    at a time (NVML counts its users), each with its own devices, paces and buffers.
 
     Args:
         library: The open library.
