@@ -105,8 +105,11 @@ def driven_gpus() -> list[str]:
     """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, of those that it was given, where that is shown."""
     given = list_directory("/proc/driver/nvidia/gpus")
     found = pci_devices(VENDOR, GPU_CLASSES)
-    # Others belong to a virtual machine (vfio-pci) or to nouveau.
-    return [each for each in found if (each in given if given else link_name(f"{PCI}/{each}/driver") in ("nvidia", ""))]
+    if given:
+        return [address for address in found if address in given]
+    # Others belong to a virtual machine (vfio-pci) or to nouveau. Without any driver a GPU may sleep too, and nothing here would wake it.
+    loaded = _is_there(sysroot() + CONTROL) or bool(kernel_module_version())
+    return [address for address in found if link_name(f"{PCI}/{address}/driver") in (("nvidia", "") if loaded else ("nvidia",))]
 
 
 def library_name() -> str:

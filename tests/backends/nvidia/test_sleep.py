@@ -25,7 +25,13 @@ class Bus:
         self.addresses = ADDRESSES[:count]
         for number, address in enumerate(self.addresses):
             simulator.gpu[number].set(pci_bus_id=f"0000{address}".upper())
+            self.bind(address, "nvidia")
             self.write(address, {"vendor": "0x10de", "class": "0x030000", "device": "0x28a0", "power/runtime_status": "active"})
+
+    def bind(self, address: str, driver: str) -> None:
+        device = self.root / "sys/bus/pci/devices" / address
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
 
     def write(self, address: str, files: dict[str, str]) -> None:
         write_tree(self.root, {f"/sys/bus/pci/devices/{address}/{name}": f"{text}\n" for name, text in files.items()})
@@ -155,6 +161,7 @@ def test_a_container_has_fewer_gpus_than_its_bus_shows(
 ) -> None:
     """One that sleeps and that the driver does not have is not listed, nor does it keep the driver closed."""
     bus, simulator = make_bus(2)
+    bus.bind("0000:01:00.0", "nvidia")
     bus.write("0000:01:00.0", {"vendor": "0x10de", "class": "0x030200", "device": "0x2330", "power/runtime_status": "suspended"})
     sampler, _ = sample()
     snapshot = sampler.sample()
@@ -166,10 +173,11 @@ def test_a_container_has_fewer_gpus_than_its_bus_shows(
 def test_a_card_of_another_driver_that_sleeps(
     make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]]
 ) -> None:
-    """One that is passed through to a virtual machine is none of NVIDIA's driver."""
+    """One that is passed through to a virtual machine, or that no driver has, is none of NVIDIA's driver."""
     bus, simulator = make_bus(1)
+    bus.bind("0000:01:00.0", "vfio-pci")
+    bus.write("0000:02:00.0", {"vendor": "0x10de", "class": "0x030200", "device": "0x2330", "power/runtime_status": "suspended"})
     bus.write("0000:01:00.0", {"vendor": "0x10de", "class": "0x030200", "device": "0x2330", "power/runtime_status": "suspended"})
-    (bus.root / "sys/bus/pci/devices/0000:01:00.0/driver").symlink_to("../../../bus/pci/drivers/vfio-pci")
     sampler, _ = sample()
     snapshot = sampler.sample()
     assert [device.pci_bus_id for device in snapshot.devices] == ["00000000:18:00.0"]
