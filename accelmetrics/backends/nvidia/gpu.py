@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.contract import Clock, Driver, Reading, ReadOptions
+from accelmetrics.backends.contract import Clock, Reading, ReadOptions
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, pci_address, read_text
 from accelmetrics.backends.nvidia import driven_gpus, kernel_module_version
@@ -75,7 +75,7 @@ NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
 
 
-def open_driver(clock: Clock) -> Driver:
+def open_driver(clock: Clock) -> NvidiaDriver | SleepingDriver:
     """Initialise NVML and enumerate its devices, unless all of them sleep, which that would wake.
 
     Raises:
