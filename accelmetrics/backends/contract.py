@@ -25,8 +25,9 @@ up to an entry counts as spent inside the driver, and that decides how many work
 last call, not between two.
 
 Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` puts a reason
-on each value that it could not get; it raises ``SourceError`` when the whole unit cannot be read and ``DriverGoneError``
-when the driver must be opened again. Anything else that escapes is caught by the one guard and becomes ``driver_error``.
+on each value that it could not get. It raises ``SourceError`` when the whole unit cannot be read, ``PartitionRemovedError`` when the
+unit is a partition that was removed on purpose, and ``DriverGoneError`` when the driver must be opened again. Anything else that
+escapes is caught by the one guard and becomes ``driver_error``.
 """
 
 from __future__ import annotations
@@ -226,7 +227,8 @@ class Driver(Protocol):
 
         What is known of a device may change while the driver is open, and devices that turn up (a new partition) may be added
         at the end, unless the driver is ``machine_wide``; a unit never becomes another device, and one that is gone says so
-        when it is read. The same object while nothing changed. Must not call into the driver: it is asked at every reading.
+        when it is read. A partition that a driver no longer lists when it is opened again, though it lists the whole device, was
+        removed on purpose. The same object while nothing changed. Must not call into the driver: it is asked at every reading.
         """
         ...
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, import_library, quoted, text, whole
+from accelmetrics.backends.kit.library import loading_failure
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -22,6 +23,7 @@ INSTALL = (
     "gcipuinfo comes with Graphcore's Poplar SDK and not from PyPI: enable the SDK in this shell (source <sdk>/enable), or pip install "
     "the gcipuinfo wheel of the SDK for this Python"
 )
+REINSTALL = "enable the Poplar SDK in this shell (source <sdk>/enable), and take the gcipuinfo of that SDK and for this Python"
 PARTITION = "see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist (IPUOF_VIPU_API_PARTITION_ID)"
 
 FIELDS = (
@@ -51,6 +53,9 @@ def connect() -> PollOnce:
     try:
         module = import_library("gcipuinfo")
     except (ImportError, OSError) as error:
+        failure = loading_failure("gcipuinfo", error)
+        if failure is not None:
+            raise SourceError(*failure, advice=REINSTALL) from error
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"import gcipuinfo: {error}", advice=INSTALL) from error
     library = module.gcipuinfo()
     library.setUpdateMode(True)  # or every later call answers what was read at first

@@ -18,7 +18,16 @@ from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.schemas.text import in_words
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.vitals import (
+    MEMORY_PERCENT,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    RECOVERY,
+    TEMPERATURE,
+    UTILIZATION,
+)
 from accelmetrics.schemas.xid import meaning
 
 Names = tuple[str, ...]
@@ -431,6 +440,30 @@ class MissingDevices:
     def words(self, key: str) -> str:
         """Say why it gives nothing."""
         return self._words.get(key, "")
+
+
+class RecoveryNeeded:
+    """Gives 1 for a device whose driver asks for a reset or more, or answers that one is required before it gives a value; else 0."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        actions, missing = given.values(("recoveryAction",)), given.snapshot.unavailable
+        required = {key for key, why in missing.items() if why.reason == Reason.RESET_REQUIRED}
+        found: dict[str, float] = {}
+        for slot in given.snapshot.identities:
+            action = RECOVERY.get(int(actions.get(slot.key, 0)), "")
+            refused = bool(required) and any(key.startswith(f"{slot.key}.") for key in required)
+            if action or refused:
+                self._words[slot.key] = action or "a reset is required before it gives all values"
+            if slot.key in actions or refused or given.has(slot.key, VITAL):
+                found[slot.key] = float(bool(action) or refused)
+        return found
+
+    def words(self, device: str) -> str:
+        """Say what is asked for."""
+        return self._words.get(device, "")
 
 
 class IdleHeld:

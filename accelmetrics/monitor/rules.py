@@ -19,6 +19,7 @@ from accelmetrics.monitor.measures import (
     MissingDevices,
     Recent,
     RecentXids,
+    RecoveryNeeded,
     RelativeClock,
     ThrottledShare,
     Unmoved,
@@ -157,6 +158,15 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(("rowRemapFailure",),),
         options={"metric": ("rowRemapFailure",)},
+    ),
+    Rule(
+        "recovery_needed",
+        "critical",
+        "the driver asks for a reset, a reboot or a drain of it, or answers that a reset is required",
+        RecoveryNeeded,
+        "{words}",
+        "Drain the node and do what the driver asks: reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot.",
+        above=0,
     ),
     Rule(
         "xid_hardware",

@@ -24,6 +24,7 @@ from accelmetrics.schemas.vitals import (
     MEMORY_USED,
     POWER,
     POWER_LIMIT,
+    RECOVERY,
     TEMPERATURE,
     UTILIZATION,
     Vitals,
@@ -142,16 +143,6 @@ LAST_SEEN = "last seen: "
 """Before what was found of a device that gives nothing now."""
 GONE = frozenset({"device_lost", "device_missing"})
 """Rules whose findings say what a device that gives nothing says itself."""
-RECOVERY = {
-    1: "reset asked for",
-    2: "reboot asked for",
-    3: "drain of peer-to-peer traffic asked for",
-    4: "drain and reset asked for",
-    5: "recovery of its IMEX domain asked for",
-    6: "reset of its bus asked for",
-    7: "restart of the system asked for",
-}
-"""What the driver asks for, by ``recoveryAction``."""
 
 _LIMITS = {rule.name: rule.limit for rule in RULES}
 _LOAD = float(next(rule.options["load"] for rule in RULES if rule.name == "throttled"))

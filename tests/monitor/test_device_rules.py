@@ -62,6 +62,27 @@ def test_a_limit_holds_for_its_time_and_ends_below_a_second_one(
         assert ended.until_ns == pytest.approx(began + run.interval * 1e9, abs=1000)
 
 
+def test_what_the_driver_asks_for_is_found() -> None:
+    """By its field, or by an answer that a reset is required; it is over when neither says so."""
+    with JudgedRun(["recovery_needed"]) as run:
+        for device in range(4):
+            run.gpu(device).set(recoveryAction=0)
+        run.go(MINUTE)
+        assert run.names() == []
+        run.gpu(1).set(recoveryAction=2)
+        run.gpu(2).miss("memoryTemp", Reason.RESET_REQUIRED, "NVML_ERROR_RESET_REQUIRED")
+        run.go(run.interval)
+        assert run.names() == [("recovery_needed", "gpu.1"), ("recovery_needed", "gpu.2")]
+        assert [finding.message for finding in run.findings.current] == [
+            "reboot asked for",
+            "a reset is required before it gives all values",
+        ]
+        run.gpu(1).set(recoveryAction=0)
+        run.gpu(2).set(memoryTemp=50)
+        run.go(run.interval)
+        assert run.names() == []
+
+
 def test_throttling_counts_by_its_share_of_the_time_under_load() -> None:
     """Heat for two thirds of five minutes; not power alone, not an idle device, not a quarter of the time."""
     with JudgedRun(["throttled"]) as run:

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.loading import loading
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 LIBRARY = "libamd_smi.so"
 DEFAULT_ROOT = "/opt/rocm"
@@ -41,6 +41,7 @@ PRIVATE_NAME = "_accelmetrics_amdsmi"
 ROOM = 8192
 """Bytes for an answer whose size depends on the release."""
 INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
+REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library says what it lacks"
 
 GPUS = 2
 """``amdsmi_init``'s argument: all but GPUs is left alone."""
@@ -153,7 +154,8 @@ def _opened(path: Path) -> ctypes.CDLL:
     try:
         return load_library(str(path))
     except OSError as error:
-        raise _refused(f"{path} cannot be loaded: {error}") from error
+        why = loading_failure(str(path), error) or Unavailable(Reason.DRIVER_UNAVAILABLE, str(error))
+        raise SourceError(*why, backend="amd", advice=REINSTALL) from error
 
 
 def _ask(path: Path) -> Version:

@@ -23,12 +23,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from accelmetrics.backends.amd import amdsmi_library
-from accelmetrics.backends.amd.cards import compute_memory, is_suspended
+from accelmetrics.backends.amd.cards import compute_memory
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
 from accelmetrics.backends.kit.fields import Chosen, DeviceRecord, Field, Table
+from accelmetrics.backends.kit.system import is_asleep
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.snapshot import rfc3339_second
 
@@ -252,7 +253,7 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
     Raises:
         SourceError: Whatever is wrong with the module, the library or the driver below them.
     """
-    asleep = [address for address in addresses if is_suspended(address)]
+    asleep = [address for address in addresses if is_asleep(address)]
     if asleep:
         words = f"opening amdsmi would wake {', '.join(asleep)}, which is suspended"
         raise SourceError(Reason.SUSPENDED, words, backend="amd")

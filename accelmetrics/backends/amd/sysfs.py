@@ -29,7 +29,6 @@ from typing import Any
 
 from accelmetrics.backends.amd import gpu_metrics
 from accelmetrics.backends.amd.cards import (
-    ASLEEP,
     DRIVERS,
     MAKERS,
     VENDORS,
@@ -39,13 +38,12 @@ from accelmetrics.backends.amd.cards import (
     device_path,
     is_driven,
     is_integrated,
-    is_suspended,
     vendor_of,
 )
 from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.fields import Chosen, Derived, DeviceRecord, Field, Rate, Table, number, text
-from accelmetrics.backends.kit.system import Files, KeptFile, exists, list_directory, read_text, system_path
+from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, exists, is_asleep, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
@@ -363,7 +361,7 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
     vendor, unified = vendor_of(address), bool(is_integrated(address))
     unique_id, serial = said("unique_id").lower().removeprefix("0x"), said("serial_number")
     memory = None
-    if not is_suspended(address):
+    if not is_asleep(address):
         compute = compute_memory(address) if unified else None
         memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total", compute=compute)[TOTAL]
     return DeviceIdentity(

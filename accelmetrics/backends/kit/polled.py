@@ -22,6 +22,7 @@ from functools import cached_property, reduce
 from itertools import count
 from typing import Any, NamedTuple
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import (
     MOST_DEVICES,
     NOT_NEEDED,
@@ -52,7 +53,7 @@ from accelmetrics.backends.kit.fields import (
 )
 from accelmetrics.backends.kit.identities import NUMBER, Identities, Identity, keys_of
 from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, node_pattern, process_values
-from accelmetrics.backends.kit.system import pci_address
+from accelmetrics.backends.kit.system import find_pci, let_sleep, pci_address
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -488,6 +489,8 @@ class _OpenSource:
         self.ask: PollOnce | None = None
         self._answer: object = None
         self.identities = Identities(spec.identity, self.table)
+        row = BUILT_IN.get(driver.backend.name)
+        self._pci = () if row is None else row.pci
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -527,6 +530,8 @@ class _OpenSource:
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
+        if self._pci:
+            let_sleep(find_pci(self._pci), self.name)
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
@@ -549,6 +554,8 @@ class _OpenSource:
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
+        if self._pci:
+            let_sleep(find_pci(self._pci), self.name)
         self.ask = self.spec.connect()
         return self.ask
 

@@ -16,8 +16,10 @@ until the newest has answered once. After that its failure is a reason, and neve
 host's memory is a device's only where the product is known to share it. What a driver fills is checked for its layout.
 
 MIG: each instance is a device of its own below its GPU, with what an instance has (memory, processes, GPM shares). What the
-board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that is
-destroyed is lost and keeps its place.
+board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that was
+removed, as its GPU says, leaves the list, and its key is never another's.
+
+A GPU that is powered down is asked nothing, and NVML is not opened while all of them are.
 
 PCIe throughput takes 20 ms a direction inside the driver. Where it is wanted and the GPU has neither GPM nor byte counters, it is measured
 on a thread beside the readings, every ten seconds, or each second where it is asked for by name.
@@ -41,7 +43,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
-from accelmetrics.backends.kit.system import pci_devices, read_text, sysroot
+from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, sysroot
 
 if TYPE_CHECKING:
     from accelmetrics.backends.contract import Coverage, Driver
@@ -104,6 +106,17 @@ def detect() -> Detection:
     evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
     present = library or node or gpus > 0
     return Detection(present, evidence, gpus, advise(library) if present else "")
+
+
+def driven_gpus() -> list[str]:
+    """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, of those that it was given, where that is shown."""
+    given = list_directory("/proc/driver/nvidia/gpus")
+    found = pci_devices(VENDOR, GPU_CLASSES)
+    if given:
+        return [address for address in found if address in given]
+    # Others belong to a virtual machine (vfio-pci) or to nouveau. Without any driver a GPU may sleep too, and nothing here would wake it.
+    loaded = _is_there(sysroot() + CONTROL) or bool(kernel_module_version())
+    return [address for address in found if link_name(f"{PCI}/{address}/driver") in (("nvidia", "") if loaded else ("nvidia",))]
 
 
 def library_name() -> str:

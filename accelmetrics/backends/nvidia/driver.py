@@ -9,7 +9,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.processes import ProcessTree, node_pattern
-from accelmetrics.backends.kit.system import parse_meminfo, read_once
+from accelmetrics.backends.kit.system import ASLEEP, KeptFile, parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
 from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, READING, needed_for
@@ -17,7 +17,7 @@ from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
 from accelmetrics.backends.nvidia.pcie import PcieMeter
 from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
 from accelmetrics.backends.nvidia.xid import XidListener, Xids
-from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+from accelmetrics.schemas.errors import PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
 Reasons = Mapping[str, Unavailable]
@@ -25,6 +25,7 @@ _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host'
 _NOT_SAID = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and the driver does not say what {} of it")
 _NOT_FREE = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("is free"))
 _NOT_HELD = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("its processes hold"))
+SLEEPS = "the GPU is powered down, and reading it would wake it"
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(
     Reason.NOT_SUPPORTED,
@@ -109,6 +110,7 @@ class Listed:
         needed: The metrics for which it was bound.
         due: When ``refresh`` is wanted next.
         xids: Its Xid errors; None where they are not read.
+        power: What says whether the GPU is powered down; None where the kernel does not.
     """
 
     xids: Xids | None = None
@@ -119,8 +121,22 @@ class Listed:
         self.device: BoundDevice | None = None
         self.needed: frozenset[str] = frozenset()
         self.due = -math.inf
+        self.power: KeptFile | None = None
         self._failure = failure
         self._again = -math.inf
+
+    def let_sleep(self) -> None:
+        """Make sure that the GPU is not powered down: any call about it would wake it.
+
+        Raises:
+            SourceError: It is (``suspended``).
+        """
+        try:
+            asleep = self.power is not None and self.power.read().decode().strip() in ASLEEP
+        except OSError:  # it is off the bus: the driver says more
+            return
+        if asleep:
+            raise SourceError(Reason.SUSPENDED, SLEEPS, backend="nvidia")
 
     def refresh(self, now: float, progress: list[Any]) -> BoundDevice:
         """Do what is due: find the device if it was lost, read the slower values.
@@ -130,13 +146,17 @@ class Listed:
         """
         due = self.find(now, progress)
         if self.device is None:
-            # A copy: an error that is raised again and again would grow.
-            failure = self._failure
-            raise SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
+            raise self.failure()
         if now >= self.device.due:
             self.device.refresh(now, progress)
         self.due = min(due, self.device.due)
         return self.device
+
+    def failure(self) -> SourceError:
+        """Return why it cannot be read: a copy, since an error that is raised again and again would grow."""
+        why = self._failure
+        kind = PartitionRemovedError if isinstance(why, PartitionRemovedError) else SourceError
+        return kind(why.reason, why.message, backend=why.backend, advice=why.advice)
 
     def find(self, now: float, progress: list[Any]) -> float:
         """Set ``device`` and complete ``identity``, as far as that is due. Returns: when it is wanted next."""
@@ -150,9 +170,9 @@ class Listed:
 class NvidiaDriver:
     """NVML, initialised, and what it lists: GPUs in its order, then MIG instances in the order in which they were found.
 
-    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says so, one that turns up
-    is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open at a time (NVML counts
-    its users), each with its own devices, paces and buffers.
+    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says whether it was removed or
+    is lost, one that turns up is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open
+    at a time (NVML counts its users), each with its own devices, paces and buffers.
 
     Args:
         library: The open library.
@@ -235,6 +255,8 @@ class NvidiaReader:
     def read(self, unit: int, progress: list[Any]) -> Reading:
         now = self._now()
         listed = self._driver.listed[unit]
+        if listed.power is not None:
+            listed.let_sleep()
         device = listed.device
         if device is None or now >= listed.due:
             device = listed.refresh(now, progress)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any, cast
 
-from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.nvidia import advise, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -66,6 +66,7 @@ class Meaning(NamedTuple):
 _LOAD = "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
 _PERMIT = "run as a user who may read /dev/nvidia*, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)"
 _CONTAINER = "start the container with its GPUs (`docker run --gpus all`), and check that its device cgroup allows /dev/nvidia*"
+_REINSTALL = "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
 _RESET = "stop what runs on the GPU and reset it (`nvidia-smi --gpu-reset -i N`), or reboot"
 _LOST = "look for Xid messages in the kernel log; the GPU comes back with a reset or a reboot, if the hardware is sound"
 
@@ -454,10 +455,16 @@ def open_library() -> Library:
     Raises:
         SourceError: Why that is not possible, and what to do about it.
     """
+    name = library_path()
     try:
-        library = Library(load_library(library_path()))
+        library = Library(load_library(name))
     except OSError as error:
-        raise _refusal(LIBRARY_NOT_FOUND, None) from error
+        failure = loading_failure(name, error)
+        if failure is None:
+            raise _refusal(LIBRARY_NOT_FOUND, None) from error
+        # The same words as detection's, where that has any: they are shown once.
+        advice = advise(library=True) or _REINSTALL
+        raise SourceError(failure.reason, failure.detail, backend=BACKEND, advice=advice) from error
     if status := library.function("nvmlInitWithFlags")(0):
         raise _refusal(status, library)
     return library

@@ -133,6 +133,9 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
         name, data = str(line.get("name")), line.get("data")
         if "missing" in line:
             return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_THERE} ({line['missing']})"), missing=True)
+        if "broken" in line:
+            why = f"libtpu's SDK is there and does not load: {line['broken']}"
+            return SdkReading(taken, {}, Unavailable(Reason.DRIVER_UNAVAILABLE, why), missing=True)
         if "done" in line:
             otherwise = Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK does not have it")
         elif isinstance(data, list):

@@ -93,7 +93,9 @@ class Consumer:
 
     def __init__(self, clock: FakeClock | None = None, pid: int | None = None, metrics: str = "all") -> None:
         self.clock = clock or FakeClock()
-        self.driver: NvidiaDriver = open_driver(self.clock)
+        opened = open_driver(self.clock)
+        assert isinstance(opened, NvidiaDriver)
+        self.driver = opened
         self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid(), metrics=MetricSelection(metrics)))
 
     def read(self, unit: int = 0, steps: list[Any] | None = None) -> Seen:
