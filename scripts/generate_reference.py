@@ -25,7 +25,8 @@ other spellings under which the same value is given too. A partition of a device
 so that sums are right.
 
 **Missing values.** Each device gives every key that its backend is named at, or a reason for its absence in `unavailable`; there are no
-stand-ins such as 0 or -1. Keys marked *while it exists* are there only as long as what they are about is.
+stand-ins such as 0 or -1. Keys marked *while it exists* are there only as long as what they are about is. While a device is lost each of
+its keys gives that reason, but the counts of Xid errors: the driver reports those by itself, without asking the device.
 
 **Presets.** Which of `core`, `wandb` and `standard` have the metric, under any of its spellings; `all` has every one. See
 [selection.md](selection.md).

@@ -36,6 +36,7 @@ PUBLIC = {
     "MissingDependencyError",
     "Monitor",
     "MonitorStatus",
+    "PartitionRemovedError",
     "ProcessInfo",
     "ProcessListing",
     "Reason",

@@ -25,8 +25,9 @@ up to an entry counts as spent inside the driver, and that decides how many work
 last call, not between two.
 
 Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` puts a reason
-on each value that it could not get; it raises ``SourceError`` when the whole unit cannot be read and ``DriverGoneError``
-when the driver must be opened again. Anything else that escapes is caught by the one guard and becomes ``driver_error``.
+on each value that it could not get. It raises ``SourceError`` when the whole unit cannot be read, ``PartitionRemovedError`` when the
+unit is a partition that was removed on purpose, and ``DriverGoneError`` when the driver must be opened again. Anything else that
+escapes is caught by the one guard and becomes ``driver_error``.
 """
 
 from __future__ import annotations
@@ -193,6 +194,9 @@ class Reader(Protocol):
     One of a driver with a single unit, whose values are kept for a while, may have a method ``kept(unit)``: what ``read`` would give now,
     while that is what it gave last, else None. It is called by the thread that samples, so it must not call into the driver, nor look at
     a file.
+
+    One that counts what the driver reports by itself may have a method ``events(unit)``, called in the same way: the counts by name, which
+    are shown of a device that is lost, too. All its other values have the reason for which it could not be read.
     """
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
@@ -223,7 +227,8 @@ class Driver(Protocol):
 
         What is known of a device may change while the driver is open, and devices that turn up (a new partition) may be added
         at the end, unless the driver is ``machine_wide``; a unit never becomes another device, and one that is gone says so
-        when it is read. The same object while nothing changed. Must not call into the driver: it is asked at every reading.
+        when it is read. A partition that a driver no longer lists when it is opened again, though it lists the whole device, was
+        removed on purpose. The same object while nothing changed. Must not call into the driver: it is asked at every reading.
         """
         ...
 

@@ -1,29 +1,49 @@
 """Rebellions NPUs, through ``rbln-smi --json`` (``rbln-stat`` before driver 2), which comes with the driver and needs no rights.
 
 All values are text: power with its unit, temperatures with ``C``, memory in bytes unless a unit is printed. ``card_power`` is the
-card's: of several NPUs on one card the first has it, so that sums are right. Read on a stand-in only, never yet on a real NPU.
+card's, printed with each NPU of it. ``npu`` is the number within a group of NPUs: where there are several groups (driver 3) it repeats.
+A program's contexts name that number alone. There they are assigned by the device nodes that the program holds open, as far as that
+leaves one NPU.
+
+Read on a stand-in and on a published capture of driver 3, never yet on a real NPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.kit import MEMORY, Command, DeviceSample, Field, PolledBackend, grouped, json_document, number, whole
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.backends.contract import Processes
+from accelmetrics.backends.kit import (
+    MEMORY,
+    Command,
+    DeviceSample,
+    Field,
+    NodeHolders,
+    PolledBackend,
+    PollOnce,
+    json_document,
+    number,
+    quoted,
+    text,
+    whole,
+)
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 COMMAND = Command(("rbln-smi", "rbln-stat"), ("--json",), install="install the RBLN driver package, which has rbln-smi", timeout=5.0)
 FIELDS = (
     Field("utilization", "util", "%"),
     Field("temp", "temperature", "C"),
-    Field("powerWatts", "card_power", "W"),
+    Field("powerWatts", "card_power", "W", of_whole=True),
     Field("memoryAllocatedBytes", "memory.used", "B"),
     Field("memoryTotalBytes", "memory.total", "B"),
     *MEMORY,
 )
 IDENTITY = {
-    "vendor_index": "npu",
+    "vendor_index": "number",
     "name": "name",
     "uuid": "uuid",
     "serial": "sid",
@@ -32,33 +52,85 @@ IDENTITY = {
     "firmware": "fw_ver",
     "driver_version": "kmd_version",
 }
-OF_CARD = Unavailable(Reason.NOT_SUPPORTED, "the card's power is given with the first NPU of the card")
+NODE = re.compile(r"/dev/(rbln\d{1,4})", re.ASCII)
+AMBIGUOUS = Unavailable(
+    Reason.NOT_SUPPORTED, 'several NPUs have this "npu" number, and which of them a context is on is not told by who holds /dev/rbln* open'
+)
 
 
-def parse(text: str) -> Iterator[DeviceSample]:
-    """Yield the NPUs of one document, with the processes that have a context on each."""
-    document = json_document(text)
-    contexts = grouped(document.get("contexts") or (), "npu")
-    cards: set[object] = set()
-    for device in document["devices"]:
-        shared = {"card_power": OF_CARD} if device.get("sid") in cards else {}
-        cards.add(device.get("sid") or object())
-        record = {**device, **shared, "kmd_version": document.get("KMD_version")}
-        yield DeviceSample(record, tuple(_processes(contexts.get(str(device.get("npu")).strip(), ()))))
+def connect() -> PollOnce:
+    """Find the command."""
+    holders = NodeHolders(lambda path: NODE.fullmatch(path) is not None)
+    return COMMAND.poll(lambda printed: parse(printed, holders))()
 
 
-def _processes(contexts: Iterable[dict[str, Any]]) -> Iterator[DeviceProcess]:
+def parse(printed: str, holders: NodeHolders | None = None) -> Iterator[DeviceSample]:
+    """Yield the NPUs of one document, with the processes that have a context on each.
+
+    Args:
+        printed: The document.
+        holders: The processes that hold device nodes, looked for where a number repeats; None where that is not to be found out.
+
+    Raises:
+        SourceError: It has no list of devices; after the devices, that one of them is none.
+    """
+    document = json_document(printed)
+    listed = document.get("devices") if isinstance(document, Mapping) else None
+    if not isinstance(listed, list):
+        raise SourceError(Reason.PARSE_ERROR, f"rbln-smi printed no list of devices: {quoted(document)}")
+    devices = [device for device in listed if isinstance(device, Mapping)]
+    repeats = max(Counter(_npu(device) for device in devices).values(), default=0) > 1
+    if repeats and holders is not None:
+        holders.look([])
+    on_each = _contexts(document.get("contexts"), devices, holders)
+    for device, processes in zip(devices, on_each, strict=True):
+        node = text(device.get("device")).removeprefix("rbln")
+        record = {**device, "number": node if repeats else device.get("npu"), "kmd_version": document.get("KMD_version")}
+        yield DeviceSample(record, processes, whole=text(device.get("sid")))
+    if len(devices) < len(listed):
+        strange = next(each for each in listed if not isinstance(each, Mapping))
+        raise SourceError(Reason.PARSE_ERROR, f"rbln-smi lists something that is no device: {quoted(strange)}")
+
+
+def _npu(record: Mapping[str, Any]) -> str:
+    """Return the number as text: older releases print it so."""
+    return text(record.get("npu"))
+
+
+def _contexts(listed: object, devices: Sequence[Mapping[str, Any]], holders: NodeHolders | None) -> Iterator[Processes]:
+    """Yield the processes of each device. Where devices share a number, only the holders of their nodes tell which one a context is on."""
+    contexts = [each for each in listed if isinstance(each, Mapping) and whole(each.get("pid"))] if isinstance(listed, list) else []
+    on_each: list[list[Mapping[str, Any]]] = [[] for _ in devices]
+    unknown: set[str] = set()
     for context in contexts:
-        memory = number(context.get("memory"), "B", "By")
-        if pid := whole(context.get("pid")):
-            yield DeviceProcess(pid, "compute", memory if isinstance(memory, int) else None)
+        pid, npu = whole(context.get("pid")), _npu(context)
+        found = [place for place, device in enumerate(devices) if _npu(device) == npu]
+        if len(found) > 1:
+            found = [place for place in found if holders and pid in holders.of(f"/dev/{text(devices[place].get('device'))}")]
+        if len(found) == 1:
+            on_each[found[0]].append(context)
+        else:
+            unknown.add(npu)
+    for device, its in zip(devices, on_each, strict=True):
+        yield AMBIGUOUS if _npu(device) in unknown else tuple(_processes(its))
+
+
+def _processes(contexts: Iterable[Mapping[str, Any]]) -> Iterator[DeviceProcess]:
+    """Yield each process once, with the memory of all its contexts; without where one of them does not tell it."""
+    memory: dict[int, list[object]] = {}
+    for context in contexts:
+        said = context.get("memalloc", context.get("memory"))
+        memory.setdefault(whole(context.get("pid")) or 0, []).append(number(said, "B", "By"))
+    for pid, parts in memory.items():
+        known = [part for part in parts if isinstance(part, (int, float))]
+        yield DeviceProcess(pid, "compute", round(sum(known)) if len(known) == len(parts) else None)
 
 
 backend = PolledBackend(
     "rebellions",
     kind="npu",
     source="rbln-smi",
-    connect=COMMAND.poll(parse),
+    connect=connect,
     fields=FIELDS,
     identity=IDENTITY,
     interval=2.0,

@@ -189,9 +189,9 @@ def absent_process(options: argparse.Namespace) -> str:
     pid: int | None = getattr(options, "pid", None)
     if pid is None:
         return ""
-    from accelmetrics.backends.kit.processes import is_visible
+    from accelmetrics.backends.kit.processes import is_visible, no_process
 
-    return "" if is_visible(pid) else f"there is no process {pid}: nothing of it can be read"
+    return "" if is_visible(pid) else f"{no_process(pid)}: nothing of it can be read"
 
 
 def only(*names: str) -> FlagArguments:

@@ -73,15 +73,20 @@ def _tree_rows(found: ProcessListing) -> Iterator[tuple[str, ...]]:
     rows: dict[int, list[ProcessInfo]] = {}
     whole: Tree = {}
     for process in (*found.processes, *found.parents):
-        rows.setdefault(process.pid, []).append(process)
+        rows.setdefault(_place_in_tree(process), []).append(process)
     for process in found.processes:
         below = whole
-        for pid in (*reversed(process.parents), process.pid):
+        for pid in (*reversed(process.parents), _place_in_tree(process)):
             below = below.setdefault(pid, {})
     for pid, branch in _branches(whole):
         first, *others = rows[pid]
         yield _row(first, branch + _command(first))
         yield from (_row(process, "") for process in others)
+
+
+def _place_in_tree(process: ProcessInfo) -> int:
+    """Return its number, below 0 for a process that was not found: another one of that number may be above one that was."""
+    return -process.pid if process.device and process.user is None else process.pid
 
 
 def _branches(tree: Tree, indent: str | None = None) -> Iterator[tuple[int, str]]:

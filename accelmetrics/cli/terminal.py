@@ -19,10 +19,10 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
+from accelmetrics.backends.kit.watchdog import script
 from accelmetrics.cli.keys import ESCAPE_SECONDS, KeyDecoder
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
@@ -45,7 +45,6 @@ PRINTED, MOST_PRINTED = (1, 2), 4096
 """Where other code prints, and bytes of that which are told afterwards."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
-GUARD = str(Path(__file__).with_name("terminal_guard.py"))
 
 
 def capable(descriptor: int) -> bool:
@@ -250,8 +249,8 @@ class TerminalGuard:
         with suppress(OSError):
             if self._process is None:
                 screen, keys = self._streams
-                script = [sys.executable, "-I", "-S", GUARD]
-                self._process = subprocess.Popen(script, stdin=subprocess.PIPE, stdout=screen, stderr=keys, start_new_session=True)
+                guard = [sys.executable, "-I", "-S", *script(__package__, "terminal_guard.py")]
+                self._process = subprocess.Popen(guard, stdin=subprocess.PIPE, stdout=screen, stderr=keys, start_new_session=True)
             self._tell({"text": text.encode(), "sizes": sizes, "modes": modes})
 
     def relax(self) -> None:

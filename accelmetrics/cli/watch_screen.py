@@ -246,7 +246,8 @@ class WatchScreen(ScreenProgram):
             self.say("choose a process first: tab goes to their list" if self._source.local else "these processes are not on this machine")
             return
         try:
-            handle = ProcessHandle(row.pid, [device.identity for device in view.devices if device.key in row.devices])
+            devices = [device.identity for device in view.devices if device.key in row.devices]
+            handle = ProcessHandle(row.pid, devices, [one.pid for one in view.processes])
         except SignalError as error:
             self.say(str(error))
         else:

@@ -126,7 +126,7 @@ class Amd(Dialect):
         own = jobs(record.labels).get("slurm", {})
         answered = answering(snapshot)
         if answered:
-            whole = sum(not slot.identity.parent for slot in snapshot.identities)
+            whole = len({slot.identity.parent or slot.identity.anchor for slot in snapshot.identities})
             yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
         for slot in answered:
             job = _job(record.holders.of(slot.key, "job") or own)

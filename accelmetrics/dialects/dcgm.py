@@ -90,6 +90,9 @@ DEFAULT = (
     DialectRow("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu.{i}.uncorrectedEccErrors"),
     DialectRow("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "gpu.{i}.correctedEccErrorsAggregate"),
     DialectRow("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "gpu.{i}.uncorrectedEccErrorsAggregate"),
+    DialectRow("DCGM_FI_DEV_RETIRED_SBE", "gpu.{i}.retiredPagesSingleBit"),
+    DialectRow("DCGM_FI_DEV_RETIRED_DBE", "gpu.{i}.retiredPagesDoubleBit"),
+    DialectRow("DCGM_FI_DEV_RETIRED_PENDING", "gpu.{i}.retiredPagesPending", kind="counter"),
     DialectRow("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkCrcErrors"),
     DialectRow("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkReplayErrors"),
     DialectRow("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkRecoveryErrors"),
@@ -116,6 +119,20 @@ BEYOND = (
     DialectRow("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gpu.{i}.enforcedPowerLimitWatts"),
     DialectRow("DCGM_FI_DEV_SLOWDOWN_TEMP", "gpu.{i}.tempLimit.slowdown", whole=True),
     DialectRow("DCGM_FI_DEV_SHUTDOWN_TEMP", "gpu.{i}.tempLimit.shutdown", whole=True),
+    DialectRow("DCGM_FI_DEV_GPU_MAX_OP_TEMP", "gpu.{i}.maxOpTemp", whole=True),
+    DialectRow("DCGM_FI_DEV_MEM_MAX_OP_TEMP", "gpu.{i}.memoryMaxOpTemp", whole=True),
+    DialectRow("DCGM_FI_DEV_GPU_TEMP_LIMIT", "gpu.{i}.tempMargin", whole=True),
+    DialectRow("DCGM_FI_DEV_POWER_USAGE_INSTANT", "gpu.{i}.powerInstantWatts"),
+    DialectRow("DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN", "gpu.{i}.minPowerLimitWatts"),
+    DialectRow("DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX", "gpu.{i}.maxPowerLimitWatts"),
+    DialectRow("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", "gpu.{i}.defaultPowerLimitWatts"),
+    DialectRow("DCGM_FI_DEV_ECC_CURRENT", "gpu.{i}.eccMode"),
+    DialectRow("DCGM_FI_DEV_ECC_PENDING", "gpu.{i}.eccModePending"),
+    DialectRow("DCGM_FI_DEV_MIG_MODE", "gpu.{i}.migMode"),
+    DialectRow("DCGM_FI_DEV_COMPUTE_MODE", "gpu.{i}.computeMode"),
+    DialectRow("DCGM_FI_DEV_PERSISTENCE_MODE", "gpu.{i}.persistenceMode"),
+    DialectRow("DCGM_FI_DEV_VIDEO_CLOCK", "gpu.{i}.videoClock", whole=True),
+    DialectRow("DCGM_FI_DEV_MAX_VIDEO_CLOCK", "gpu.{i}.maxVideoClock", whole=True),
     DialectRow("DCGM_FI_DEV_FAN_SPEED", "gpu.{i}.fanSpeed", whole=True),
     DialectRow("DCGM_FI_DEV_ROW_REMAP_PENDING", "gpu.{i}.rowRemapPending"),
     DialectRow("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "gpu.{i}.recoveryAction"),
@@ -144,7 +161,6 @@ LABELS = {
 """Fields of the list that are labels of every series."""
 
 _WINDOWED = "counted by dcgm-exporter itself over a window of its own"
-_PAGES = "pages are retired on GPUs before Ampere alone; no key has it"
 _NOT_READ = "not read"
 _LABEL_OFF = "a label that the list has switched off; {}"
 
@@ -152,9 +168,6 @@ UNMAPPED = {
     "DCGM_EXP_CLOCK_EVENTS_COUNT": _WINDOWED,
     "DCGM_EXP_XID_ERRORS_COUNT": f"{_WINDOWED}; `xid.{{code}}.errors` counts them since the start",
     "DCGM_EXP_P2P_STATUS": "between pairs of GPUs; no key has it",
-    "DCGM_FI_DEV_RETIRED_SBE": _PAGES,
-    "DCGM_FI_DEV_RETIRED_DBE": _PAGES,
-    "DCGM_FI_DEV_RETIRED_PENDING": _PAGES,
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": _NOT_READ,
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (
         "a rate in thousands of KiB per second, taken by DCGM over an interval of its own and listed as a counter: "

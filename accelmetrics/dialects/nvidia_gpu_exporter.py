@@ -62,9 +62,6 @@ OTHERS = {
 }
 """Beside the tables, by name what each is made of."""
 UNMAPPED = {
-    "compute_mode": "not read",
-    "clocks_current_video_clock_hz": "not read",
-    "power_default_limit_watts": "not read; the limit in force is `enforced_power_limit_watts`",
     "compute_app_info": "processes have series in our own names alone, with `processes=`",
     "compute_app_used_memory_bytes": "as `compute_app_info`",
     "compute_apps_last_collect_success": "as `compute_app_info`",

@@ -30,6 +30,7 @@ TABLE = (
     DialectRow("pcie.link.gen.max", "gpu.{i}.maxPcieLinkGen"),
     DialectRow("pcie.link.width.current", "gpu.{i}.pcieLinkWidth"),
     DialectRow("pcie.link.width.max", "gpu.{i}.maxPcieLinkWidth"),
+    DialectRow("persistence_mode", "gpu.{i}.persistenceMode"),
     DialectRow("fan.speed", "gpu.{i}.fanSpeed", whole=True),
     DialectRow("pstate", "gpu.{i}.performanceState"),
     *(DialectRow(f"clocks_event_reasons.{field}", f"gpu.{{i}}.throttle.{name}") for field, name in _REASONS.items()),
@@ -37,31 +38,41 @@ TABLE = (
     DialectRow("memory.reserved", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
     DialectRow("memory.used", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
     DialectRow("memory.free", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
+    DialectRow("compute_mode", "gpu.{i}.computeMode"),
     DialectRow("utilization.gpu", "gpu.{i}.gpu", whole=True),
     DialectRow("utilization.memory", "gpu.{i}.memory", whole=True),
     DialectRow("utilization.encoder", "gpu.{i}.encoderUtilization", whole=True),
     DialectRow("utilization.decoder", "gpu.{i}.decoderUtilization", whole=True),
+    DialectRow("utilization.jpeg", "gpu.{i}.jpegUtilization", whole=True),
+    DialectRow("utilization.ofa", "gpu.{i}.ofaUtilization", whole=True),
     *(
         DialectRow(f"ecc.errors.{severity}.{since}.{part}", f"gpu.{{i}}.{severity}{key}Errors{'Aggregate' if since == 'aggregate' else ''}")
         for severity in ("corrected", "uncorrected")
         for since in ("volatile", "aggregate")
         for part, key in (("device_memory", "Memory"), ("total", "Ecc"))
     ),
+    DialectRow("retired_pages.sbe", "gpu.{i}.retiredPagesSingleBit"),
+    DialectRow("retired_pages.dbe", "gpu.{i}.retiredPagesDoubleBit"),
     DialectRow("remapped_rows.correctable", "gpu.{i}.remappedRowsCorrected"),
     DialectRow("remapped_rows.uncorrectable", "gpu.{i}.remappedRowsUncorrected"),
     DialectRow("remapped_rows.pending", "gpu.{i}.rowRemapPending"),
     DialectRow("remapped_rows.failure", "gpu.{i}.rowRemapFailure"),
     DialectRow("temperature.gpu", "gpu.{i}.temp", whole=True),
+    DialectRow("temperature.gpu.tlimit", "gpu.{i}.tempMargin", whole=True),
     DialectRow("temperature.memory", "gpu.{i}.memoryTemp", whole=True),
     DialectRow("power.draw", "gpu.{i}.powerWatts"),
+    DialectRow("power.draw.instant", "gpu.{i}.powerInstantWatts"),
     DialectRow("power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
     DialectRow("enforced.power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
+    DialectRow("power.default_limit", "gpu.{i}.defaultPowerLimitWatts"),
     DialectRow("clocks.current.graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock"), whole=True),
     DialectRow("clocks.current.sm", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
     DialectRow("clocks.current.memory", "gpu.{i}.memoryClock", whole=True),
+    DialectRow("clocks.current.video", "gpu.{i}.videoClock", whole=True),
     DialectRow("clocks.max.graphics", "gpu.{i}.maxSmClock", whole=True),
     DialectRow("clocks.max.sm", "gpu.{i}.maxSmClock", whole=True),
     DialectRow("clocks.max.memory", "gpu.{i}.maxMemoryClock", whole=True),
+    DialectRow("mig.mode.current", "gpu.{i}.migMode"),
 )
 """By field, in the order in which the tool lists them."""
 
@@ -69,6 +80,7 @@ SHORT_FOR = {
     "clocks.current.graphics": ("clocks.gr",),
     "clocks.current.sm": ("clocks.sm",),
     "clocks.current.memory": ("clocks.mem",),
+    "clocks.current.video": ("clocks.video",),
     "clocks.max.graphics": ("clocks.max.gr",),
     "clocks.max.memory": ("clocks.max.mem",),
     **{f"clocks_event_reasons.{field}": (f"clocks_throttle_reasons.{field}",) for field in _REASONS},
@@ -78,8 +90,15 @@ SHORT_FOR = {
 ABSENT = "[N/A]"
 """What the tool prints for a value that the device does not say."""
 _HEADER_UNITS = {"MiBy": " [MiB]", "%": " [%]", "W": " [W]", "MHz": " [MHz]"}
-_STATES = {"clocks_event_reasons": ("Not Active", "Active"), "remapped_rows.pending": ("No", "Yes"), "remapped_rows.failure": ("No", "Yes")}
-"""By field, or by what it begins with: the words of 0 and 1."""
+_STATES = {
+    "clocks_event_reasons": ("Not Active", "Active"),
+    "remapped_rows.pending": ("No", "Yes"),
+    "remapped_rows.failure": ("No", "Yes"),
+    "persistence_mode": ("Disabled", "Enabled"),
+    "mig.mode.current": ("Disabled", "Enabled"),
+    "compute_mode": ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"),
+}
+"""By field, or by what it begins with: the words of 0, 1 and so on."""
 
 
 class NvidiaSmi(Dialect):
@@ -144,7 +163,7 @@ def _words(point: Point | None) -> str:
     if point.name == "pstate":
         return f"P{point.value}"
     if words := _STATES.get(point.name) or _STATES.get(point.name.partition(".")[0]):
-        return words[bool(point.value)]
+        return words[int(point.value)]
     return f"{point.value:.2f}" if point.unit == "W" else str(point.value)
 
 

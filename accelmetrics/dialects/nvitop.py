@@ -23,6 +23,7 @@ DEVICE = (
     DialectRow("gpu_memory_percent_Percentage", "gpu.{i}.memoryAllocated", otherwise=("tpu.{i}.hbmMemoryUsage",)),
     DialectRow("gpu_clock_sm_MHz", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",)),
     DialectRow("gpu_clock_memory_MHz", "gpu.{i}.memoryClock"),
+    DialectRow("gpu_clock_video_MHz", "gpu.{i}.videoClock"),
     DialectRow("gpu_clock_graphics_MHz", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock")),
     DialectRow("gpu_power_usage_W", "gpu.{i}.powerWatts"),
     DialectRow("gpu_power_limit_W", "gpu.{i}.enforcedPowerLimitWatts"),
@@ -63,7 +64,6 @@ OTHERS = {
 """Beside the tables, by name what each is made of."""
 UNMAPPED = {
     "host_uptime_Second": "not read",
-    "gpu_clock_video_MHz": "not read",
     "gpu_nvlink_tx_throughput_MiBps": "of single links totals are read: see `nvlink.{link}.txBytesTotal`",
     "gpu_nvlink_mean_tx_throughput_MiBps": "as above",
     "process_…": "processes have series in our own names alone, with `processes=`",
@@ -116,7 +116,7 @@ def _of_host(key: str) -> tuple[str, Point] | None:
 
 
 def _about(snapshot: Snapshot, slot: DeviceSlot) -> Mapping[str, str]:
-    whole = sum(not one.identity.parent for one in snapshot.identities)
+    whole = len({one.identity.parent or one.identity.anchor for one in snapshot.identities})
     about = {
         "device_count": str(whole),
         "driver_version": slot.identity.driver_version,

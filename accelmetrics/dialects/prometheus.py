@@ -30,19 +30,28 @@ SHARED: Mapping[str, str] = {
     "accel_memory_used_bytes": "Memory of the device that is allocated.",
     "accel_memory_total_bytes": "Memory that the device has for programs.",
     "accel_temperature_celsius": "Temperature at the sensor.",
-    "accel_temperature_limit_celsius": "Temperature of the core at which the device slows itself down or shuts down.",
+    "accel_temperature_limit_celsius": "Temperature at which the device lowers its clocks, slows itself down or shuts down.",
     "accel_clock_hertz": "Clock of the domain.",
     "accel_clock_max_hertz": "Highest clock that the domain can run at.",
     "accel_throttle_active": "1 while the clocks are held down for the reason, else 0.",
     "accel_ecc_errors_total": "Memory errors since the driver was loaded (volatile) or over the life of the device (aggregate).",
     "accel_chip_ecc_errors_total": "Errors of all of the chip's memories since the driver was loaded, or over its life.",
+    "accel_sram_ecc_errors_total": "Errors of the chip's SRAM since the driver was loaded, or over its life, by how they were found.",
+    "accel_sram_ecc_source_errors_total": "Errors of the SRAM of that part of the chip that could not be corrected, over its life.",
     "accel_violation_seconds_total": "For how long the device ran below its clocks for the reason, as its driver counts.",
+    "accel_power_limit_bound_watts": "Lowest and highest power limit that can be set, and the one that the device starts with.",
+    "accel_ecc_mode": "1 if error correction is on, now or after the next reset, else 0.",
+    "accel_mig_mode": "1 if the GPU is in MIG mode, now or after the next reset, whether or not it has instances, else 0.",
+    "accel_retired_pages_total": "Memory pages that are no longer used because of errors.",
     "accel_remapped_rows_total": "Memory rows that were replaced by spare ones after errors of the severity.",
     "accel_pcie_bytes_total": "Bytes moved over PCIe since the driver was loaded.",
     "accel_pcie_bytes_per_second": "Bytes per second moved over PCIe.",
     "accel_link_bytes_total": "Bytes moved over all links of the type to other devices since the driver was loaded.",
     "accel_link_bytes_per_second": "Bytes per second moved over all links of the type to other devices.",
     "accel_link_errors_total": "Errors on all links of the type to other devices.",
+    "accel_link_recoveries_total": "Times that a link of the type came up again after errors, or stayed down.",
+    "accel_link_bit_error_rate": "Share of wrong bits on the worst link of the type.",
+    "accel_link_fec_total": "What all links of the type count in the bin of their histogram of corrected symbol errors.",
     "accel_link_port_bytes_total": "Bytes moved over the one link since the driver was loaded.",
     "accel_pipe_active_ratio": "Share of the time during which the pipe was active.",
     "accel_operation_latency_seconds": "How long the operation takes, as the TPU runtime sums it up.",
@@ -73,8 +82,14 @@ _JOB = "What the scheduler calls the job that uses the device; joined on acceler
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
 _FINDING = "1 while a rule finds something; there is no series when it is over."
-_NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
-_IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware")
+_NUMBERS = (
+    *("numa_node", "cores", "gpu_instance_id", "minor_number"),
+    *("chassis_slot", "tray_index", "host_id", "module_id"),
+)
+_IDENTITY = (
+    *("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware"),
+    "chassis_serial",
+)
 
 
 class SeriesTemplate(NamedTuple):

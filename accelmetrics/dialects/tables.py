@@ -17,7 +17,7 @@ from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import coverage_of, find, per_key, rows
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, PARTITION, Kind, Metric
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
 
 _NOISE_DIGITS = 6
 """Decimal places after which a whole number that went through floating point is itself again."""
@@ -150,7 +150,7 @@ def designation(slot: DeviceSlot) -> str:
 
 def answering(snapshot: Snapshot) -> list[DeviceSlot]:
     """List the devices and partitions that gave a value; of one that hangs or is lost nothing is told."""
-    return [slot for slot in snapshot.identities if snapshot.values_of(slot.key)]
+    return [slot for slot in snapshot.identities if has_values(snapshot, slot.key)]
 
 
 def parent_and_partition(slot: DeviceSlot) -> tuple[str, str]:

@@ -13,11 +13,21 @@ from itertools import combinations, pairwise
 
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import IN_ORDER, Reason
+from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
 from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import HoldersOf, Step
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.schemas.text import in_words
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.vitals import (
+    MEMORY_PERCENT,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    RECOVERY,
+    TEMPERATURE,
+    UTILIZATION,
+)
 from accelmetrics.schemas.xid import meaning
 
 Names = tuple[str, ...]
@@ -28,6 +38,7 @@ Measure = Callable[["RuleInput"], Values]
 TORCH = "torch."
 """Before the name of a metric of PyTorch's allocator on a device."""
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
+FABRIC_HEALTH = ("fabricHealth.routeUnhealthy", "fabricHealth.incorrectConfiguration", "fabricHealthSummary", *RECOVERIES)
 VITAL = (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)
 """Metrics of which a device that answers gives one."""
 LOST = frozenset({str(Reason.DEVICE_LOST)})
@@ -107,7 +118,7 @@ class RuleInput:
             self._silent = {
                 slot.key: frozenset(str(why.reason) for why in snapshot.reasons_of(slot.key).values())
                 for slot in snapshot.identities
-                if not (slot.identity.parent or self.has(slot.key, VITAL) or snapshot.values_of(slot.key))
+                if not (slot.identity.parent or self.has(slot.key, VITAL) or has_values(snapshot, slot.key))
             }
         return self._silent
 
@@ -166,11 +177,15 @@ class Latest:
 
 
 class Margin:
-    """Gives how far a device is below the temperature at which it slows itself down, in kelvins."""
+    """Gives how far a device is below the temperature at which it slows itself down, in kelvins.
+
+    The margin that a driver gives counts first: it is to the nearest of several limits.
+    """
 
     def __call__(self, given: RuleInput) -> Values:
         temperatures, limits = given.values(TEMPERATURE), given.values(("tempLimit.slowdown",))
-        return {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
+        computed = {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
+        return {**computed, **given.values(("tempMargin",))}
 
 
 class ThrottledShare:
@@ -241,10 +256,11 @@ class Recent:
         counters: Their names.
         span: For how many seconds a rise counts.
         standing: Whether what a counter holds at its first reading counts as a rise.
+        overlapping: Whether counters may count the same errors: then the one that rose most is taken, instead of their sum.
     """
 
-    def __init__(self, counters: Names, span: float, standing: bool) -> None:
-        self._counters, self._span, self._standing = counters, span, standing
+    def __init__(self, counters: Names, span: float, standing: bool, overlapping: bool = False) -> None:
+        self._counters, self._span, self._standing, self._overlapping = counters, span, standing, overlapping
         self._last: dict[tuple[str, str], float] = {}
         self._rises: dict[str, deque[tuple[float, float, str]]] = {}  # by device: when, by how much, of which counter
 
@@ -260,7 +276,10 @@ class Recent:
         for device, rises in self._rises.items():
             while rises and given.at - rises[0][0] > self._span:
                 rises.popleft()
-            recent[device] = sum(rise for _, rise, _ in rises)
+            by_counter: dict[str, float] = {}
+            for _, rise, counter in rises:
+                by_counter[counter] = by_counter.get(counter, 0.0) + rise
+            recent[device] = max(by_counter.values(), default=0.0) if self._overlapping else sum(by_counter.values())
         return recent
 
     def _read(self, given: RuleInput) -> Iterable[tuple[str, str, float]]:
@@ -295,6 +314,26 @@ class RecentXids(Recent):
         """Say what the code means that came last."""
         code = super().words(device)
         return f"{code}: {meaning(int(code))}" if code else ""
+
+
+class FabricFaults:
+    """Gives how many things keep a device from using the fabric of NVLink switches."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        found: dict[str, dict[str, float]] = {}
+        for name in FABRIC_HEALTH:
+            for device, value in given.values((name,)).items():
+                found.setdefault(device, {})[name] = value
+        faults = {device: fabric_faults(values) for device, values in found.items()}
+        self._words = {device: ", ".join(words) for device, words in faults.items()}
+        return {device: len(words) for device, words in faults.items()}
+
+    def words(self, device: str) -> str:
+        """Say what is wrong."""
+        return self._words.get(device, "")
 
 
 class CounterRate:
@@ -403,6 +442,30 @@ class MissingDevices:
         return self._words.get(key, "")
 
 
+class RecoveryNeeded:
+    """Gives 1 for a device whose driver asks for a reset or more, or answers that one is required before it gives a value; else 0."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        actions, missing = given.values(("recoveryAction",)), given.snapshot.unavailable
+        required = {key for key, why in missing.items() if why.reason == Reason.RESET_REQUIRED}
+        found: dict[str, float] = {}
+        for slot in given.snapshot.identities:
+            action = RECOVERY.get(int(actions.get(slot.key, 0)), "")
+            refused = bool(required) and any(key.startswith(f"{slot.key}.") for key in required)
+            if action or refused:
+                self._words[slot.key] = action or "a reset is required before it gives all values"
+            if slot.key in actions or refused or given.has(slot.key, VITAL):
+                found[slot.key] = float(bool(action) or refused)
+        return found
+
+    def words(self, device: str) -> str:
+        """Say what is asked for."""
+        return self._words.get(device, "")
+
+
 class IdleHeld:
     """Gives the utilisation of devices that a job, a pod or a program holds; 100 for those that are free.
 
@@ -452,6 +515,8 @@ class RelativeClock:
 class Unmoved:
     """Gives for how many seconds the energy counter of a device that draws power stands still; 0 while it moves.
 
+    A reading without the counter begins anew: of the time in between nothing is known, such as while the device was lost.
+
     Args:
         watts: Power above which it must move.
         readings: Readings for which it must have stood still.
@@ -464,6 +529,8 @@ class Unmoved:
     def __call__(self, given: RuleInput) -> Values:
         if not given.joined:
             self._since.clear()
+        for device in [device for device in self._since if not given.has(device, ("energyJoules",))]:
+            del self._since[device]
         powers = given.values(POWER)
         found: dict[str, float] = {}
         for device, joules in given.values(("energyJoules",)).items():

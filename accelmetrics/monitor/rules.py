@@ -6,8 +6,10 @@ The engine in :mod:`accelmetrics.monitor.findings` does alike for all rows what 
 from __future__ import annotations
 
 from accelmetrics.monitor.measures import (
+    FABRIC_HEALTH,
     SLOWED,
     CounterRate,
+    FabricFaults,
     Growth,
     IdleHeld,
     Latest,
@@ -17,6 +19,7 @@ from accelmetrics.monitor.measures import (
     MissingDevices,
     Recent,
     RecentXids,
+    RecoveryNeeded,
     RelativeClock,
     ThrottledShare,
     Unmoved,
@@ -38,6 +41,7 @@ from accelmetrics.monitor.step_measures import (
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 
 _XIDS_OF_HARDWARE, _XIDS_OF_PROGRAMS, _XIDS_CORRECTED = (48, 62, 64, 74, 79, 95, 119, 120), (13, 31, 43, 45), (63, 92)
+_UNCORRECTED = ("uncorrectedEccErrors", "uncorrectedMemoryErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors")
 _TO_DRAIN = "Drain the node, reset the GPU, and have it replaced if the error returns."
 _COOL = "Check fans, air flow and inlet temperature, and what the devices beside it draw."
 
@@ -81,7 +85,7 @@ RULES: tuple[Rule, ...] = (
         clear=8,
         seconds=120,
         clear_seconds=120,
-        needs=(TEMPERATURE, ("tempLimit.slowdown",)),
+        needs=(TEMPERATURE, ("tempLimit.slowdown", "tempMargin")),
     ),
     Rule(
         "memory_full",
@@ -112,13 +116,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ecc_uncorrected",
         "critical",
-        "memory errors that could not be corrected, within the last {span:g} s or at the first reading",
+        "errors of memory, caches or registers that could not be corrected, within the last {span:g} s or at the first reading",
         Recent,
-        "memory errors that could not be corrected: {value:.0f}",
+        "errors that could not be corrected: {value:.0f} ({words})",
         "Results since then may be wrong: go back to a checkpoint. " + _TO_DRAIN,
         above=0,
-        needs=(("uncorrectedMemoryErrors",),),
-        options={"counters": ("uncorrectedMemoryErrors",), "span": 3600.0, "standing": True},
+        needs=(_UNCORRECTED,),
+        # The chip's total contains its memory's errors and, on some drivers, those of its SRAM.
+        options={"counters": _UNCORRECTED, "span": 3600.0, "standing": True, "overlapping": True},
+    ),
+    Rule(
+        "sram_threshold",
+        "critical",
+        "more errors in the chip's SRAM than its maker allows in service",
+        Latest,
+        "more errors in the chip's SRAM than its maker allows in service",
+        "Drain the node and have the GPU tested and replaced.",
+        above=0,
+        needs=(("sramThresholdExceeded",),),
+        vendor="nvidia",
+        options={"metric": ("sramThresholdExceeded",)},
     ),
     Rule(
         "remap_pending",
@@ -141,6 +158,15 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(("rowRemapFailure",),),
         options={"metric": ("rowRemapFailure",)},
+    ),
+    Rule(
+        "recovery_needed",
+        "critical",
+        "the driver asks for a reset, a reboot or a drain of it, or answers that a reset is required",
+        RecoveryNeeded,
+        "{words}",
+        "Drain the node and do what the driver asks: reset the GPU (`nvidia-smi --gpu-reset -i N`), or reboot.",
+        above=0,
     ),
     Rule(
         "xid_hardware",
@@ -199,9 +225,36 @@ RULES: tuple[Rule, ...] = (
         "NVLink transmissions repeated or links set up again within {span:g} s: {value:.0f}",
         "A link is failing: reseat the board or its bridge, and drain the node where they go on.",
         above=0,
-        needs=(("nvlinkReplayErrors",), ("nvlinkRecoveryErrors",)),
+        needs=(("nvlinkRecoveryErrors",),),  # NVLink 5 repeats nothing
         vendor="nvidia",
         options={"counters": ("nvlinkReplayErrors", "nvlinkRecoveryErrors"), "span": 600.0, "standing": False},
+    ),
+    Rule(
+        "fabric_unhealthy",
+        "critical",
+        "it cannot use the fabric of NVLink switches: a route is unhealthy, it has no partition, or it is configured wrongly",
+        FabricFaults,
+        "NVLink fabric: {words}",
+        "Collective operations fail or hang: drain the node, and see what the fabric manager and its log say of the GPU.",
+        above=0,
+        seconds=30,
+        clear_seconds=60,
+        needs=(FABRIC_HEALTH,),
+        vendor="nvidia",
+    ),
+    Rule(
+        "fabric_degraded",
+        "warning",
+        "it has less than its full bandwidth to the fabric of NVLink switches",
+        Latest,
+        "NVLink fabric: less than the full bandwidth",
+        "Collective operations are slow: see which NVLinks or switches are down, and drain the node when its job has ended.",
+        above=0,
+        seconds=30,
+        clear_seconds=60,
+        needs=(("fabricHealth.degradedBandwidth",),),
+        vendor="nvidia",
+        options={"metric": ("fabricHealth.degradedBandwidth",)},
     ),
     Rule(
         "nvlink_crc",

@@ -6,9 +6,10 @@ hardware is detected, so that one that opens late, or never, shifts no other; de
 others. Kinds that one vendor alone makes keep its own numbers (``tpu.<i>`` is the runtime's device id), and a partition has a number
 below its parent's (``gpu.0.mig.1``): the vendor's own, unless another device or partition had that before; then the next free one.
 
-A device is recognised by its UUID or PCI address, so it keeps its number when its driver is reloaded and the vendor's own order
-changes. For the same reason a TPU that was listed while it was not in use, by its place on the bus, keeps that number when a runtime
-gives it another: its identity tells the runtime's.
+A device is recognised by its UUID, else by its PCI address, else by the vendor's number, so it keeps its key when its driver is reloaded,
+when the vendor's own order changes, and while one of these cannot be read. Another UUID at the same address is another device. A TPU
+that was listed while it was not in use, by its place on the bus, keeps that number when a runtime gives it another: its identity tells
+the runtime's.
 
 :class:`VisibilityFilter` shows one sampler's devices as the watched program sees them. With ``visible="renumber"`` the program's n-th
 device takes the n-th of the numbers that its vendor's devices have, or n itself where one vendor alone makes the kind: for a program
@@ -19,9 +20,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from accelmetrics.backends.kit.processes import Environment, environment_of
+from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.options import Options
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -31,6 +34,8 @@ from accelmetrics.schemas.snapshot import DeviceSlot
 
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
 """Kinds whose numbers are the vendor's own."""
+PROGRAM_NUMBERED = "tpu"
+"""The kind whose numbers are those of the program that holds it: the next program may give another device the same one."""
 RENUMBER = "renumber"
 
 
@@ -38,17 +43,17 @@ class Numbering(NamedTuple):
     """The numbers given out so far. Never changed in place, so that an interrupt leaves the old one or the new one.
 
     Attributes:
-        slots: By backend and by what each device is recognised by, its slot.
+        slots: The slot of every device that was ever seen, in the order in which they were.
         reserved: By backend, the numbers set aside for it.
         free: By kind, the first number that is neither given out nor set aside.
     """
 
-    slots: Mapping[tuple[str, str], DeviceSlot]
+    slots: tuple[DeviceSlot, ...]
     reserved: Mapping[str, range]
     free: Mapping[str, int]
 
 
-NO_NUMBERS = Numbering({}, {}, {})
+NO_NUMBERS = Numbering((), {}, {})
 
 
 class DeviceRegistry:
@@ -73,39 +78,42 @@ class DeviceRegistry:
     def adopt(self, backend: str, devices: Sequence[DeviceIdentity]) -> list[DeviceSlot]:
         """Give the devices of an opened backend their slots, in its order; those seen before keep theirs."""
         with self._lock:
-            slots, free = dict(self.numbering.slots), dict(self.numbering.free)
+            slots, free = {slot.key: slot for slot in self.numbering.slots}, dict(self.numbering.free)
             reserved = self.numbering.reserved.get(backend, range(0))
-            anchors = _anchors(devices)
-            for anchor, device in zip(anchors, devices, strict=True):
-                # A device that failed at its first enumeration had no UUID then: it keeps the number that it got.
-                nameless = (backend, _by_number(device))
-                if (backend, anchor) not in slots and nameless in slots:
-                    slots[backend, anchor] = slots.pop(nameless)
-                known = slots.get((backend, anchor))
-                slots[backend, anchor] = known._replace(identity=device) if known else _new_slot(backend, device, slots, reserved, free)
-            self.numbering = Numbering(slots, self.numbering.reserved, free)
-            found = [slots[backend, anchor] for anchor in anchors]
-            assert len({slot.key for slot in found}) == len(found), "a key is one device's"
-            return found
+            found: dict[int, DeviceSlot] = {}
+            for partitions in (False, True):
+                listed = {place: device for place, device in enumerate(devices) if bool(device.parent) == partitions}
+                seen = [slot for slot in slots.values() if slot.backend == backend]
+                parents = {slot.identity.anchor: slot for slot in seen if not slot.identity.parent}
+                parents.update({devices[place].anchor: slot for place, slot in found.items()})
+                above = [parents.get(device.parent) for device in listed.values()]
+                known = _recognise(tuple(listed.values()), above, [slot for slot in seen if bool(slot.identity.parent) == partitions])
+                for (place, told), parent, before in zip(listed.items(), above, known, strict=True):
+                    device = told if parent is None else told._replace(parent=parent.identity.anchor)
+                    if before is None:
+                        slot = _new_slot(backend, device, parent, slots, reserved, free)
+                    else:
+                        slot = before._replace(identity=_completed(device, before.identity))
+                    found[place] = slots[slot.key] = slot
+            self.numbering = Numbering(tuple(slots.values()), self.numbering.reserved, free)
+            return [found[place] for place in range(len(devices))]
 
     def known(self, backend: str) -> list[DeviceSlot]:
         """List every device of a backend that was ever seen, whole devices first, by number."""
-        slots = [slot for (owner, _), slot in self.numbering.slots.items() if owner == backend]
+        slots = [slot for slot in self.numbering.slots if slot.backend == backend]
         return sorted(slots, key=lambda slot: (bool(slot.identity.parent), slot.key.rpartition(".")[0], slot.index))
 
 
 def _new_slot(
-    backend: str, device: DeviceIdentity, slots: Mapping[tuple[str, str], DeviceSlot], reserved: range, free: dict[str, int]
+    backend: str, device: DeviceIdentity, parent: DeviceSlot | None, slots: Mapping[str, DeviceSlot], reserved: range, free: dict[str, int]
 ) -> DeviceSlot:
-    parent = slots.get((backend, device.parent)) if device.parent else None
     prefix = device.kind if parent is None else f"{parent.key}.{PARTITION}"
     if parent is not None or device.kind in VENDOR_NUMBERED:
-        taken = {slot.key for slot in slots.values()}
         index = device.vendor_index
-        while f"{prefix}.{index}" in taken:
+        while f"{prefix}.{index}" in slots:
             index += 1
     else:
-        used = {slot.index for (owner, _), slot in slots.items() if owner == backend and not slot.identity.parent}
+        used = {slot.index for slot in slots.values() if slot.backend == backend and not slot.identity.parent}
         left = [number for number in reserved if number not in used]
         index = left[0] if left else free.get(device.kind, 0)
         if not left:
@@ -113,22 +121,61 @@ def _new_slot(
     return DeviceSlot(f"{prefix}.{index}", index, None, device, backend)
 
 
-def _anchors(devices: Sequence[DeviceIdentity]) -> list[str]:
-    """Return what each device is recognised by.
+def _recognise(
+    devices: Sequence[DeviceIdentity], above: Sequence[DeviceSlot | None], known: Sequence[DeviceSlot]
+) -> list[DeviceSlot | None]:
+    """Return the slot of each device that is certain to be one seen before: by UUID first, then by address, then by number.
 
-    Where two claim to be the same one, their numbers tell them apart; the devices of one chip, whose numbers are a program's and
-    change with it, their order.
+    Args:
+        devices: Whole devices, or partitions.
+        above: Of each, the device that it is a partition of.
+        known: The slots of those seen before.
     """
-    claimed = [device.anchor for device in devices]
-    told = [
-        _by_number(device) if claimed.count(device.anchor) > 1 and (device.uuid or device.kind not in VENDOR_NUMBERED) else device.anchor
-        for device in devices
-    ]
-    return [f"{anchor}#{told[:place].count(anchor)}" if told.count(anchor) > 1 else anchor for place, anchor in enumerate(told)]
+    found: list[DeviceSlot | None] = [None] * len(devices)
+    taken: set[str] = set()
+    for mark in MARKS:
+        of_known: dict[object, list[DeviceSlot]] = {}
+        for slot in known:
+            of_known.setdefault(mark(slot.identity, slot.key.rpartition(f".{PARTITION}.")[0]), []).append(slot)
+        marks = [mark(device, "" if parent is None else parent.key) for device, parent in zip(devices, above, strict=True)]
+        counts = Counter(marks)
+        for place, (device, what) in enumerate(zip(devices, marks, strict=True)):
+            if found[place] is not None or what is None:
+                continue
+            alike = [slot for slot in of_known.get(what, ()) if slot.key not in taken and _may_be(slot.identity, device)]
+            # What several share tells none of them from the others: numbers do, and of the devices of one chip, whose numbers are a
+            # program's and change with it, their order.
+            if (counts[what] > 1 or len(alike) > 1) and (device.uuid or device.kind not in VENDOR_NUMBERED):
+                alike = [slot for slot in alike if slot.identity.vendor_index == device.vendor_index]
+            if alike:
+                found[place] = alike[0]
+                taken.add(alike[0].key)
+    return found
 
 
-def _by_number(device: DeviceIdentity) -> str:
-    return device._replace(uuid="", pci_bus_id="").anchor
+MARKS: tuple[Callable[[DeviceIdentity, str], object], ...] = (
+    lambda device, _: device.uuid or None,
+    lambda device, parent: (device.kind, parent, pci_address(device.pci_bus_id)) if device.pci_bus_id else None,
+    lambda device, parent: (device.kind, parent, device.vendor_index),
+)
+"""What a device is recognised by, the surest first, of its identity and its parent's key."""
+
+
+def _may_be(known: DeviceIdentity, device: DeviceIdentity) -> bool:
+    """Return whether nothing speaks against two identities being one device's: another UUID, or where one has none, another address."""
+    if known.uuid and device.uuid:
+        return known.uuid == device.uuid
+    if known.pci_bus_id and device.pci_bus_id:
+        return pci_address(known.pci_bus_id) == pci_address(device.pci_bus_id)
+    return device.kind != PROGRAM_NUMBERED or not (known.uuid or known.pci_bus_id)
+
+
+def _completed(device: DeviceIdentity, known: DeviceIdentity) -> DeviceIdentity:
+    """Return a device's identity with what was known of it before and cannot be read now."""
+    unread = known.uuid and not device.uuid  # its name may be no more than what the PCI bus says
+    name = (unread and known.name) or device.name
+    kept = {part: getattr(device, part) or getattr(known, part) for part in ("uuid", "pci_bus_id", "serial")}
+    return device._replace(name=name, **kept)
 
 
 class VisibilityFilter:

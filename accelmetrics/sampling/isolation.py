@@ -346,7 +346,7 @@ class IsolatedPart:
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
         reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
-        failed = BackendStatus("", "timed_out" if late else "failed", why.detail)
+        failed = BackendStatus("", "timed_out" if late else "failed", why.detail, reason=str(why.reason))
         # A source that was not there is still not there.
         statuses = [
             status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.processes import BOARD, PACE, ProcessTree, process_values
+from accelmetrics.backends.kit.processes import BOARD, PACE, DriverNumbers, ProcessTree, node_pattern, process_values
 from accelmetrics.backends.registry import select
 from accelmetrics.sampling.devices import VisibilityFilter
 from accelmetrics.sampling.node_wire import OWN, SharedReading
@@ -175,12 +175,8 @@ class OwnView:
             if reading.processes is not self._processes[0]:
                 listed = {renamed[key]: found for key, found in reading.processes.items() if key in renamed}
                 self._processes = (reading.processes, listed)
-            self._members = {
-                slot.key: members
-                for slot in self._shown.slots
-                if not slot.identity.parent
-                and (members := [one for one in self._processes[1].get(slot.key, ()) if self._tree.owns(one.pid, now)])
-            }
+            wholes = [slot for slot in self._shown.slots if not slot.identity.parent]
+            self._members = {slot.key: members for slot in wholes if (members := self._users(slot, now))}
         if not self._members:
             return _NOTHING
         wants = self._options.metrics.wants
@@ -195,6 +191,12 @@ class OwnView:
                         found[key] = value
         return found
 
+    def _users(self, slot: DeviceSlot, now: float) -> list[DeviceProcess]:
+        """List the processes of this one's tree on a device."""
+        listed = self._processes[1].get(slot.key, ())
+        numbers, nodes = DriverNumbers([one.pid for one in listed], slot.backend), node_pattern(slot.identity)
+        return [one for one in listed if self._tree.owns(one.pid, now, numbers, nodes)]
+
     def _board(self, reading: SharedReading, key: str) -> dict[str, int | float]:
         """Return what is shown of a device itself and stands beside what is used of it."""
         places = self._shown.boards.get(key)
@@ -206,10 +208,9 @@ class OwnView:
 
     def _status(self, status: BackendStatus, age: float) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
-        name, stand, detail, source, duration, read_at, seconds, sequence, devices = status
-        if caveat := self._shown.caveats.get(name, ""):
-            detail = "; ".join(filter(None, (detail, caveat)))
-        return BackendStatus(name, stand, detail, source, duration, read_at, None if seconds is None else seconds + age, sequence, devices)
+        if caveat := self._shown.caveats.get(status.name, ""):
+            status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
+        return status if status.age_seconds is None else status._replace(age_seconds=status.age_seconds + age)
 
 
 def _own_key(key: str, renamed: Mapping[str, str]) -> str | None:

@@ -383,14 +383,9 @@ def _fared(stands: BackendStatus, numbers: tuple[int, float, float], time_ns: in
     if isinf(age) or isinf(duration):
         raise ValueError("the numbers of a source are not finite")
     read_at = "" if isnan(age) else rfc3339(time_ns - int(age * 1e9))
-    return BackendStatus(
-        stands.name,
-        stands.status,
-        stands.detail,
-        stands.source,
-        None if isnan(duration) else duration,
-        read_at,
-        None if isnan(age) else age,
-        sequence,
-        stands.devices,
+    return stands._replace(
+        duration_seconds=None if isnan(duration) else duration,
+        read_at=read_at,
+        age_seconds=None if isnan(age) else age,
+        sequence=sequence,
     )

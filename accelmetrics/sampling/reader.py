@@ -11,7 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 from accelmetrics.backends.contract import Block, Reader, Reading
@@ -22,9 +22,10 @@ from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
 from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
 from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.sampling.workers import MAX_WORKERS, Task, WorkerThread
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
+from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
@@ -39,9 +40,16 @@ LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy 
 STILL_OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
 STALE = Unavailable(Reason.STALE, "the source's last reading is too old")
 LOST = Unavailable(Reason.DEVICE_LOST, "the driver no longer lists this device")
+LOST_REASONS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED})
+"""Reasons of a device that is not asked for what the driver reports by itself."""
+REMOVED = Failure(LOST)
+"""Stands for the reading of a partition that was removed on purpose."""
 NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL, Reason.SUSPENDED})
 """Reasons for which a source may give no value, and be well."""
-
+AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
+"""Those for which a whole device may be left alone, or a driver unopened."""
+VITAL = frozenset((*UTILIZATION, *TEMPERATURE, *POWER, *MEMORY_USED))
+"""Metrics of which a device that answers gives one: the others may be from earlier readings."""
 
 TIMED_EVERY = 16
 """Of long readings, the calls of one in so many are timed."""
@@ -94,7 +102,7 @@ class SourceReader:
         pending: Units to be read that no worker has taken yet.
         wanted: Units that are waited for: pending, or in a call.
         given_up: Units in a call that is not waited for any more, and since when it has stood still, in nanoseconds since the epoch.
-        slots: The devices that were selected, by number: all that were ever seen, lost ones too.
+        slots: The devices that were selected, by number: all that were ever seen, lost ones too, but for removed partitions.
         candidates: The devices that could be selected: all of the source, or those that the watched process sees.
         mappers: By device key, what maps the unit's readings to keys; under an empty key, that of the machine-wide unit.
         failures: By device key, likewise, what is wrong with the last reading.
@@ -123,6 +131,7 @@ class SourceReader:
         self._units: list[tuple[int, KeyMapper]] = []
         self._numbers: tuple[int, ...] = ()  # of the units
         self._lost: list[KeyMapper] = []
+        self._removed: set[str] = set()  # keys of partitions that were removed on purpose
         self._readers: dict[OpenDriver, Reader] = {}
         self._lock = threading.Lock()
         self._arrived: dict[int, _Result] = {}
@@ -304,7 +313,8 @@ class SourceReader:
             if error is None or outcome.failure is None:
                 break
             now = source.clock.monotonic()
-            self._land(worker, opened, Failure.of(outcome.failure, error), now, now)
+            removed = isinstance(error, PartitionRemovedError)
+            self._land(worker, opened, REMOVED if removed else Failure.of(outcome.failure, error), now, now)
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
         if timed is not None and timer is not None:
@@ -389,29 +399,39 @@ class SourceReader:
                 del arrived[unit]  # served once
             if isinstance(what, Failure):
                 failures[mapper.key] = what
-                entries.append((mapper, what.why))
+                entries.append((mapper, self._with_events(opened, unit, mapper, what.why)))
             else:
                 entries.append((mapper, what))
                 oldest = min(oldest, read_at)
         if source.devices is not self._listing:
             # What this reading found out about its devices. Those that it found besides are read from the next one on.
             self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)
+        if failures or self._removed:
+            self._leave_out(entries, first, failures)
         self._sequence += fresh
-        if self._spent:
-            source.busy_seconds = self._took = self._spent
+        source.busy_seconds, self._took = self._spent or source.busy_seconds, self._spent or self._took
         self.failures = failures
         status: Status = "ok"
         detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
-        silent = None if failures else _silence(entries[first:])
+        silent = _silence(entries[first:])
+        given = len(entries) - first - len(failures)
         if failures or silent or self._lost:
-            status, detail = self._fared(silent)
-            entries.extend((mapper, LOST) for mapper in self._lost)
+            status, detail = self._fared(silent, given) or (status, detail)
+            entries.extend(zip(self._lost, repeat(LOST)))
         name = source.backend.name
-        if len(failures) == len(self._units):
+        if not given:
             return BackendStatus(name, status, detail, source.source, sequence=self._sequence, devices=self._wholes)
         age = max(0.0, now - oldest)
         stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
         return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence, self._wholes)
+
+    def _with_events(self, opened: OpenDriver, unit: int, mapper: KeyMapper, why: Unavailable) -> Reading | Unavailable:
+        """Return why a unit was not read, with the counts of events that its reader knows of a lost device."""
+        known = getattr(self._readers.get(opened), "events", None) if why.reason in LOST_REASONS else None
+        found = guarded(known, unit).value if known is not None else None
+        if not found:
+            return why
+        return Reading.of(found, {name: why for name in mapper.names if name not in found}, processes=why)
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
         pool = self.source.pool
@@ -439,20 +459,36 @@ class SourceReader:
             return BackendStatus(name, "absent", source.failure.why.detail)
         opening = source.opening or source.failure is None
         failure = Failure(self._named(STILL_OPENING, source.opening_stamp)) if opening or source.failure is None else source.failure
-        self.failures = dict.fromkeys(self.mappers, failure)
-        entries.extend((mapper, failure.why) for mapper in self.mappers.values())
-        status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"
+        there_are = {key: mapper for key, mapper in self.mappers.items() if key not in self._removed}
+        self.failures = dict.fromkeys(there_are, failure)
+        entries.extend((mapper, failure.why) for mapper in there_are.values())
+        status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "ok" if failure.why.reason in AT_REST else "failed"
         there = source.detection.devices or int(source.backend.kind is not None and failure.why.reason != Reason.DRIVER_UNAVAILABLE)
-        found, seconds = self._wholes if self.slots else there, source.open_seconds
-        return BackendStatus(name, status, failure.why.detail, duration_seconds=seconds, sequence=self._sequence, devices=found)
+        found = self._wholes if self.slots else there
+        why, spent = failure.why, source.open_seconds
+        return BackendStatus(name, status, why.detail, "", spent, sequence=self._sequence, devices=found, reason=str(why.reason))
 
-    def _fared(self, silent: Unavailable | None) -> tuple[Status, str]:
-        """Say how an open source fared that is not well, or gives no value, and what there is to say about it."""
+    def _leave_out(self, entries: list[Entry], first: int, failures: dict[str, Failure]) -> None:
+        """Leave out partitions that were removed on purpose; one that is read again is back."""
+        removed = {key for key, failure in failures.items() if failure is REMOVED or key in self._removed}
+        back = {mapper.key for mapper, what in entries[first:] if isinstance(what, Reading)}
+        for key in removed:
+            del failures[key]
+        entries[first:] = [entry for entry in entries[first:] if entry[0].key not in removed]
+        if (removed | self._removed) - back != self._removed:
+            self._removed = (removed | self._removed) - back
+            self._show()
+
+    def _fared(self, silent: Unavailable | None, given: int) -> tuple[Status, str] | None:
+        """Say how an open source fared that may not be well, of so many units that were read; None where nothing is wrong."""
         if silent is not None:
             return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
-        wrong = [(key, failure.why) for key, failure in self.failures.items()] or [(mapper.key, LOST) for mapper in self._lost]
+        failed = [(key, failure.why) for key, failure in self.failures.items() if failure.why.reason not in AT_REST]
+        wrong = failed or [(mapper.key, LOST) for mapper in self._lost]
+        if not wrong:
+            return None
         status: Status = "degraded"
-        if len(self.failures) == len(self._units):
+        if not given:
             status = "timed_out" if all(why.reason == Reason.TIMED_OUT for _, why in wrong) else "failed"
         return status, "; ".join([f"{f'{key}: ' if key else ''}{why.reason}: {why.detail}" for key, why in wrong])
 
@@ -462,19 +498,29 @@ class SourceReader:
         listed = self._devices.adopt(name, devices)
         shown = self._filter.show(self._devices.known(name))
         self.candidates = tuple(shown.values())
-        self.slots = tuple(slot for slot in self.candidates if self._selection.wants(slot))
-        self._wholes = sum(not slot.identity.parent for slot in self.slots)
-        for slot in self.slots:
+        keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
+        # A driver that lists a device, and not its partition that was there, has answered for it.
+        wholes = {slot.identity.anchor for slot, device in zip(listed, devices, strict=True) if device.uuid or not slot.identity.uuid}
+        unlisted = [slot for slot in self.candidates if slot.key not in keys]
+        self._removed |= {slot.key for slot in unlisted if slot.identity.parent in wholes}
+        self._show()
+        for slot in self.candidates if self._removed else self.slots:
+            if not self._selection.wants(slot):
+                continue
             if slot.key not in self.mappers:
                 owed = coverage.partitions if slot.identity.parent else coverage.devices
                 self.mappers[slot.key] = KeyMapper(slot.key, owed, self._options.metrics)
-        keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
         whole = self.mappers.setdefault("", KeyMapper("", (), self._options.metrics)) if machine_wide else None
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
-        self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys]
+        self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys and key not in self._removed]
         self._units = units if whole is None else [*units, (len(keys), whole)]
         self._numbers = tuple([unit for unit, _ in self._units])
         self._listing = devices
+
+    def _show(self) -> None:
+        """Note the devices that are reported."""
+        self.slots = tuple(slot for slot in self.candidates if slot.key not in self._removed and self._selection.wants(slot))
+        self._wholes = sum(not slot.identity.parent for slot in self.slots)
 
 
 def _dropped(source: ManagedSource) -> None:
@@ -497,15 +543,26 @@ def _taken_at(told: float, now: float) -> float:
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:
-    """Say why a source that was read gives no value of any unit, where something is wrong; None where it gives one."""
+    """Say why a source that was read gives no value of any unit, where something is wrong; None where it gives one.
+
+    Where a device has metrics by which it shows that it answers, one of those counts, and not what earlier readings left.
+    """
     faults: list[Unavailable] = []
+    vital: list[Unavailable] = []
+    given = False
     for _, what in entries:
+        if isinstance(what, Unavailable) and what.reason in AT_REST:
+            continue
         if not isinstance(what, Reading) or not isinstance(what.blocks, (list, tuple)):
             return None
         for block in what.blocks:
-            if type(block) is not Block or block.names:
+            if type(block) is not Block or not VITAL.isdisjoint(block.names):
                 return None
+            given = given or bool(block.names)
         if fault(what):
             return None
-        faults.extend(why for why in what.unavailable.values() if why.reason not in NO_FAULTS)
+        wrong = [(name, why) for name, why in what.unavailable.items() if why.reason not in NO_FAULTS]
+        faults.extend(why for _, why in wrong)
+        vital.extend(why for name, why in wrong if name in VITAL)
+    faults = vital if given else faults
     return next((why for why in faults if why.reason != Reason.TIMED_OUT), faults[0] if faults else None)

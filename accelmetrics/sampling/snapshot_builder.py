@@ -61,6 +61,11 @@ class KeyMapper:
         return dict.fromkeys((*owed, *self.reasons, *given))
 
     @property
+    def names(self) -> list[str]:
+        """The names of ``keys``."""
+        return [key[len(self._prefix) :] for key in self.keys]
+
+    @property
     def value_keys(self) -> Iterable[str]:
         """The keys of ``values``."""
         return chain.from_iterable(self._keys if self._failure is None else ())
@@ -202,7 +207,7 @@ class SnapshotBuilder:
         same = self._refresh(entries)
         if slots != self._slots:
             self._slots, same = slots, False
-        stands = [(one.name, one.status, one.detail, one.source, one.devices) for one in statuses]
+        stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
         if stands != self._standing:
             self._standing, same = stands, False
         if same and self._header is not None:

@@ -279,6 +279,8 @@ class ManagedSource:
 
     def _fail(self, failure: Failure, absent: bool = False) -> None:
         self.failure, self.absent = failure, absent
+        if failure.why.reason == Reason.SUSPENDED:  # whether a device is awake costs nothing to see
+            self._pause = FIRST_RETRY
         self._retry_at = self.clock.monotonic() + (LAST_RETRY if absent else self._pause)
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 

@@ -134,7 +134,13 @@ class DeviceEntry(Part):
     gpu_instance_id: int | None = Field(None, description="Of a MIG instance, the id of its GPU instance; null when unknown.")
     minor_number: int | None = Field(None, description="N of its device node /dev/nvidiaN; null when unknown.")
     part_number: str = Field("", description="Part number of its board, as its maker has it; empty when unknown.")
+    compute_capability: str = Field("", description="CUDA compute capability, 9.0; empty when unknown.")
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
+    chassis_serial: str = Field("", description="Serial number of the chassis or rack that it is in, empty when unknown.")
+    chassis_slot: int | None = Field(None, description="Slot of that chassis, its switches counted; null when unknown.")
+    tray_index: int | None = Field(None, description="Number of its tray among the compute trays of the chassis; null when unknown.")
+    host_id: int | None = Field(None, description="Number of its host within the slot; null when unknown.")
+    module_id: int | None = Field(None, description="Number of it within the host; null when unknown.")
 
     def slot(self) -> DeviceSlot:
         """Return the device and where it stands."""
@@ -181,6 +187,7 @@ class BackendEntry(Part):
     age_seconds: float | None = Field(None, description="How old the reading was; null when there was none.")
     sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
     devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
+    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
 
 
 class ProcessEntry(Part):

@@ -11,7 +11,8 @@ written by a newer release may carry reasons that this list does not have: reade
     ├── MissingDependencyError     an optional package is not installed; the message holds the command (also an ImportError)
     ├── DocumentError              text that is not an accelmetrics document (also a ValueError)
     └── SourceError                a source could not be opened or read; raised by backends, seen by users as a reason
-        └── DriverGoneError        the driver went away: the source is closed and opened again, with back-off
+        ├── DriverGoneError        the driver went away: the source is closed and opened again, with back-off
+        └── PartitionRemovedError  a partition was removed on purpose: it leaves the list of devices
 """
 
 from __future__ import annotations
@@ -176,6 +177,10 @@ class SourceError(AccelMetricsError):
 
 class DriverGoneError(SourceError):
     """The driver went away (unloaded, reset, updated). Raised by a reading, it makes the source close and reopen."""
+
+
+class PartitionRemovedError(SourceError):
+    """A partition was removed on purpose, as its device says. It is off the list until a reading gives something of it again."""
 
 
 def require(module: str, extra: str, package: str = "") -> Any:

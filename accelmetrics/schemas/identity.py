@@ -39,7 +39,13 @@ class DeviceIdentity(NamedTuple):
         gpu_instance_id: Of a MIG instance, the id of its GPU instance on that device, which its compute instances share.
         minor_number: ``N`` of its device node ``/dev/nvidiaN``, which is not always the vendor's number.
         part_number: Part number of its board, as its maker has it; empty when unknown.
+        compute_capability: CUDA compute capability, ``9.0``; empty when unknown.
         fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
+        chassis_serial: Serial number of the chassis or rack that it is in, empty when unknown.
+        chassis_slot: Slot of that chassis, its switches counted, if known.
+        tray_index: Number of its tray among the compute trays of the chassis, if known.
+        host_id: Number of its host within the slot, if known.
+        module_id: Number of it within the host, if known.
     """
 
     kind: DeviceKind
@@ -63,6 +69,12 @@ class DeviceIdentity(NamedTuple):
     gpu_instance_id: int | None = None
     minor_number: int | None = None
     part_number: str = ""
+    compute_capability: str = ""
+    chassis_serial: str = ""
+    chassis_slot: int | None = None
+    tray_index: int | None = None
+    host_id: int | None = None
+    module_id: int | None = None
 
     @property
     def backend(self) -> str:
@@ -79,7 +91,7 @@ class DeviceProcess(NamedTuple):
     """One process that uses a device.
 
     Attributes:
-        pid: Process id as the driver reports it (the host's numbering for NVIDIA).
+        pid: Process id as the driver reports it: the machine's, or that of the PID namespace of the program that asked.
         type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
         memory_bytes: Device memory the process holds, in bytes; None where the driver does not say.
         utilization: Share of the device's compute time, in percent; None where the driver does not say.
@@ -108,6 +120,7 @@ class BackendStatus(NamedTuple):
         sequence: Number of the reading, so that a reading served twice is counted once.
         devices: Whole devices that it lists; where it never listed any, those that were found without its driver, on the PCI bus say,
             and at least one where the driver itself speaks of an error. A library without a device is none.
+        reason: Why it could not be opened, as a reason of missing values; empty for one that is open or absent.
     """
 
     name: str
@@ -119,6 +132,7 @@ class BackendStatus(NamedTuple):
     age_seconds: float | None = None
     sequence: int = 0
     devices: int = 0
+    reason: str = ""
 
     @property
     def silent(self) -> bool:

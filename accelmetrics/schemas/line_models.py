@@ -234,8 +234,7 @@ class QuickReading(NamedTuple):
             return stands
         age, seconds = entry.get("age_seconds"), entry.get("duration_seconds")
         read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
-        name, status, detail, source, *_, devices = stands
-        return BackendStatus(name, status, detail, source, seconds, read_at, age, entry.get("sequence", 0), devices)
+        return stands._replace(duration_seconds=seconds, read_at=read_at, age_seconds=age, sequence=entry.get("sequence", 0))
 
     def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings) -> Record:
         """Make the record, with what stays the same."""
@@ -279,6 +278,7 @@ class SourceStateEntry(Part):
     detail: str = Field("", description="What was found or what went wrong, in words.")
     source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
     devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
+    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
 
 
 class HeaderLine(Part):

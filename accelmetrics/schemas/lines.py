@@ -33,6 +33,10 @@ LINES_VERSION = "2.0"
 _COMPACT = (",", ":")
 
 
+_STANDING = ("name", "status", "detail", "source", "devices", "reason")
+"""What a header says of a source; its reason only where it has one."""
+
+
 def stream_header(record: Record) -> Header:
     """Return what the header of a file's stream says: the record's header without the keys, with its labels."""
     whole, labels = record.snapshot.header, record.labels
@@ -49,7 +53,7 @@ def header_line(head: Header, stream: str) -> dict[str, Any]:
         "labels": dict(head.labels),
         "devices": [device_entry(slot) for slot in head.identities],
         "unavailable": {key: reason_entry(why) for key, why in head.unavailable.items()},
-        "backends": [{name: getattr(one, name) for name in ("name", "status", "detail", "source", "devices")} for one in head.backends],
+        "backends": [{name: getattr(one, name) for name in _STANDING if one.reason or name != "reason"} for one in head.backends],
         "unlisted": {key: reason_entry(why) for key, why in head.unlisted.items()},
     }
 

@@ -5,7 +5,7 @@ A row says nothing about vendors: which of them give a metric, and where each re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -157,6 +157,11 @@ def field_of(name: str) -> str:
         words.append(letter.lower() if letter.isalnum() else "_")
         before = letter
     return "_".join(filter(None, "".join(words).split("_")))
+
+
+def answered(names: Iterable[str]) -> bool:
+    """Return whether any of these metrics was asked of the device. Xid errors are not: they are counted of a lost GPU, too."""
+    return any(name not in ("xidErrors", "lastXid") and not name.startswith("xid.") for name in names)
 
 
 def split_series(series: str) -> tuple[str, dict[str, str]]:

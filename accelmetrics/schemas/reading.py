@@ -129,7 +129,7 @@ def header(  # one argument for each attribute
 
 def standing(backends: Sequence[BackendStatus]) -> tuple[BackendStatus, ...]:
     """Return how sources stand, without the numbers of one reading (durations, ages, counts)."""
-    return tuple([BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices) for one in backends])
+    return tuple([BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices, reason=one.reason) for one in backends])
 
 
 class NumberTemplate:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.reading import Header, header, standing
 
@@ -386,8 +387,8 @@ class _ByDevice:
 
 
 def has_values(snapshot: Snapshot, part: str) -> bool:
-    """Return whether a snapshot has a value below a device part, which costs less than to sort them."""
-    return bool(snapshot._sorted().places.get(part))
+    """Return whether a device, or another part, gave a value; counts of events, which a lost device has, are none. Sorts no values."""
+    return answered(snapshot._sorted().places.get(part, ()))
 
 
 def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | Unavailable]:
@@ -442,6 +443,12 @@ class Device:
     gpu_instance_id: int | None
     minor_number: int | None
     part_number: str
+    compute_capability: str
+    chassis_serial: str
+    chassis_slot: int | None
+    tray_index: int | None
+    host_id: int | None
+    module_id: int | None
 
     def __init__(self, values: _ByDevice | Snapshot, slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot

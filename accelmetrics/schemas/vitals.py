@@ -31,6 +31,16 @@ MEMORY_PARTS = tuple(
     f"neuroncore_memory_usage.{part}" for part in ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 )
 """What makes up the memory in use, on devices that give no sum: only all of them together are one."""
+RECOVERY = {
+    1: "reset asked for",
+    2: "reboot asked for",
+    3: "drain of peer-to-peer traffic asked for",
+    4: "drain and reset asked for",
+    5: "recovery of its IMEX domain asked for",
+    6: "reset of its bus asked for",
+    7: "restart of the system asked for",
+}
+"""What the driver asks for, by ``recoveryAction``."""
 
 T = TypeVar("T")
 

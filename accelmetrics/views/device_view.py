@@ -15,6 +15,7 @@ from accelmetrics.monitor.rules import RULES
 from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.record import Holder
 from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import (
@@ -23,6 +24,7 @@ from accelmetrics.schemas.vitals import (
     MEMORY_USED,
     POWER,
     POWER_LIMIT,
+    RECOVERY,
     TEMPERATURE,
     UTILIZATION,
     Vitals,
@@ -141,16 +143,6 @@ LAST_SEEN = "last seen: "
 """Before what was found of a device that gives nothing now."""
 GONE = frozenset({"device_lost", "device_missing"})
 """Rules whose findings say what a device that gives nothing says itself."""
-RECOVERY = {
-    1: "reset asked for",
-    2: "reboot asked for",
-    3: "drain of peer-to-peer traffic asked for",
-    4: "drain and reset asked for",
-    5: "recovery of its IMEX domain asked for",
-    6: "reset of its bus asked for",
-    7: "restart of the system asked for",
-}
-"""What the driver asks for, by ``recoveryAction``."""
 
 _LIMITS = {rule.name: rule.limit for rule in RULES}
 _LOAD = float(next(rule.options["load"] for rule in RULES if rule.name == "throttled"))
@@ -304,7 +296,7 @@ def device_view(
     """
     key, metrics, gaps = given.slot.key, given.metrics, given.gaps
     values = _values(given)
-    gone = None if metrics else _gone(gaps)
+    gone = None if answered(metrics) else _gone(gaps)
     since, last = None, NOTHING
     if before is not None and gone is not None:
         then, old = before
@@ -320,9 +312,13 @@ def device_view(
         said.append((state, f"{silent.word}{'' if silent.reason in LASTING else seconds}", silent.advice))
         said += [(state, words, "")] if (words := in_words(silent.detail)) else []
     warned, hot_words = _levels(values, levels)
-    seen = "" if silent is None else LAST_SEEN
+    # Of a device that is lost metrics are the counts of Xid errors, which are not of the time before.
     said += [
-        (STATE_OF[one.severity], f"{seen}{printable(one.message)}", printable(one.advice))
+        (
+            STATE_OF[one.severity],
+            f"{'' if silent is None or (one.rule.startswith('xid') and metrics) else LAST_SEEN}{printable(one.message)}",
+            printable(one.advice),
+        )
         for one in found
         if silent is None or one.rule not in GONE
     ]
@@ -499,7 +495,7 @@ def _links(given: DeviceSource) -> Said:
         speed = f"PCIe {generation:.0f}.0 x{width:.0f}" if generation is not None else f"PCIe x{width:.0f}"
         narrow = widest is not None and width < widest
         said.append(("warn", f"{speed} of x{widest:.0f}", "") if narrow else ("ok", speed, ""))
-    if given.most_links and metrics:
+    if given.most_links and answered(metrics):
         up = links_up(metrics)
         fewer = up < given.most_links
         said.append(("warn" if fewer else "ok", f"NVLink {up} of {given.most_links} up" if fewer else f"NVLink {up} up", ""))

@@ -182,7 +182,7 @@ def node_summary(view: NodeView) -> NodeSummary:
         devices=tuple(
             DeviceSummary(one.key, one.state, one.values.get("utilization"), "".join(one.notes[:1])[:LONGEST], one.silent_since_ns)
             for one in view.devices
-            if not one.identity.parent
+            if not one.parent
         ),
         kinds=dict(totals.kinds),
         power_watts=totals.power_watts,

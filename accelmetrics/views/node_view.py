@@ -268,7 +268,10 @@ def node_view(
     shown = _ViewInput(levels, before, now_ns, {name: (old, (age if old is None else old) > oldest) for name, old in ages.items()})
     devices = _devices(record, shown)
     listed = own_processes(snapshot)
-    about = {} if processes is None else {one.pid: one for one in processes.processes}
+    about: dict[int, ProcessInfo] = {}
+    for one in () if processes is None else processes.processes:
+        if one.pid not in about or one.user is None:  # a number that is not known on each of its devices may be two processes
+            about[one.pid] = one
     silent = {status.name for status in silent_sources(snapshot)}
     sources = tuple(_source(status, ages[status.name], status.name in silent) for status in snapshot.backends if status.status != "absent")
     return NodeView(
@@ -340,7 +343,7 @@ def _devices(record: Record, shown: _ViewInput) -> tuple[DeviceView, ...]:
 
 
 def _totals(devices: tuple[DeviceView, ...], findings: Findings, failed: int) -> NodeTotals:
-    whole = [one for one in devices if not one.identity.parent]
+    whole = [one for one in devices if not one.parent]  # a partition counts where the device that it is a part of is not listed
     powered = [one.values for one in whole if "power_watts" in one.values]
     limits = [values["power_limit_watts"] for values in powered if "power_limit_watts" in values]
     busy = [one.values["utilization"] for one in whole if "utilization" in one.values]

@@ -10,14 +10,15 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.kit.processes import Environment
+from accelmetrics.backends.kit.processes import DriverNumbers, Environment
 from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, DeviceSelection
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.errors import InvalidOptionError, Unavailable
+from accelmetrics.schemas.errors import InvalidOptionError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes, plain
 from accelmetrics.visibility import job
+from accelmetrics.visibility.processes import located
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
 CONTAINER_NOTE = f"it runs in a container of its own that was given some devices ({CONTAINER_LIST}), and its numbers count those"
@@ -197,14 +198,19 @@ def allocation(
         snapshot = sampler.sample()
     slots = snapshot.identities
     told = own_processes(snapshot)
-    processes = {key: found for key, found in told.items() if not isinstance(found, Unavailable)}
+    processes, unknown = _located(snapshot, {key: found for key, found in told.items() if not isinstance(found, Unavailable)})
     pools = {role: _chosen(choices, slots) for role, choices in (expect or {}).items()}
-    members = _members(pids, children, role_of, processes)
+    unclear = {key: why for key, why in told.items() if isinstance(why, Unavailable)}
+    if (pids or role_of) and not DriverNumbers(()).shared:
+        # Whether one that cannot be told is of the job is not known: it is neither a worker nor a stranger.
+        unclear |= {key: _outside(found, unknown) for key, found in processes.items() if any(one.pid in unknown for one in found)}
+        processes = {key: tuple(one for one in found if one.pid not in unknown) for key, found in processes.items()}
+    members = _members(pids, children, role_of, processes, unknown)
     held = _held(members, processes)
     workers = [_worker(member, role_of.get(member.pid, ""), held.get(member.pid, {}), slots) for member in members]
     workers.sort(key=lambda worker: (worker.role, worker.rank is None, worker.rank or 0, worker.local_rank or 0, worker.pid))
     used = {role: {key for worker in workers if worker.role == role for key in worker.uses} for role in pools}
-    listed = {key: tuple(process.pid for process in found) for key, found in processes.items()}
+    listed = {key: tuple(process.pid for process in found) for key, found in told.items() if not isinstance(found, Unavailable)}
     made = Allocation(
         snapshot.timestamp,
         snapshot.hostname,
@@ -213,7 +219,6 @@ def allocation(
         tuple(Pool(role, keys, tuple(slot.key for slot in slots if slot.key in used[role])) for role, keys in pools.items()),
         (),
     )
-    unclear = {key: why for key, why in told.items() if isinstance(why, Unavailable)}
     return made._replace(findings=tuple(_findings(made, members, snapshot, processes, unclear)))
 
 
@@ -235,10 +240,32 @@ def _chosen(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str
     return tuple(slot.key for slot in slots if selection.names(slot))
 
 
-def _members(pids: Sequence[int], children: bool, role_of: Mapping[int, str], processes: ProcessesByDevice) -> list[job.Member]:
+def _located(snapshot: Snapshot, processes: ProcessesByDevice) -> tuple[ProcessesByDevice, dict[int, str]]:
+    """Give processes the numbers that they have in ``/proc``.
+
+    Returns:
+        The processes; and by number, why it is not known which one is meant, though another process may have that number here.
+    """
+    places = located(snapshot, [(key, use) for key, found in processes.items() for use in found])
+    numbered = iter(places)
+    found = {
+        key: tuple(use._replace(pid=place) if isinstance(place := next(numbered), int) else use for use in each)
+        for key, each in processes.items()
+    }
+    uses = [use for each in found.values() for use in each]
+    return found, {use.pid: place for use, place in zip(uses, places, strict=True) if isinstance(place, str)}
+
+
+def _outside(found: Sequence[DeviceProcess], unknown: Mapping[int, str]) -> Unavailable:
+    return Unavailable(Reason.NO_PERMISSION, "; ".join(unknown[one.pid] for one in found if one.pid in unknown))
+
+
+def _members(
+    pids: Sequence[int], children: bool, role_of: Mapping[int, str], processes: ProcessesByDevice, unknown: Mapping[int, str]
+) -> list[job.Member]:
     using = sorted({process.pid for found in processes.values() for process in found})
     if not pids and not role_of:
-        return [job.listed(number) for number in using]
+        return [job.unseen(number, unknown[number]) if number in unknown else job.listed(number) for number in using]
     first = [job.named(pid) for pid in pids]
     with_role = [job.named(pid) for pid in role_of]
     launched = [*job.below(first, using), *(member for member in first if member.environment.gone)] if children else first

@@ -97,12 +97,15 @@ def named(pid: int) -> Member:
 
 
 def listed(number: int) -> Member:
-    """Describe a process that the driver lists, if it can be seen from here."""
-    if not is_visible(number):
-        return Member(number, None, frozenset(), (), Environment(None, f"process {number} is not visible from here"))
+    """Describe a process that the driver lists."""
     # Our own environment is known as it is now, which /proc does not show.
     own = number == number_here(os.getpid())
     return _member(number, number, environment_of(os.getpid()) if own else environment_at(number, number))
+
+
+def unseen(pid: int, why: str) -> Member:
+    """Describe a process that the driver lists and of which nothing can be said, by the driver's number."""
+    return Member(pid, None, frozenset(), (), Environment(None, why))
 
 
 def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:

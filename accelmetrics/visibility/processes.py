@@ -3,8 +3,9 @@
 The driver's part comes with the snapshot. User, command, start and cgroup are read here, from the ``/proc`` below ``ACCELMETRICS_SYSROOT``
 (elsewhere than on Linux through psutil), once a process. What cannot be read has its reason.
 
-A process is the one that has the driver's number in that ``/proc``. It is taken for another one, and nothing is said of it, if it was
-started after the snapshot, or if the snapshot is of another machine.
+A process is the one that has the driver's number in that ``/proc``, where that is certain (`DriverNumbers`): in a container without the
+host's processes another one may have the number. It is taken for another one too, and nothing is said of it, if it was started after the
+snapshot, or if the snapshot is of another machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.processes import WHOLE_MACHINE, ancestors, is_visible, namespace_of
+from accelmetrics.backends.kit.processes import DriverNumbers, ancestors, is_visible, namespace_of, node_pattern
 from accelmetrics.backends.kit.system import read_once, read_text, sysroot
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.schemas.errors import Unavailable, UnknownNameError
@@ -137,18 +138,18 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
     """
     told = own_processes(snapshot)
     uses = [(key, use) for key, found in told.items() if not isinstance(found, Unavailable) for use in sorted(found, key=_by_memory)]
-    pids = dict.fromkeys(use.pid for _, use in uses)
     if snapshot.hostname == hostname():
         system = SystemReader()
-        about = {pid: system.look_up(pid, snapshot.time_ns / 1e9, parents) for pid in pids}
+        about = _about(snapshot, uses, system, parents)
     else:
         system, why = None, f"the snapshot is of another machine, {snapshot.hostname}"
-        about = {pid: _unknown(pid, why) for pid in pids}
-    above = dict.fromkeys(pid for process in about.values() for pid in process.parents if pid not in about)
+        about = [_unknown(use.pid, why) for _, use in uses]
+    known = {process.pid for process in about if process.user is not None}
+    above = dict.fromkeys(pid for process in about for pid in process.parents if pid not in known)
     return ProcessListing(
         snapshot.timestamp,
         snapshot.hostname,
-        tuple(_on_device(about[use.pid], key, use) for key, use in uses),
+        tuple(_on_device(process, key, use) for process, (key, use) in zip(about, uses, strict=True)),
         tuple(system.look_up(pid, parents=True) for pid in above) if system else (),
         tuple(key for key, found in told.items() if found == ()),
         {key: found for key, found in told.items() if isinstance(found, Unavailable)},
@@ -202,11 +203,43 @@ def process_labels(names: Iterable[str]) -> ProcessLabels:
     def tell(snapshot: Snapshot, pids: Sequence[int]) -> dict[int, dict[str, str]]:
         if snapshot.hostname != hostname():
             return {}
-        system = SystemReader()
-        found = {pid: system.look_up(pid, snapshot.time_ns / 1e9) for pid in pids}
-        return {pid: {name: value for name in wanted if (value := getattr(process, name))} for pid, process in found.items()}
+        listed, asked = own_processes(snapshot), frozenset(pids)
+        uses = [(key, use) for key, found in listed.items() if not isinstance(found, Unavailable) for use in found if use.pid in asked]
+        told: dict[int, dict[str, str]] = {}
+        for process in _about(snapshot, uses, SystemReader()):
+            labels = {name: value for name in wanted if (value := getattr(process, name))}
+            # Devices of two vendors may list two processes under one number.
+            told[process.pid] = {name: value for name, value in labels.items() if told.get(process.pid, labels).get(name) == value}
+        return told
 
     return tell
+
+
+def located(snapshot: Snapshot, uses: Iterable[tuple[str, DeviceProcess]]) -> list[int | str]:
+    """Find the number in ``/proc`` of each process on each device; why it is not known, in words, where that is not certain.
+
+    Args:
+        snapshot: A reading of this machine.
+        uses: Processes, each with the key of its device.
+    """
+    slots = {slot.key: slot for slot in snapshot.identities}
+    listed: dict[str, set[int]] = {}
+    for key, slot in slots.items():
+        listed.setdefault(slot.backend, set()).update(use.pid for use in snapshot.processes.get(key, ()))
+    numbers = {backend: DriverNumbers(pids, backend) for backend, pids in listed.items()}
+    nodes = {key: node_pattern(slot.identity) for key, slot in slots.items()}
+    return [numbers[slots[key].backend].find(use.pid, nodes[key]) for key, use in uses]
+
+
+def _about(snapshot: Snapshot, uses: Sequence[tuple[str, DeviceProcess]], system: SystemReader, parents: bool = False) -> list[ProcessInfo]:
+    """Describe the process of each use without its device, each once; it has the driver's number."""
+    made: dict[int, ProcessInfo] = {}
+    about = []
+    for found, (_, use) in zip(located(snapshot, uses), uses, strict=True):
+        if isinstance(found, int) and found not in made:
+            made[found] = system.look_up(found, snapshot.time_ns / 1e9, parents)
+        about.append(made[found]._replace(pid=use.pid) if isinstance(found, int) else _unknown(use.pid, found))
+    return about
 
 
 def _by_memory(use: DeviceProcess) -> tuple[float, int]:
@@ -238,7 +271,7 @@ class SystemReader:
             parents: Whether the processes above it are wanted too.
         """
         if not is_visible(pid):
-            return _unknown(pid, _why_not_visible(pid))
+            return _unknown(pid, f"process {pid} has ended")
         known: dict[str, Any] = {}
         missing: dict[str, str] = {}
         portable = sys.platform != "linux"
@@ -352,9 +385,3 @@ def _why(pid: int, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "this system does not say it"
     return (error.strerror if isinstance(error, OSError) else None) or "what the system says is not understood"
-
-
-def _why_not_visible(pid: int) -> str:
-    """Say that a process has ended, if this ``/proc`` shows all of the machine's to this user."""
-    whole = is_visible(1) and WHOLE_MACHINE in {namespace_of("self"), namespace_of(1)}
-    return f"process {pid} has ended" + ("" if whole else ", or cannot be seen from here (it is in another PID namespace, or hidden)")

@@ -1,5 +1,6 @@
 """Rebellions NPUs, from a command that prints as ``rbln-smi`` does."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from accelmetrics.backends.rebellions import parse
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
-from tests.simulators.rebellions import context, listing, npu
+from tests.simulators.rebellions import context, grouped_context, listing, npu
 
 VALUES = {
     "utilization": 12.5,
@@ -91,7 +93,7 @@ def test_npus_of_one_card_have_its_power_once(sampler: Sampler, tool: CommandSta
     tool.behave(listing(npu(0), npu(1, sid=npu(0)["sid"])))
     snapshot = sampler.sample()
     assert snapshot.metrics["npu.0.powerWatts"] == 38.5
-    assert snapshot.unavailable["npu.1.powerWatts"].reason == Reason.NOT_SUPPORTED
+    assert snapshot.unavailable["npu.1.powerWatts"] == (Reason.NOT_SUPPORTED, "rbln-smi gives it of the whole, and NPU 0 has it")
 
 
 def test_who_uses_an_npu(tool: CommandStandIn) -> None:
@@ -104,6 +106,69 @@ def test_who_uses_an_npu(tool: CommandStandIn) -> None:
     assert [(process.pid, process.memory_bytes) for process in second.processes or ()] == [(4242, None)]
     assert snapshot.metrics["npu.process.0.memoryAllocatedBytes"] == 262144000
     assert not any(key.startswith("npu.process.1.") for key in snapshot.metrics)
+
+
+def holding(root: Path, pid: int, *nodes: int) -> None:
+    """A process that has these device nodes open."""
+    descriptors = root / f"proc/{pid}/fd"
+    descriptors.mkdir(parents=True)
+    for descriptor, number in enumerate(nodes, 3):
+        (descriptors / str(descriptor)).symlink_to(f"/dev/rbln{number}")
+
+
+def test_numbers_that_begin_anew_in_each_group_cost_no_npu_and_no_context(
+    tool: CommandStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contexts are on the NPU of their number whose node their process holds open."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    holding(tmp_path, 501, 0, 1)
+    holding(tmp_path, 502, 2)
+    contexts = (
+        grouped_context(1, 0, 501, "2.5GiB"),
+        grouped_context(2, 0, 501, "10.0MiB"),
+        grouped_context(3, 1, 501, "1.0GiB"),
+        grouped_context(4, 0, 502, "3.0GiB"),
+    )
+    tool.behave(listing(npu(0), npu(1), npu(2, npu=0), npu(3, npu=1), contexts=contexts))
+    with Sampler(["rebellions"], clock=SYSTEM_CLOCK) as sampler:
+        snapshot = sampler.sample()
+    assert [device.identity.vendor_index for device in snapshot.devices] == [0, 1, 2, 3]
+    assert [snapshot.metrics[f"npu.{number}.temp"] for number in range(4)] == [41, 42, 43, 44]
+    found = [[(each.pid, each.memory_bytes) for each in device.processes or ()] for device in snapshot.devices]
+    assert found == [[(501, 2570 * 2**20)], [(501, 2**30)], [(502, 3 * 2**30)], []]
+
+
+def test_a_context_that_several_npus_may_have_is_given_to_none(
+    tool: CommandStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process that is not seen, or holds several NPUs of one number."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    holding(tmp_path, 501, 0, 2)
+    contexts = (grouped_context(1, 0, 501, "1GiB"), grouped_context(2, 0, 777, "1GiB"), grouped_context(3, 1, 777, "2GiB"))
+    tool.behave(listing(npu(0), npu(1), npu(2, npu=0), contexts=contexts))
+    with Sampler(["rebellions"], clock=SYSTEM_CLOCK) as sampler:
+        first, second, third = sampler.sample().devices
+    assert [(each.pid, each.memory_bytes) for each in second.processes or ()] == [(777, 2**31)]
+    assert first.processes is third.processes is None
+
+
+@pytest.mark.parametrize("odd", [None, [], "npu", 7])
+def test_something_that_is_no_device_costs_no_other(sampler: Sampler, tool: CommandStandIn, odd: object) -> None:
+    document = json.loads(listing(npu(0), npu(1)))
+    document["devices"].insert(1, odd)
+    document["contexts"] = [odd, {"npu": [], "pid": {}}, context(1, 4242, "1000")]
+    tool.behave(json.dumps(document))
+    snapshot = sampler.sample()
+    assert (snapshot.metrics["npu.0.temp"], snapshot.metrics["npu.1.temp"]) == (41, 42)
+    assert [each.pid for each in snapshot.devices[1].processes or ()] == [4242]
+
+
+@pytest.mark.parametrize("printed", ['{"devices": null}', '{"devices": {"npu": 0}}', "[1, 2]", '{"error": "none"}', "[[]]"])
+def test_a_document_without_a_list_of_devices_is_not_understood(tool: CommandStandIn, printed: str) -> None:
+    tool.behave(printed)
+    with pytest.raises(SourceError, match="no list of devices") as caught:
+        registry.load("rebellions").open()
+    assert caught.value.reason == Reason.PARSE_ERROR
 
 
 @pytest.mark.parametrize(
@@ -150,3 +215,21 @@ def test_what_a_program_sees() -> None:
 def test_a_document_without_contexts() -> None:
     (sample,) = parse(listing(npu(0)).replace('"contexts": []', '"contexts": null'))
     assert sample.processes == ()
+
+
+def test_the_tool_is_not_run_while_an_npu_sleeps(tool: CommandStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads every NPU and would wake it: nothing is wrong meanwhile, and it is run once the NPU is awake."""
+    device = tmp_path / "root/sys/bus/pci/devices/0000:51:00.0"
+    (device / "power").mkdir(parents=True)
+    for name, text in {"vendor": "0x1eff", "device": "0x1220", "class": "0x120000", "power/runtime_status": "suspended"}.items():
+        (device / name).write_text(f"{text}\n")
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
+    tool.behave(listing(npu(0)))
+    clock = FakeClock()
+    with Sampler(["rebellions"], clock=clock) as sampler:
+        asleep = sampler.sample()
+        assert (tool.calls, asleep.backends[0].status) == ([], "ok")
+        assert "0000:51:00.0 is suspended" in asleep.backends[0].detail
+        (device / "power/runtime_status").write_text("active\n")
+        clock.advance(1.1)
+        assert sampler.sample().metrics["npu.0.temp"] == 41

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli import process_signals
-from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError, node_pattern
+from accelmetrics.backends.kit import processes
+from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
 from accelmetrics.schemas.identity import DeviceIdentity
 from tests.support.waiting import HANG
 
@@ -27,7 +27,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What stands for the node of GPU 3."""
     path = tmp_path / "nvidia3"
     path.touch()
-    monkeypatch.setattr(process_signals, "NODES", {**process_signals.NODES, "nvidia": f"{re.escape(str(tmp_path))}/nvidia\\d+"})
+    monkeypatch.setattr(processes, "NODES", {**processes.NODES, "nvidia": f"{re.escape(str(tmp_path))}/nvidia\\d+"})
     return path
 
 
@@ -42,14 +42,14 @@ def holder(node: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_signal_reaches_the_process(holder: subprocess.Popen[bytes]) -> None:
     """The one that was asked for."""
     assert CHOICES[0] == signal.SIGTERM
-    with ProcessHandle(holder.pid, [GPU]) as handle:
+    with ProcessHandle(holder.pid, [GPU], [holder.pid]) as handle:
         handle.send(signal.SIGTERM)
         assert holder.wait(HANG) == -signal.SIGTERM
         assert handle.ended
         with pytest.raises(SignalError, match=f"process {holder.pid} has ended: SIGTERM was not sent"):
             handle.send(signal.SIGTERM)
     with pytest.raises(SignalError, match="has ended"):
-        ProcessHandle(holder.pid, [GPU])
+        ProcessHandle(holder.pid, [GPU], [holder.pid])
 
 
 @pytest.mark.usefixtures("node")
@@ -58,7 +58,7 @@ def test_a_process_that_does_not_hold_the_device_is_left_alone() -> None:
     with subprocess.Popen(["sleep", "3600"]) as other:
         try:
             with pytest.raises(SignalError, match="does not hold the device: the driver may mean a process outside this container"):
-                ProcessHandle(other.pid, [GPU])
+                ProcessHandle(other.pid, [GPU], [other.pid])
             assert other.poll() is None
         finally:
             other.kill()
@@ -67,19 +67,39 @@ def test_a_process_that_does_not_hold_the_device_is_left_alone() -> None:
 def test_a_process_on_another_device_is_left_alone(holder: subprocess.Popen[bytes]) -> None:
     """The node's number is known."""
     with pytest.raises(SignalError, match="does not hold the device"):
-        ProcessHandle(holder.pid, [GPU._replace(minor_number=4)])
+        ProcessHandle(holder.pid, [GPU._replace(minor_number=4)], [holder.pid])
 
 
 def test_never_this_program(node: Path) -> None:
     """Even where it holds the device."""
     with node.open(), pytest.raises(SignalError, match="is this program: q ends it"):
-        ProcessHandle(os.getpid(), [GPU])
+        ProcessHandle(os.getpid(), [GPU], [os.getpid()])
 
 
 def test_a_device_whose_nodes_are_not_known(holder: subprocess.Popen[bytes]) -> None:
     """Nothing can be verified."""
     with pytest.raises(SignalError, match="cannot be verified"):
-        ProcessHandle(holder.pid, [GPU._replace(vendor="acme")])
+        ProcessHandle(holder.pid, [GPU._replace(vendor="acme")], [holder.pid])
+
+
+def test_in_a_container(holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver lists processes that are not here, it counts as the machine does: this holder may not be the one that it means."""
+    monkeypatch.setattr(processes, "WHOLE_MACHINE", "pid:[1]")
+    monkeypatch.setattr(processes.DriverNumbers, "_whole", False)
+    with pytest.raises(SignalError, match="cannot be told: the driver lists others that are not"):
+        ProcessHandle(holder.pid, [GPU], [holder.pid, 4_194_301])
+    assert holder.poll() is None
+    with ProcessHandle(holder.pid, [GPU], [holder.pid]) as handle:
+        handle.send(signal.SIGTERM)
+    assert holder.wait(HANG) == -signal.SIGTERM
+
+
+def test_a_process_of_another_proc(holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number there may be another process's here."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", "/host")
+    with pytest.raises(SignalError, match="is looked up below /host: its number may be another one here"):
+        ProcessHandle(holder.pid, [GPU], [holder.pid])
+    assert holder.poll() is None
 
 
 def test_another_users_process(holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +108,7 @@ def test_another_users_process(holder: subprocess.Popen[bytes], monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    with ProcessHandle(holder.pid, [GPU]) as handle:
+    with ProcessHandle(holder.pid, [GPU], [holder.pid]) as handle:
         monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
         with pytest.raises(SignalError, match="belongs to another user: SIGTERM was not sent"):
             handle.send(signal.SIGTERM)
@@ -98,15 +118,4 @@ def test_a_system_without_descriptors_of_processes(monkeypatch: pytest.MonkeyPat
     """Numbers alone are not enough."""
     monkeypatch.delattr(os, "pidfd_open")
     with pytest.raises(SignalError, match="on Linux alone"):
-        ProcessHandle(1, [GPU])
-
-
-def test_nodes_of_devices() -> None:
-    """By vendor; a partition's process holds the node of the whole device."""
-    assert re.fullmatch(node_pattern(GPU), "/dev/nvidia3")
-    assert not re.fullmatch(node_pattern(GPU), "/dev/nvidia4")
-    assert re.fullmatch(node_pattern(GPU._replace(parent="GPU-1", minor_number=None)), "/dev/nvidia7")
-    assert not re.fullmatch(node_pattern(GPU._replace(minor_number=None)), "/dev/nvidiactl")
-    assert re.fullmatch(node_pattern(DeviceIdentity("npu", "rebellions", 0)), "/dev/rbln2")
-    assert re.fullmatch(node_pattern(DeviceIdentity("tpu", "google", 0)), "/dev/vfio/1")
-    assert re.fullmatch(node_pattern(DeviceIdentity("gpu", "amd", 0)), "/dev/dri/renderD128")
+        ProcessHandle(1, [GPU], [1])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import getpass
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator
 from datetime import datetime, timezone
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,16 +17,17 @@ import pytest
 from accelmetrics.cli.ps import MOST_REASONS, render
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing
-from tests.cli.shell import call, environment
+from tests.cli.shell import call, environment, on_path
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
 GIB = 1 << 30
 LONG = "an-argument-that-is-longer-than-a-terminal-" + "x" * 300
-GONE = 4_194_301
+GONE = STRANGER + 1
 HEAD = ["DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND"]
 
 
@@ -161,3 +164,50 @@ def test_where_a_process_runs_and_reasons_that_are_many() -> None:
     assert "- which processes use gpu.2, gpu.3 is not known: not_supported" in lines
     assert lines[-1] == f"- and {21 - MOST_REASONS} more, which --json has"
     assert len(lines) == 1 + 22 + 1 + 1 + MOST_REASONS + 1
+
+
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+def in_a_namespace(simulator: NvmlSimulator, node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as process 1 of a PID namespace of its own, beside a process 2 that holds what stands for a GPU's node."""
+    if shutil.which(UNSHARE[0]) is None or subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("platform: this user cannot make PID namespaces")
+    (node.parent / "sitecustomize.py").write_text(
+        "import accelmetrics.backends.kit.processes as module, re\n"
+        f"module.NODES = {{'nvidia': re.escape({str(node.parent)!r}) + '/nvidia\\\\d+'}}\n"
+    )
+    env = {**simulator.environment(), **on_path(node.parent)}
+    script = 'sleep 3600 < "$0" & exec "$@"'
+    command = [*UNSHARE, "sh", "-c", script, str(node), sys.executable, "-m", "accelmetrics", "ps", "--backends", "nvidia", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**environment(), **env}, timeout=HANG, check=False)
+
+
+def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
+    """What has a number here is not named for a process of a driver that counts as the machine does. One that counts as we do is right."""
+    node = tmp_path / "nvidia0"
+    node.touch()
+    with NvmlSimulator(gpus=1) as simulator:
+        simulator.processes(0, [Process(1, used=GIB), Process(2, used=3 * GIB), Process(GONE, used=GIB)])
+        done = in_a_namespace(simulator, node, "--json")
+        told = {one["pid"]: one for one in json.loads(done.stdout)["processes"]}
+        assert [(told[pid]["memory_bytes"], told[pid]["command"], told[pid]["user"]) for pid in (1, 2, GONE)] == [
+            (GIB, None, None),
+            (3 * GIB, None, None),
+            (GIB, None, None),
+        ]
+        assert told[1]["unavailable"]["user"].startswith("process 1 is not in this PID namespace: ")
+        assert told[2]["unavailable"]["user"].endswith("cannot be told: the driver lists others that are not")
+        assert told[GONE]["unavailable"]["user"] == f"process {GONE} is not in this PID namespace, or has ended"
+        simulator.processes(0, [Process(2, used=3 * GIB)])
+        (process,) = json.loads(in_a_namespace(simulator, node, "--json").stdout)["processes"]
+        assert (process["pid"], process["command"]) == (2, "sleep 3600")
+
+
+def test_a_number_of_another_process_above() -> None:
+    """A process that was not found is not drawn above the others, though one of its number is."""
+    child = ProcessInfo("gpu.0", 40, user="anna", command="train", parents=(7, 1))
+    foreign = ProcessInfo("gpu.0", 7, unavailable={"user": "process 7 is not in this PID namespace"})
+    above = [ProcessInfo("", pid, user="root", command=name) for pid, name in ((7, "launcher"), (1, "init"))]
+    lines = render(a_listing(foreign, child, parents=tuple(above)), tree=True).splitlines()
+    assert [line.split()[:2] for line in lines[1:5]] == [["gpu.0", "7"], ["-", "1"], ["-", "7"], ["gpu.0", "40"]]

@@ -245,7 +245,7 @@ def test_a_signal_is_sent_after_a_question(machine: NvmlSimulator, tmp_path: Pat
     node = tmp_path / "nvidia0"
     node.touch()
     (tmp_path / "sitecustomize.py").write_text(
-        "import accelmetrics.cli.process_signals as module, re\n"
+        "import accelmetrics.backends.kit.processes as module, re\n"
         f"module.NODES = {{'nvidia': re.escape({str(tmp_path)!r}) + '/nvidia\\\\d+'}}\n"
     )
     env = {**machine.environment(), "PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}

@@ -156,6 +156,15 @@ def _gpu(key: str) -> dict[str, str]:
 def _h100(key: str) -> dict[str, str]:
     made = {
         device("accel_ecc_errors_total", key, 'scope="aggregate",severity="uncorrected"'): flat(1),
+        device("accel_chip_ecc_errors_total", key, 'scope="volatile",severity="uncorrected"'): flat(0),
+        device("accel_chip_ecc_errors_total", key, 'scope="aggregate",severity="uncorrected"'): flat(1),
+        device("accel_sram_ecc_errors_total", key, 'error="parity",scope="volatile",severity="uncorrected"'): flat(0),
+        device("accel_sram_ecc_errors_total", key, 'error="sec_ded",scope="volatile",severity="uncorrected"'): flat(0),
+        device("accel_sram_threshold_exceeded", key): flat(0),
+        device("accel_fabric_health", key): flat(1),
+        device("accel_fabric_route_unhealthy", key): flat(0),
+        device("accel_fabric_degraded_bandwidth", key): flat(0),
+        device("accel_fabric_incorrect_configuration", key): flat(1),
         device("accel_row_remap_failure", key): flat(0),
         device("accel_row_remap_pending", key): flat(0),
         device("accel_recovery_action", key): flat(0),
@@ -172,6 +181,7 @@ def _h100(key: str) -> dict[str, str]:
 
 CORE = device("accel_temperature_celsius", "gpu.1", 'sensor="core"')
 AMD_CORE = device("accel_temperature_celsius", "gpu.4", 'sensor="core"')
+MARGIN = device("accel_temperature_margin_celsius", "gpu.1")
 LIMIT = device("accel_temperature_limit_celsius", "gpu.1", 'limit="slowdown"')
 BUSY = device("accel_utilization_ratio", "gpu.1", 'engine="compute"')
 CORES_BUSY = device("accel_neuroncore_utilization_ratio", "trn.6")
@@ -197,6 +207,11 @@ NOT_FINITE = "10-0.01x99 " + " ".join(["{}"] * 30)
 def ecc(scope: str) -> str:
     """The counter of memory errors that could not be corrected."""
     return device("accel_ecc_errors_total", "gpu.1", f'scope="{scope}",severity="uncorrected"')
+
+
+def chip(scope: str) -> str:
+    """The counter of errors of all of the chip's memories that could not be corrected."""
+    return device("accel_chip_ecc_errors_total", "gpu.1", f'scope="{scope}",severity="uncorrected"')
 
 
 def throttle(reason: str, key: str = "gpu.1") -> str:
@@ -275,6 +290,7 @@ CASES = (
     Case("AccelHot", 105, {AMD_CORE: turned(100, 71, 81)}, {AMD_CORE: brief(5, 71, 81)}, "gpu.4"),
     Case("AccelOverheating", 101, {CORE: turned(100, 71, 86)}, {CORE: turned(100, 71, 85)}),
     Case("AccelNearSlowdown", 102, {LIMIT: turned(100, 92, 75)}, {LIMIT: turned(100, 92, 76)}),
+    Case("AccelNearSlowdown", 102, {MARGIN: turned(100, 30, 4)}, {MARGIN: turned(100, 30, 5), LIMIT: turned(100, 92, 75)}),
     Case(
         "AccelThermalThrottling",
         110,
@@ -300,6 +316,25 @@ CASES = (
     ),
     Case("AccelUncorrectableEcc", 100, {ecc("volatile"): ONE}, {ecc("aggregate"): turned(100, 1, 2)}),
     Case("AccelUncorrectableEcc", 100, {NEURON_ECC: ONE}, {}, NO_DEVICE),
+    Case("AccelUncorrectableEcc", 100, {chip("volatile"): ONE}, {chip("aggregate"): turned(100, 1, 2)}),
+    Case(
+        "AccelUncorrectableEcc",
+        100,
+        {device("accel_sram_ecc_errors_total", "gpu.1", 'error="parity",scope="volatile",severity="uncorrected"'): ONE},
+        {device("accel_sram_ecc_errors_total", "gpu.1", 'error="any",scope="volatile",severity="corrected"'): ONE},
+    ),
+    Case("AccelSramThreshold", 100, {own("accel_sram_threshold_exceeded"): ONE}, {own("accel_row_remap_pending"): ONE}),
+    Case("AccelFabricUnhealthy", 101, {own("accel_fabric_route_unhealthy"): ONE}, {own("accel_fabric_route_unhealthy"): brief(1, 0, 1)}),
+    Case(
+        "AccelFabricUnhealthy",
+        101,
+        {own("accel_fabric_incorrect_configuration"): turned(100, 1, 4)},
+        {own("accel_fabric_health"): turned(100, 1, 3)},
+    ),
+    Case("AccelFabricUnhealthy", 101, {own("accel_fabric_health"): turned(100, 1, 2)}, {}),
+    Case(
+        "AccelFabricDegraded", 101, {own("accel_fabric_degraded_bandwidth"): ONE}, {own("accel_fabric_degraded_bandwidth"): brief(1, 0, 1)}
+    ),
     Case("AccelRowRemapFailed", 100, {own("accel_row_remap_failure"): ONE}, {own("accel_row_remap_pending"): ONE}),
     Case("AccelRowRemapPending", 100, {own("accel_row_remap_pending"): ONE}, {own("accel_row_remap_failure"): ONE}),
     Case("AccelRecoveryNeeded", 102, {own("accel_recovery_action"): ONE}, {own("accel_recovery_action"): brief(2, 0, 1)}),

@@ -47,6 +47,7 @@ COUNTERS = {
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
     *(f"DCGM_FI_DEV_{reason}_VIOLATION" for reason in ("POWER", "THERMAL", "SYNC_BOOST", "BOARD_LIMIT", "LOW_UTIL", "RELIABILITY")),
+    *(f"DCGM_FI_DEV_RETIRED_{cause}" for cause in ("SBE", "DBE", "PENDING")),
     *(f"DCGM_FI_DEV_ECC_{kind}_{scope}_TOTAL" for kind in ("SBE", "DBE") for scope in ("VOL", "AGG")),
 }
 """Those of the told ones that the list types so; the others are gauges."""
@@ -69,6 +70,7 @@ ALL_VALUES: Numbers = {
     **dict.fromkeys(("nvlinkRecoveryErrors", "remappedRowsUncorrected", "remappedRowsCorrected", "smActive", "smOccupancy"), 1),
     **dict.fromkeys(("pipeTensorActive", "dramActive", "pipeFp64Active", "pipeFp32Active", "pipeFp16Active"), 1),
     **dict.fromkeys(("pcieTxBytes", "pcieRxBytes", "rowRemapFailure", "grEngineActive"), 1),
+    **dict.fromkeys(("retiredPagesSingleBit", "retiredPagesDoubleBit", "retiredPagesPending"), 1),
     **{f"violationSeconds.{name}": 1.5 for name in ("power", "thermal", "syncBoost", "boardLimit", "lowUtilization", "reliability")},
     **dict.fromkeys((f"{kind}EccErrors{scope}" for kind in ("corrected", "uncorrected") for scope in ("", "Aggregate")), 1),
     **{"memoryTotalBytes": 10 * 2**20, "memoryAllocatedBytes": 4 * 2**20, "memoryFreeBytes": 5 * 2**20},

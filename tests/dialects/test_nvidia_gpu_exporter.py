@@ -25,6 +25,8 @@ pcie_link_gen_current pcie_link_gen_max pcie_link_width_current pcie_link_width_
 remapped_rows_correctable remapped_rows_failure remapped_rows_pending remapped_rows_uncorrectable temperature_gpu temperature_memory
 utilization_decoder_ratio utilization_encoder_ratio utilization_gpu_ratio utilization_memory_ratio
 energy_joules_total pcie_throughput_tx_bytes_per_second pcie_throughput_rx_bytes_per_second
+clocks_current_video_clock_hz compute_mode mig_mode_current persistence_mode power_default_limit_watts power_draw_instant_watts
+retired_pages_dbe retired_pages_sbe temperature_gpu_tlimit utilization_jpeg_ratio utilization_ofa_ratio
 """.split()  # noqa: SIM905 a column of names reads better
 )
 """Of what the exporter serves, without ``nvidia_smi_``."""

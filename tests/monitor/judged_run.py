@@ -37,12 +37,18 @@ HEALTHY: Mapping[str, float] = {
     "throttle.hwPowerBrakeSlowdown": 0,
     "throttle.swThermalSlowdown": 0,
     "uncorrectedMemoryErrors": 0,
+    "uncorrectedEccErrors": 0,
+    "sramThresholdExceeded": 0,
     "rowRemapPending": 0,
     "rowRemapFailure": 0,
     "xidErrors": 0,
     "nvlinkCrcErrors": 0,
     "nvlinkReplayErrors": 0,
     "nvlinkRecoveryErrors": 0,
+    "fabricHealthSummary": 1,
+    "fabricHealth.routeUnhealthy": 0,
+    "fabricHealth.degradedBandwidth": 0,
+    "fabricHealth.incorrectConfiguration": 1,
     **{f"nvlink.{link}.state": 1 for link in range(LINKS)},
 }
 """What a training H100 says."""

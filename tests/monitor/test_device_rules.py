@@ -27,6 +27,7 @@ def test_healthy_devices_give_no_finding_and_every_rule_about_them_can_judge() -
         ("hot", "temp", 81, 5 * MINUTE, 79, 70, 2 * MINUTE),
         ("overheating", "temp", 86, MINUTE, 84, 70, 2 * MINUTE),
         ("near_slowdown", "tempLimit.slowdown", 68, 2 * MINUTE, 70, 89, 2 * MINUTE),
+        ("near_slowdown", "tempMargin", 4, 2 * MINUTE, 6, 25, 2 * MINUTE),
         ("memory_full", "memoryAllocated", 91.0, 10 * MINUTE, 88.0, 57.0, MINUTE),
         ("remap_pending", "rowRemapPending", 1, 0.0, 1, 0, 0.0),
         ("remap_failed", "rowRemapFailure", 1, 0.0, 1, 0, 0.0),
@@ -59,6 +60,27 @@ def test_a_limit_holds_for_its_time_and_ends_below_a_second_one(
         (ended,) = run.findings.ended
         assert ended == finding._replace(until_ns=ended.until_ns)
         assert ended.until_ns == pytest.approx(began + run.interval * 1e9, abs=1000)
+
+
+def test_what_the_driver_asks_for_is_found() -> None:
+    """By its field, or by an answer that a reset is required; it is over when neither says so."""
+    with JudgedRun(["recovery_needed"]) as run:
+        for device in range(4):
+            run.gpu(device).set(recoveryAction=0)
+        run.go(MINUTE)
+        assert run.names() == []
+        run.gpu(1).set(recoveryAction=2)
+        run.gpu(2).miss("memoryTemp", Reason.RESET_REQUIRED, "NVML_ERROR_RESET_REQUIRED")
+        run.go(run.interval)
+        assert run.names() == [("recovery_needed", "gpu.1"), ("recovery_needed", "gpu.2")]
+        assert [finding.message for finding in run.findings.current] == [
+            "reboot asked for",
+            "a reset is required before it gives all values",
+        ]
+        run.gpu(1).set(recoveryAction=0)
+        run.gpu(2).set(memoryTemp=50)
+        run.go(run.interval)
+        assert run.names() == []
 
 
 def test_throttling_counts_by_its_share_of_the_time_under_load() -> None:
@@ -94,6 +116,54 @@ def test_memory_errors_count_for_an_hour_what_stood_there_at_the_first_reading_t
         run.gpu(1).set(uncorrectedMemoryErrors=1)
         run.go(MINUTE)
         assert run.names() == [("ecc_uncorrected", "gpu.1")]
+
+
+@pytest.mark.parametrize("counter", ["uncorrectedEccErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors"])
+def test_errors_anywhere_on_the_chip_count_like_those_of_its_memory(counter: str) -> None:
+    """Of counters that contain each other, an error counts once."""
+    with JudgedRun(["ecc_uncorrected"]) as run:
+        run.go(MINUTE)
+        run.gpu(1).set(**{counter: 3})
+        run.gpu(2).set(uncorrectedMemoryErrors=2, uncorrectedEccErrors=2)
+        run.go(run.interval)
+        assert run.names() == [("ecc_uncorrected", "gpu.1"), ("ecc_uncorrected", "gpu.2")]
+        assert [finding.value for finding in run.findings] == [3, 2]
+        assert counter in run.findings.current[0].message
+
+
+def test_more_sram_errors_than_allowed_are_found_until_they_are_not() -> None:
+    with JudgedRun(["sram_threshold"]) as run:
+        run.gpu(1).set(sramThresholdExceeded=1)
+        run.go(run.interval)
+        assert run.names() == [("sram_threshold", "gpu.1")]
+        run.gpu(1).set(sramThresholdExceeded=0)
+        run.go(run.interval)
+        assert run.names() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "words"),
+    [
+        ({"fabricHealth.routeUnhealthy": 1}, "fabric_unhealthy", "route unhealthy"),
+        ({"fabricHealth.incorrectConfiguration": 4}, "fabric_unhealthy", "no partition"),
+        ({"fabricHealthSummary": 2}, "fabric_unhealthy", "unhealthy"),
+        ({"fabricHealthSummary": 2, "fabricHealth.routeRecovery": 1}, "fabric_unhealthy", "a route is being recovered"),
+        ({"fabricHealth.degradedBandwidth": 1, "fabricHealthSummary": 3}, "fabric_degraded", "less than the full bandwidth"),
+    ],
+)
+def test_the_fabric_s_health(values: dict[str, float], rule: str, words: str) -> None:
+    """What lasts for half a minute is found, and a minute after it has passed it is over."""
+    healthy = {"fabricHealthSummary": 1, "fabricHealth.routeUnhealthy": 0}
+    healthy |= {"fabricHealth.degradedBandwidth": 0, "fabricHealth.routeRecovery": 0, "fabricHealth.incorrectConfiguration": 1}
+    with JudgedRun(["fabric_unhealthy", "fabric_degraded"]) as run:
+        run.go(MINUTE)
+        run.gpu(2).set(**values)
+        run.go(MINUTE)
+        assert run.names() == [(rule, "gpu.2")]
+        assert words in run.findings.current[0].message
+        run.gpu(2).set(**healthy)
+        run.go(2 * MINUTE)
+        assert run.names() == []
 
 
 @pytest.mark.parametrize(
@@ -366,6 +436,20 @@ def test_an_energy_counter_that_stands_still_is_stuck_unless_the_device_sleeps()
         run.gpu(0).set(energyJoules=6.0)
         run.go(run.interval)
         assert run.names() == []
+
+
+def test_an_energy_counter_is_not_stuck_for_the_time_in_which_the_device_was_lost() -> None:
+    """Nothing was read then; a counter that stands still afterwards is found as ever."""
+    with JudgedRun(["stuck_counter"]) as run:
+        run.gpu(0).set(energyJoules=5.0)
+        run.go(2 * run.interval)
+        run.gpu(0).lose()
+        run.go(5 * MINUTE)
+        run.gpu(0).fail(None)
+        run.go(3 * run.interval)
+        assert run.begun == []
+        run.go(MINUTE)
+        assert run.names() == [("stuck_counter", "gpu.0")]
 
 
 def test_memory_that_grows_steadily_leaks() -> None:

@@ -62,3 +62,37 @@ def test_readings_without_an_answer_are_counted() -> None:
         backend.device(0).set(temp=40)
         sampler.sample()
         assert (sampler.statistics.readings, sampler.statistics.timed_out) == (2, 1)
+
+
+def test_what_earlier_readings_left_hides_no_failure() -> None:
+    """A device whose power, temperature, load and memory all fail does not answer, whatever it gave before."""
+    backend = FakeBackend(devices=2)
+    for device in (backend.device(0), backend.device(1)):
+        device.set(maxSmClock=1980, powerWatts=100, temp=40)
+    with Sampler([backend]) as sampler:
+        assert sampler.sample().backends[0].status == "ok"
+        for device in (backend.device(0), backend.device(1)):
+            for name in ("powerWatts", "temp"):
+                device.miss(name, Reason.DRIVER_ERROR, "it says no")
+        found = sampler.sample().backends[0]
+        assert (found.status, found.detail) == ("degraded", "driver_error: it says no")
+        backend.device(1).set(temp=40)
+        assert sampler.sample().backends[0].status == "ok"
+
+
+@pytest.mark.parametrize("reason", [Reason.SUSPENDED, Reason.NOT_IN_USE], ids=str)
+def test_a_device_at_rest_is_no_fault(reason: str) -> None:
+    """It is left alone; one that fails beside it is a fault all the same, and so are values that all fail."""
+    backend = FakeBackend(devices=2)
+    backend.device(0).fail(SourceError(reason, "it rests"))
+    backend.device(1).set(temp=40)
+    with Sampler([backend]) as sampler:
+        assert sampler.sample().backends[0].status == "ok"
+        backend.device(1).miss("temp", Reason.DRIVER_ERROR, "it says no")
+        assert sampler.sample().backends[0].status == "degraded"
+        backend.device(1).lose()
+        found = sampler.sample().backends[0]
+        assert found.status == "failed"
+        assert found.detail.startswith("gpu.1: device_lost")
+        backend.device(1).fail(SourceError(reason, "it rests too"))
+        assert sampler.sample().backends[0].status == "ok"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import SourceError
@@ -169,3 +173,60 @@ def test_a_device_that_failed_at_its_first_enumeration_keeps_its_number(gpus: Fa
     assert snapshot.device("gpu.2").uuid == whole.uuid
     assert len(snapshot.devices) == 4
     sampler.close()
+
+
+@pytest.mark.parametrize("kept", ["uuid", "pci_bus_id", "vendor_index"])
+def test_a_device_is_found_again_by_whichever_of_its_names_is_read(gpus: FakeBackend, kept: str) -> None:
+    """What cannot be read while the driver is opened again makes no second device, and is still shown."""
+    clock = FakeClock()
+    whole = gpus.device(2).identity._replace(pci_bus_id="00000000:C1:00.0", serial="4711")
+    gpus.device(2).identity = whole
+    with Sampler([gpus], clock=clock) as sampler:
+        sampler.sample()
+        gpus.go_away()
+        sampler.sample()
+        unread: dict[str, Any] = {"uuid": "", "pci_bus_id": "", "serial": "", "name": ""}
+        number = 7 if kept != "vendor_index" else 2
+        gpus.device(2).identity = whole._replace(**unread)._replace(**{kept: getattr(whole, kept), "vendor_index": number})
+        gpus.come_back()
+        clock.advance(2.0)
+        snapshot = sampler.sample()
+        assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.3"]
+        assert (snapshot.metrics["gpu.2.powerWatts"], not snapshot.unavailable) == (102.0, True)
+        found = snapshot.device("gpu.2").identity
+        assert (found.uuid, found.pci_bus_id, found.serial) == (whole.uuid, whole.pci_bus_id, whole.serial)
+
+
+def test_another_card_in_the_same_slot_is_another_device(gpus: FakeBackend) -> None:
+    """Its UUID speaks against its address and its number."""
+    clock = FakeClock()
+    whole = gpus.device(2).identity._replace(pci_bus_id="0000:c1:00.0")
+    gpus.device(2).identity = whole
+    with Sampler([gpus], clock=clock) as sampler:
+        sampler.sample()
+        gpus.go_away()
+        sampler.sample()
+        gpus.device(2).identity = whole._replace(uuid="GPU-of-another-card")
+        gpus.come_back()
+        clock.advance(2.0)
+        snapshot = sampler.sample()
+        assert snapshot.metrics["gpu.4.powerWatts"] == 102.0
+        assert snapshot.unavailable["gpu.2.powerWatts"].reason == Reason.DEVICE_LOST
+
+
+def test_a_partition_stays_with_its_device_while_that_ones_uuid_is_not_read(gpus: FakeBackend) -> None:
+    """A driver that does not read the UUID names the parent by its address."""
+    clock = FakeClock()
+    whole = gpus.device(0).identity._replace(pci_bus_id="0000:c1:00.0")
+    part = gpus.device(1).identity._replace(uuid="MIG-1", pci_bus_id="", parent=whole.uuid, vendor_index=0)
+    gpus.device(0).identity, gpus.device(1).identity = whole, part
+    with Sampler([gpus], clock=clock) as sampler:
+        sampler.sample()
+        gpus.go_away()
+        sampler.sample()
+        gpus.device(0).identity, gpus.device(1).identity = whole._replace(uuid=""), part._replace(parent=whole.pci_bus_id)
+        gpus.come_back()
+        clock.advance(2.0)
+        snapshot = sampler.sample()
+        assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.0.mig.0"]
+        assert snapshot.device("gpu.0.mig.0").parent == snapshot.device("gpu.0").uuid == whole.uuid

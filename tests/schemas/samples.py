@@ -123,6 +123,8 @@ def places(draw: st.DrawFn) -> tuple[DeviceSlot, ...]:
         gpu_instance_id=st.none() | st.integers(0, 14),
         minor_number=st.none() | st.integers(0, 255),
         part_number=st.text(max_size=12),
+        chassis_serial=st.text(max_size=12),
+        chassis_slot=st.none() | st.integers(0, 254),
         cpu_affinity=st.text(max_size=12),
         unified=st.booleans(),
     )

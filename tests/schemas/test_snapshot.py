@@ -93,9 +93,15 @@ def test_the_document_has_the_agreed_fields() -> None:
         "gpu_instance_id": None,
         "minor_number": None,
         "part_number": "",
+        "compute_capability": "",
+        "chassis_serial": "",
+        "chassis_slot": None,
+        "tray_index": None,
+        "host_id": None,
+        "module_id": None,
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
-    fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices"]
+    fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices", "reason"]
     assert list(document["backends"][0]) == fields
     process = {"pid": 4711, "type": "compute", "memory_bytes": 1_000_000, "utilization": 12.5, "memory_utilization": None}
     assert document["processes"]["gpu.0"][0] == process

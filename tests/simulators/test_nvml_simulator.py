@@ -146,6 +146,7 @@ def test_struct_versions_and_sizes_are_the_headers(simulator: NvmlSimulator, han
     """A binding whose struct has another layout gets a version mismatch, as from the driver."""
     assert pynvml.nvmlMemory_v2 == 2 << 24 | ctypes.sizeof(pynvml.c_nvmlMemory_v2_t)
     assert answer(pynvml.nvmlDeviceGetMemoryInfo, handles[0], pynvml.nvmlMemory_v2 + 8) is Ret.ARGUMENT_VERSION_MISMATCH
+    simulator.gpu[1].set(platform_slot=1, platform_tray=0, platform_host=0, platform_module=2)
     platform = pynvml.c_nvmlPlatformInfo_v2_t()
     pynvml.nvmlDeviceGetPlatformInfo(handles[1], ctypes.byref(platform))
     assert platform.moduleId == "\x02"

@@ -11,6 +11,7 @@ from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
+from accelmetrics.views.node_summary import node_summary
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.views.nodes import CORE, GIB, SECOND, Node
@@ -217,6 +218,17 @@ def test_partitions_belong_to_their_device_and_count_nowhere() -> None:
     assert view.devices[1].state == "ok"
     assert view.devices[1].missing["utilization"].word == "n/a"
     assert view.totals.devices == 1
+
+
+def test_a_partition_alone_is_a_device() -> None:
+    """A program that was given one instance sees no other device: it counts, in the node's line of a fleet too."""
+    node = Node(1)
+    child = node.add(parent="gpu.0", name="NVIDIA H100 MIG 1g.10gb")
+    node.set(child, {"smActive": 50.0}, only=True)
+    del node.metrics["gpu.0"], node.gaps["gpu.0"]  # which the program does not see
+    view = node_view(node.record())
+    assert (view.totals.devices, view.totals.kinds) == (1, {"gpu": 1})
+    assert [one.key for one in node_summary(view).devices] == [child]
 
 
 @pytest.mark.parametrize("kind", ["tpu", "trn", "ipu", "npu", "hpu"])

@@ -18,6 +18,7 @@ from accelmetrics.visibility import job
 from accelmetrics.visibility.allocation import Use
 from accelmetrics.visibility.job import Position, position, ray_decides
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.pids import STRANGER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
@@ -157,12 +158,12 @@ def test_a_process_in_a_pool_that_was_not_named(machine: Machine) -> None:
     """A process that is not of the job is in the pool all the same, once for all the devices that it takes; so is one not visible here."""
     actor = machine.worker(0, 1, CUDA_VISIBLE_DEVICES="0,1")
     other = machine.worker(0, 1)
-    machine.use(4194305, 2)
+    machine.use(STRANGER, 2)
     teacher = machine.worker(2, CUDA_VISIBLE_DEVICES="2")
     found = look(roles={"actor": [actor], "teacher": [teacher]}, expect={"actor": [0, 1], "teacher": [2]})
     assert texts(found, "pool_differs") == [
         f"actor: expected on gpu.0 and gpu.1 alone, but gpu.0 and gpu.1 are also used by PID {other}",
-        "teacher: expected on gpu.2 alone, but gpu.2 is also used by PID 4194305",
+        f"teacher: expected on gpu.2 alone, but gpu.2 is also used by PID {STRANGER}",
     ]
 
 
@@ -288,18 +289,18 @@ def test_others_on_the_gpus_of_a_job(machine: Machine) -> None:
 
 def test_a_process_that_is_gone(machine: Machine) -> None:
     """A number that no process has is said, and no pool can be as expected."""
-    found = look(4194305)
-    assert texts(found, "gone") == ["there is no process 4194305"]
+    found = look(STRANGER)
+    assert texts(found, "gone") == [f"there is no process {STRANGER}"]
     assert not found.as_expected
 
 
 def test_a_process_of_another_namespace(machine: Machine) -> None:
     """No process has the driver's number here: that is all that is said of it."""
-    machine.use(4194305, 2)
+    machine.use(STRANGER, 2)
     found = look()
     (worker,) = found.workers
-    assert (worker.pid, worker.visible, worker.used) == (4194305, None, (Use("gpu.2", GIB),))
-    assert texts(found, "unreadable") == ["PID 4194305: process 4194305 is not visible from here; its list and rank are not known"]
+    assert (worker.pid, worker.visible, worker.used) == (STRANGER, None, (Use("gpu.2", GIB),))
+    assert texts(found, "unreadable") == [f"PID {STRANGER}: process {STRANGER} has ended; its list and rank are not known"]
     assert kinds(found) == {"unreadable", "unused_device"}
 
 
@@ -396,6 +397,32 @@ def test_numbers_of_another_namespace(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not job.in_other_container(job.listed(500))
     assert job.uses(members[0], [17])
     assert not job.uses(members[1], [18])
+
+
+def test_in_a_container_without_the_machines_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who uses a device is not known: the process here that has a listed number does not, and may not be told to."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    for pid in (1, 57):
+        (tmp_path / f"proc/{pid}/ns").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/status").write_text(f"PPid:\t1\nNSpid:\t{pid}\n")
+        (tmp_path / f"proc/{pid}/environ").write_text("RANK=3\0CUDA_VISIBLE_DEVICES=0\0")
+        (tmp_path / f"proc/{pid}/cmdline").write_bytes(b"nginx\0")
+        (tmp_path / f"proc/{pid}/ns/pid").symlink_to("pid:[4026532209]")
+    backend = FakeBackend(devices=1, vendor="nvidia")
+    backend.device(0).run(DeviceProcess(57, "compute", GIB), DeviceProcess(2733390, "compute", GIB))
+    found = allocation(backends=[backend])
+    assert [(worker.pid, worker.name, worker.rank, worker.used) for worker in found.workers] == [
+        (57, "", None, (Use("gpu.0", GIB),)),
+        (2733390, "", None, (Use("gpu.0", GIB),)),
+    ]
+    assert kinds(found) == {"unreadable", "shared_device"}
+    named = allocation([57], backends=[backend])
+    assert [(worker.pid, worker.rank, worker.used) for worker in named.workers] == [(57, 3, ())]
+    (unknown,) = texts(named, "use_unknown")
+    assert unknown.startswith("which processes use gpu.0 cannot be told: process 57 is not in this PID namespace: ")
+    assert not {"stranger", "no_device", "unused_device"} & kinds(named)
+    assert named.devices[0].pids == (57, 2733390)
 
 
 def test_a_list_that_counts_a_containers_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

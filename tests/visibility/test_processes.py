@@ -19,8 +19,10 @@ from accelmetrics import ProcessInfo, Sampler, Snapshot, processes
 from accelmetrics.backends.kit.system import read_once
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import NO_LIST
 from accelmetrics.testing import FakeBackend
+from accelmetrics.views.node_view import node_view
 from accelmetrics.visibility import processes as module
 from accelmetrics.visibility.processes import ProcessListing, ProcessLookup, membership, process_labels
 from tests.support.waiting import HANG, wait_for
@@ -309,12 +311,21 @@ def test_within_a_container_that_shows_cgroups_from_inside(tree: Tree) -> None:
     assert missing(about(21)) == dict.fromkeys(("pod", "slurm_job"), why)
 
 
+def hide_the_first(tree: Tree) -> None:
+    """Show this program alone, as for a user who is not root."""
+    tree.process(7)
+    tree.link("proc/7/ns/pid", "pid:[4026531836]")
+    tree.link("proc/self", "7")
+    (tree.root / "proc/1/ns/pid").unlink()
+    (tree.root / "proc/1").rename(tree.root / "hidden")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (lambda tree: None, "process 20 has ended"),
-        (lambda tree: tree.link("proc/1/ns/pid", "pid:[4026532209]"), "process 20 has ended, or cannot be seen from here"),
-        (lambda tree: (tree.root / "proc/1/ns/pid").unlink(), "process 20 has ended, or cannot be seen from here"),
+        (lambda tree: tree.link("proc/1/ns/pid", "pid:[4026532209]"), "process 20 is not in this PID namespace, or has ended"),
+        (hide_the_first, "process 20 has ended, or is another user's: this /proc hides those"),
     ],
     ids=["whole machine", "container", "hidden"],
 )
@@ -325,6 +336,51 @@ def test_a_process_that_is_not_there(tree: Tree, change: Callable[[Tree], object
     assert {why.partition(" (")[0] for why in missing(process).values()} == {expected}
     assert {"user", "command", "started", "container", "pod", "slurm_job"} <= missing(process).keys()
     assert (process.user, process.command, process.container) == (None, None, None)
+
+
+def in_a_container(tree: Tree, *holders: int) -> None:
+    """Have the tree be that of a PID namespace of its own, in which some processes hold a GPU open."""
+    tree.link("proc/1/ns/pid", "pid:[4026532209]")
+    for pid in holders:
+        tree.link(f"proc/{pid}/fd/7", "/dev/nvidia0")
+
+
+def test_in_a_container_a_process_of_the_machine_is_not_named_as_one_here(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number and what the driver says of it stand, with why nothing else is said; labels of exporters have nothing of it."""
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    tree.process(20, "nginx: worker\0")
+    in_a_container(tree)
+    backend = FakeBackend(devices=1, vendor="nvidia")
+    backend.device(0).set(powerWatts=1).run(DeviceProcess(20, "compute", 3 * GIB))
+    with Sampler([backend]) as sampler:
+        snapshot = sampler.sample()
+    (process,) = processes(snapshot).processes
+    assert (process.pid, process.memory_bytes, process.command, process.user, process.started) == (20, 3 * GIB, None, None, None)
+    why = "process 20 is not in this PID namespace: the process that has this number here does not use the device"
+    assert set(missing(process).values()) == {why}
+    assert process_labels(["user"])(snapshot, [20]) == {20: {}}
+    (row,) = node_view(Record(snapshot), processes=processes(snapshot)).processes
+    assert (row.pid, row.memory_bytes, row.user, row.program, row.command, row.why) == (20, 3 * GIB, "", "", "", why)
+    in_a_container(tree, 20)
+    assert processes(snapshot).processes[0].command == "nginx: worker", "the driver counts as the container does"
+    assert process_labels(["user"])(snapshot, [20]) == {20: {"user": "anna"}}
+
+
+def test_a_number_that_is_known_on_one_device_alone(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other device's may be another process: what both are together is not named."""
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    tree.process(20)
+    in_a_container(tree, 20)
+    nvidia, other = FakeBackend(devices=1, vendor="nvidia"), FakeBackend("other", devices=1)
+    for backend in (nvidia, other):
+        backend.device(0).set(powerWatts=1).run(DeviceProcess(20, "compute", GIB))
+    with Sampler([nvidia, other]) as sampler:
+        snapshot = sampler.sample()
+    found = processes(snapshot)
+    assert [one.command for one in found.processes] == ["python train.py", None]
+    assert process_labels(["user"])(snapshot, [20]) == {20: {}}
+    (row,) = node_view(Record(snapshot), processes=found).processes
+    assert (row.command, row.memory_bytes) == ("", 2 * GIB)
 
 
 def test_a_number_that_was_given_to_another_process(tree: Tree) -> None:

@@ -63,8 +63,8 @@ def _coverage() -> Coverage:
         sysfs.PARTITIONS.words,
         processes={
             "gpu": "drm-engine-gfx and drm-engine-compute in /proc/*/fdinfo, 1 s",
-            "memoryAllocated": "drm-memory-vram in /proc/*/fdinfo (an APU: with drm-memory-gtt), 1 s / total",
-            "memoryAllocatedBytes": "drm-memory-vram in /proc/*/fdinfo (an APU: with drm-memory-gtt), 1 s",
+            "memoryAllocated": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s / total",
+            "memoryAllocatedBytes": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s",
             **{name: f"as `gpu.{{i}}.{name}`" for name in ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")},
         },
     )

@@ -13,16 +13,25 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, compute_memory, counts_energy, is_integrated, let_sleep
+from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
-from accelmetrics.backends.amd.values import device_memory, exact_joules, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import (
+    UNDOCUMENTED_ENERGY,
+    card_of,
+    device_memory,
+    exact_joules,
+    memory_rows,
+    of_card,
+    pcie_generation,
+)
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
-from accelmetrics.backends.kit.fields import Derived, Field, flat, text
+from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
+from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
@@ -32,7 +41,17 @@ STATIC_PACE = 60.0
 TIMEOUT = 10.0
 """Seconds: it takes one to two on a loaded machine with eight cards."""
 DIRECTORIES = ("/opt/rocm/bin",)
+INSTALL = "install ROCm's amd-smi-lib"
 
+SAYS = (
+    Says(
+        "missing the following required groups|permission (needed|denied)|AMDSMI_STATUS_NO_PERM",
+        Reason.NO_PERMISSION,
+        "amd-smi may not read the devices",
+        JOIN_GROUPS,
+    ),
+    Says("driver not (loaded|initialized)|DRIVER_NOT_LOADED", Reason.DRIVER_UNAVAILABLE, "amdgpu is not loaded", LOAD_DRIVER, gone=True),
+)
 HIGHEST = 10_000
 """No card has a number as high as that."""
 
@@ -54,7 +73,7 @@ def _active(said: object) -> object:
     return {"active": 1, "not active": 0}.get(text(said).lower(), said)
 
 
-FIELDS = (
+FIELDS = of_card(
     Field("gpu", ("usage.gfx_activity", "usage.gfx_usage"), "%"),
     Field("memory", ("usage.umc_activity", "usage.mem_usage"), "%"),
     Field("memoryReadWriteActivity", ("usage.umc_activity", "usage.mem_usage"), "%"),
@@ -83,8 +102,25 @@ FIELDS = (
     Derived("throttled", tuple(RESIDENCIES), max, "amd-smi: any of these violations"),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
-    *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
+    *memory_rows(
+        'amd-smi "mem_usage.used_vram"; an APU: the pool that compute uses, else with "used_gtt"',
+        'amd-smi "mem_usage.total_vram"; an APU: the pool that compute uses, else with "total_gtt"',
+    ),
 )
+FLAGS: Mapping[Flag, Sequence[str]] = {
+    ("--mem-usage",): [f"mem_usage.{what}_{kind}" for what in ("used", "total") for kind in ("vram", "gtt")],
+    **{
+        (f"--{section}",): [
+            place
+            for row in FIELDS
+            if not isinstance(row, Derived)
+            for place in ((row.where,) if isinstance(row.where, str) else row.where)
+            if place.startswith(f"{section}.")
+        ]
+        for section in ("usage", "temperature", "fan", "ecc", "pcie", "energy", "clock", "power")
+    },
+}
+"""The sections of ``metric`` that every release can be asked for one by one, and what stands in them."""
 NAMES = ("asic.market_name", "board.product_name")
 IDENTITY = {
     "vendor_index": "gpu",
@@ -99,39 +135,59 @@ IDENTITY = {
     "unified": "unified",
 }
 
+_LATER_FUNCTION = re.compile(r"\.([1-7])$", re.ASCII)
 _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 
 
 CardOutput = tuple[dict[int, dict[str, Any]], bool]
-"""What one run printed of each card, by the tool's number; and whether none was cut."""
+"""What one run printed of each card, by the tool's number, or one above all where that repeats; and whether none was cut or malformed."""
 
 
 def parse(printed: str) -> CardOutput:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
+    odd = False
     for document in json_documents(printed):
         listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
+        found: dict[int, dict[str, Any]] = {}
         for card in listed if isinstance(listed, list) else ():
             if isinstance(card, dict) and type(card.get("gpu")) is int and 0 <= card["gpu"] < HIGHEST:
-                cards[card["gpu"]] = card
-    return cards, all(int(number) in cards for number in _START.findall(printed))
+                found[card["gpu"] if card["gpu"] not in found else HIGHEST + len(found)] = card
+        cards.update(found)
+        odd = odd or 0 < len(found) < len(listed)
+    return cards, not odd and all(int(number) in cards for number in _START.findall(printed))
 
 
-def sample(card: Mapping[str, Any]) -> DeviceSample:
-    """Make the sample of one card from all that was printed of it."""
+def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> DeviceSample:
+    """Make the sample of one card from all that was printed of it.
+
+    Args:
+        card: What was printed.
+        kinds: By the tool's number, whether a card is part of a processor, as far as it was ever known: added to.
+    """
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
-    unified = bool(is_integrated(address, text(printed("asic.device_id"))))
+    uuid = f"0x{serial}" if serial.strip("0") else ""
+    device = text(printed("asic.device_id"))
+    unified = is_integrated(address, device)
+    kinds, number = {} if kinds is None else kinds, text(card.get("gpu"))
+    unified = kinds.get(number, False) if unified is None else kinds.setdefault(number, unified)
+    compute = compute_memory(address) if unified else None
     names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
-    told = {
-        "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
-        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
-        "uuid": f"0x{serial}" if serial.strip("0") else "",
+    later = _LATER_FUNCTION.search(address)
+    name = names[0] if names else card_name(device, text(printed("asic.rev_id")))
+    told: dict[str, object] = {
+        "name": name,
+        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals. Partitions have the chip's, and a
+        # function of its PCI address each.
+        "uuid": f"{uuid}/xcp{later[1]}" if uuid and later else uuid,
         "address": address,
         "unified": unified,
-        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
+        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB", compute=compute),
     }
-    return DeviceSample({**card, **told})
+    if device and not counts_energy(name, device) and not text(printed("vram.type")).upper().startswith("HBM"):
+        told["energy"] = {"total_energy_consumption": UNDOCUMENTED_ENERGY}
+    return DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
 class AmdSmi:
@@ -145,31 +201,38 @@ class AmdSmi:
     def __init__(self, command: Command, clock: Clock) -> None:
         self._command = command
         self._clock = clock
+        self._flags = Flags(command, FLAGS, ("metric",), ("--json",), implied=True)
         self._static: dict[int, dict[str, Any]] = {}
         self._missing: dict[str, Unavailable] = {}
+        self._kinds: dict[str, bool] = {}
         self._due = -math.inf
         command.find()
 
     def __call__(self) -> Iterable[DeviceSample]:
         let_sleep("amd-smi")
-        cards, complete = self._run("metric")
+        cards, complete = self._output(self._flags.run(lambda completed: bool(parse(completed.stdout)[0])))
         if self._clock.monotonic() >= self._due:
             try:
                 self._static = self._run("static")[0]
             except SourceError as error:
                 self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             self._due = self._clock.monotonic() + STATIC_PACE
+        # A number that repeats in what one run printed joins nothing.
+        repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
-            yield sample({**(self._static.get(number) or self._missing), **card})
+            static = None if card["gpu"] in repeated else self._static.get(number)
+            yield sample({**self._flags.missing, **(static or self._missing), **card}, self._kinds)
         if not complete:
-            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
+            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut, or one card is malformed")
 
     def _run(self, what: str) -> CardOutput:
-        completed = self._command.run(what, "--json")
+        return self._output(self._command.run(what, "--json"))
+
+    def _output(self, completed: Completed) -> CardOutput:
         output = parse(completed.stdout)
         if output[0]:
             return output
-        if '"gpu"' in completed.stdout and not completed.truncated:
+        if '"gpu"' in completed.stdout and not completed.truncated and self._command.said(completed) is None:
             raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")
         raise self._command.failure(completed)
 
@@ -183,7 +246,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         timeout: Seconds after which a run is killed.
     """
     directories = (f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES)
-    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install="install ROCm's amd-smi-lib", timeout=timeout)
+    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install=INSTALL, says=SAYS, timeout=timeout)
     return PolledBackend(
         "amd",
         kind="gpu",

@@ -6,8 +6,13 @@ garbage, or writes beyond what it allocated. So no module is loaded before its v
 1. the library is looked for where ROCm puts it; without one no module is imported (that would print and raise ``KeyError``);
 2. the module that ROCm brought along (``share/amd_smi``) is preferred, then one on Python's path;
 3. a module's version is read from its text. It must be the library's own (``26.0.2``), or that of the ROCm release that the
-   library belongs to (``7.0.2``), which is how the modules on PyPI are numbered;
+   library belongs to (``7.0.2``), which is how the modules on PyPI are numbered. Of a module that ROCm brought along the first two
+   numbers count: ROCm 6.0 ships 23.4.2 with a library that calls itself 23.4.0;
 4. once loaded, it must have loaded the very library that it was compared with.
+
+The library's file name bears the first two numbers (``libamd_smi.so.24.7.60300``). The library itself tells its version only after
+``amdsmi_init`` (32, NOT_INIT, before), which wakes cards: it is asked where the name does not decide, and never while a card sleeps
+(:func:`~accelmetrics.backends.amd.amdsmi_worker.open_cards` sees to that).
 
 The module is loaded under a name of its own, so that a program's own ``import amdsmi`` is not touched, and what it prints
 goes to standard error. The library does not count its users, so it is never shut down: another user may be in this process.
@@ -26,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.loading import loading
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 LIBRARY = "libamd_smi.so"
 DEFAULT_ROOT = "/opt/rocm"
@@ -36,8 +41,15 @@ PRIVATE_NAME = "_accelmetrics_amdsmi"
 ROOM = 8192
 """Bytes for an answer whose size depends on the release."""
 INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
+REINSTALL = "install ROCm's package amd-smi-lib again: `ldd` on the library says what it lacks"
 
-_VERSION = re.compile(r"__version__\s*=\s*[\"'](\d+\.\d+\.\d+)")
+GPUS = 2
+"""``amdsmi_init``'s argument: all but GPUs is left alone."""
+YEAR = 23
+"""The library is numbered by the year since 2023. The file of ROCm 5.7 may bear a placeholder, ``libamd_smi.so.1.0.50700``."""
+
+_VERSION = re.compile(r"^(?:__)?version(?:__)?\s*=\s*[\"'](\d+\.\d+\.\d+)", re.MULTILINE)
+_FILE = re.compile(r"libamd_smi\.so\.(\d+\.\d+)(?:\.\d+)*", re.ASCII)
 _RELEASE = re.compile(r"\A\s*(\d+\.\d+\.\d+)", re.ASCII)
 
 Version = tuple[int, ...]
@@ -48,7 +60,7 @@ class Installed(NamedTuple):
 
     Attributes:
         path: Where it is.
-        version: Its own version.
+        version: The first two numbers of its version, as its file's name has them; empty where it has none.
         release: The ROCm release it belongs to, empty where that is not written down.
     """
 
@@ -59,7 +71,7 @@ class Installed(NamedTuple):
     def words(self) -> str:
         """Describe the library for messages."""
         release = f", of ROCm {_dotted(self.release)}" if self.release else ""
-        return f"{self.path} (version {_dotted(self.version)}{release})"
+        return f"{self.path} (version {_dotted(self.version) or 'unknown'}{release})"
 
 
 def load() -> Any:
@@ -76,19 +88,30 @@ def _matching(installed: Installed) -> Any:
     """Return the module that matches a library."""
     mismatched = []
     for package in packages(installed.path):
+        is_shipped = package == _shipped(installed.path)
         version = _written(package / "_version.py", _VERSION)
-        if version and version in (installed.version, installed.release):
-            module = _import(package)
-            loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
-            # Functions of one loaded library have one address, whatever name it was loaded by.
-            first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, load_library(str(installed.path))))
-            if first != second:
-                raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
-            return module
+        if not version and is_shipped:  # before ROCm 6.1 it stands in the file beside the package alone
+            version = _written(package.parent / "pyproject.toml", _VERSION)
+        numbers, known = 2 if is_shipped else 3, installed.version
+        if version and version != installed.release and len(known) < numbers and version[:2] == (known or version[:2]):
+            installed = installed._replace(version=_ask(installed.path))
+        if version and (version == installed.release or version[:numbers] == installed.version[:numbers]):
+            return _loaded(package, installed)
         mismatched.append(f"{package} is of version {_dotted(version) or 'unknown'}")
     if not mismatched:
         raise _refused(f"no Python module amdsmi was found for {installed.path}")
     raise _refused(f"{'; '.join(mismatched)}, which does not match {installed.words()}: it is not used")
+
+
+def _loaded(package: Path, installed: Installed) -> Any:
+    """Import a module that matches, and make sure that it loaded the same library."""
+    module = _import(package)
+    loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
+    # Functions of one loaded library have one address, whatever name it was loaded by.
+    first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, _opened(installed.path)))
+    if first != second:
+        raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
+    return module
 
 
 def find_library() -> Installed:
@@ -101,10 +124,10 @@ def find_library() -> Installed:
         path = root / "lib" / LIBRARY
         if not path.exists():
             continue
-        try:
-            return Installed(path, _library_version(load_library(str(path))), _written(root / ".info" / "version", _RELEASE))
-        except (OSError, AttributeError) as error:
-            raise _refused(f"{path} cannot be loaded: {error}") from error
+        _opened(path)
+        named = _FILE.fullmatch(path.resolve().name)
+        version = tuple(map(int, named[1].split("."))) if named else ()
+        return Installed(path, version if version >= (YEAR,) else (), _written(root / ".info" / "version", _RELEASE))
     raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots())}")
 
 
@@ -116,18 +139,35 @@ def roots() -> list[Path]:
 
 def packages(library: Path) -> Iterator[Path]:
     """List the directories of the module ``amdsmi``, the best first."""
-    shipped = library.parent.parent / "share" / "amd_smi" / "amdsmi"
     elsewhere = (Path(directory or ".") / "amdsmi" for directory in sys.path)
-    for package in dict.fromkeys([shipped, *elsewhere]):
+    for package in dict.fromkeys([_shipped(library), *elsewhere]):
         if (package / "__init__.py").is_file():
             yield package
 
 
-def _library_version(library: ctypes.CDLL) -> Version:
-    """Ask a library for its version: in every release the first three numbers of the answer. Nothing needs to be initialised for that."""
-    answer = (ctypes.c_uint32 * (ROOM // 4))()
-    status = library.amdsmi_get_lib_version(ctypes.byref(answer))
-    return tuple(answer[:3]) if status == 0 else ()
+def _shipped(library: Path) -> Path:
+    """Return where the module is that ROCm brings along."""
+    return library.parent.parent / "share" / "amd_smi" / "amdsmi"
+
+
+def _opened(path: Path) -> ctypes.CDLL:
+    try:
+        return load_library(str(path))
+    except OSError as error:
+        why = loading_failure(str(path), error) or Unavailable(Reason.DRIVER_UNAVAILABLE, str(error))
+        raise SourceError(*why, backend="amd", advice=REINSTALL) from error
+
+
+def _ask(path: Path) -> Version:
+    """Initialise a library and ask it for its version: in every release so far the first three numbers of the answer."""
+    library, answer = _opened(path), (ctypes.c_uint32 * (ROOM // 4))()
+    try:
+        status = library.amdsmi_init(ctypes.c_uint64(GPUS)) or library.amdsmi_get_lib_version(ctypes.byref(answer))
+    except AttributeError as error:
+        raise _refused(f"{path} cannot be loaded: {error}") from error
+    if status:
+        raise _refused(f"{path} does not start: amdsmi_init answers {status}")
+    return tuple(answer[:3])
 
 
 def _written(path: Path, form: re.Pattern[str]) -> Version:

@@ -2,7 +2,7 @@
 
 A call is made only for metrics that are asked for, and only once per reading. One that answers "not supported" is not made again for
 that card until the driver is opened anew. Units are the library's: watts, but microwatts for the cap; degrees; MHz; the energy counter
-in 1/65536 J; memory in bytes, PCIe speed in millions of transfers.
+in 1/65536 J; memory in bytes, PCIe speed in millions of transfers. Calls and names are those of ROCm 5.7 and later.
 
 Beside the kernel's files the module is asked on a thread of its own. A reading waits for it as long as its calls return, and for one that
 stands still less than half a second; from then on what it used to give is ``timed_out`` until the call has returned, and no reading waits.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,12 +23,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from accelmetrics.backends.amd import amdsmi_library
-from accelmetrics.backends.amd.cards import is_suspended
+from accelmetrics.backends.amd.cards import compute_memory
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
-from accelmetrics.backends.kit.fields import DeviceRecord, Field, Table
+from accelmetrics.backends.kit.fields import Chosen, DeviceRecord, Field, Table
+from accelmetrics.backends.kit.system import is_asleep
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.snapshot import rfc3339_second
 
@@ -36,11 +38,32 @@ NOT_SUPPORTED = (2, 3)
 LOST = (31, 32)
 """Status codes: the device was not found, the library is not initialised (any more)."""
 DRIVER_NOT_LOADED = 34
+ONES = (0xFFFF, 2**32 - 1, 2**64 - 1)
+"""How the library says that a card does not have a value."""
+_SERIAL = re.compile(r"[0-9a-f]{1,16}", re.ASCII)
+MICROWATTS = 10_000
+"""A power limit from which on it is one of microwatts: no card has one of 10 kW, or of 10 mW."""
 
 
-def _temperature(sensor: str, module: Any, handle: Any) -> Mapping[str, object]:
-    kind, metric = getattr(module.AmdSmiTemperatureType, sensor), module.AmdSmiTemperatureMetric.CURRENT
-    return {"degrees": module.amdsmi_get_temp_metric(handle, kind, metric)}
+def _temperature(sensor: str, metric: str, module: Any, handle: Any) -> Mapping[str, object]:
+    kind, which = getattr(module.AmdSmiTemperatureType, sensor), getattr(module.AmdSmiTemperatureMetric, metric)
+    return {"degrees": module.amdsmi_get_temp_metric(handle, kind, which)}
+
+
+def _filled(said: Mapping[str, object]) -> Mapping[str, object]:
+    """Leave out what is all ones, as up to ROCm 6.0 the module gives values that the card has not."""
+    return {name: value for name, value in said.items() if value not in ONES or "count" in name}
+
+
+def _power(module: Any, handle: Any) -> Mapping[str, object]:
+    said = module.amdsmi_get_power_info(handle)
+    found = dict(_filled(said))
+    limit = found.get("power_limit")
+    # Watts in ROCm 6.0 and microwatts after it, whatever the headers say. In 5.7, which knows no current power, it is the largest limit
+    # that the card can be set to, and not the one that is set.
+    if isinstance(limit, int):
+        found["power_limit"] = None if "current_socket_power" not in said else limit / 1e6 if limit >= MICROWATTS else limit
+    return found
 
 
 def _energy(module: Any, handle: Any) -> Mapping[str, object]:
@@ -62,22 +85,35 @@ def _pool(kind: str, module: Any, handle: Any) -> Mapping[str, object]:
 
 
 def _pcie(module: Any, handle: Any) -> Mapping[str, object]:
-    said = module.amdsmi_get_pcie_info(handle)
-    return {**said.get("pcie_static", {}), **said.get("pcie_metric", {})}
+    if hasattr(module, "amdsmi_get_pcie_info"):
+        said = module.amdsmi_get_pcie_info(handle)
+        return {**said.get("pcie_static", {}), **said.get("pcie_metric", {})}
+    # Up to ROCm 6.0.
+    return _filled({**module.amdsmi_get_pcie_link_caps(handle), **module.amdsmi_get_pcie_link_status(handle)})
+
+
+def _ecc(module: Any, handle: Any) -> Mapping[str, object]:
+    # A card without ECC answers the count with zeros, and this with NOT_SUPPORTED.
+    return module.amdsmi_get_gpu_total_ecc_count(handle) if module.amdsmi_get_gpu_ecc_enabled(handle) else {}
 
 
 CALLS: Mapping[str, Callable[[Any, Any], Mapping[str, object]]] = {
-    "activity": lambda module, handle: module.amdsmi_get_gpu_activity(handle),
-    "edge": partial(_temperature, "EDGE"),
-    "junction": partial(_temperature, "JUNCTION"),
-    "memory": partial(_temperature, "VRAM"),
-    "power": lambda module, handle: module.amdsmi_get_power_info(handle),
+    "activity": lambda module, handle: _filled(module.amdsmi_get_gpu_activity(handle)),
+    **{
+        f"{sensor}{suffix}": partial(_temperature, sensor.upper(), metric)
+        for sensor in ("edge", "junction")
+        for suffix, metric in (("", "CURRENT"), ("_critical", "CRITICAL"), ("_emergency", "EMERGENCY"))
+    },
+    "memory": partial(_temperature, "VRAM", "CURRENT"),
+    "hbm": partial(_temperature, "HBM_0", "CURRENT"),
+    "power": _power,
     "cap": lambda module, handle: module.amdsmi_get_power_cap_info(handle),
     "energy": _energy,
     "fan": _fan,
-    "sclk": lambda module, handle: module.amdsmi_get_clock_info(handle, module.AmdSmiClkType.GFX),
-    "mclk": lambda module, handle: module.amdsmi_get_clock_info(handle, module.AmdSmiClkType.MEM),
-    "ecc": lambda module, handle: module.amdsmi_get_gpu_total_ecc_count(handle),
+    "sclk": lambda module, handle: _filled(module.amdsmi_get_clock_info(handle, module.AmdSmiClkType.GFX)),
+    "mclk": lambda module, handle: _filled(module.amdsmi_get_clock_info(handle, module.AmdSmiClkType.MEM)),
+    "ecc": _ecc,
+    "replays": lambda module, handle: {"count": module.amdsmi_get_gpu_pci_replay_counter(handle)},
     "pcie": _pcie,
     "vram": partial(_pool, "VRAM"),
     "gtt": partial(_pool, "GTT"),
@@ -91,22 +127,28 @@ FIELDS = (
     Field("temp", ("edge.degrees", "junction.degrees"), "C"),
     Field("hotspotTemp", "junction.degrees", "C"),
     Field("memoryTemp", "memory.degrees", "C"),
+    Field("tempLimit.slowdown", ("edge_critical.degrees", "junction_critical.degrees"), "C"),
+    Field("tempLimit.shutdown", ("edge_emergency.degrees", "junction_emergency.degrees"), "C"),
     Field("powerWatts", ("power.average_socket_power", "power.current_socket_power", "power.socket_power"), "W", zero_is_missing=True),
     Field("enforcedPowerLimitWatts", "cap.power_cap", "uW"),
+    Field("enforcedPowerLimitWatts", "power.power_limit", "W"),
     Field("energyJoules", "energy.joules", "J"),
     Field("fanSpeed", "fan.percent", "%", high=200),
-    Field("smClock", "sclk.clk", "MHz"),
+    Field("smClock", ("sclk.clk", "sclk.cur_clk"), "MHz"),
     Field("maxSmClock", "sclk.max_clk", "MHz"),
-    Field("memoryClock", "mclk.clk", "MHz"),
+    Field("memoryClock", ("mclk.clk", "mclk.cur_clk"), "MHz"),
     Field("maxMemoryClock", "mclk.max_clk", "MHz"),
     Field("correctedMemoryErrors", "ecc.correctable_count"),
     Field("uncorrectedMemoryErrors", "ecc.uncorrectable_count"),
-    Field("pcieReplays", "pcie.pcie_replay_count"),
+    Field("pcieReplays", ("replays.count", "pcie.pcie_replay_count")),
     Field("pcieLinkGen", "pcie.pcie_speed", convert=_generation),
     Field("maxPcieLinkGen", "pcie.max_pcie_speed", convert=_generation),
-    Field("pcieLinkWidth", "pcie.pcie_width"),
-    Field("maxPcieLinkWidth", "pcie.max_pcie_width"),
-    *memory_rows("amdsmi memory usage of VRAM; an APU: with GTT", "amdsmi memory total of VRAM; an APU: with GTT"),
+    Field("pcieLinkWidth", ("pcie.pcie_width", "pcie.pcie_lanes")),
+    Field("maxPcieLinkWidth", ("pcie.max_pcie_width", "pcie.max_pcie_lanes")),
+    *memory_rows(
+        "amdsmi memory usage of VRAM; an APU: the pool that compute uses, else with GTT",
+        "amdsmi memory total of VRAM; an APU: the pool that compute uses, else with GTT",
+    ),
 )
 TABLE = Table("amdsmi", "gpu", FIELDS)
 METRICS = frozenset(row.metric for row in FIELDS if isinstance(row, Field))
@@ -118,34 +160,69 @@ class AmdsmiCard(DeviceRecord):
     Args:
         module: The module.
         handle: The library's handle.
+
+    Attributes:
+        uuid: The chip's unique id, as the kernel writes it; empty where the library does not know it.
+        compute: The bytes of memory that the compute driver shows.
     """
 
     def __init__(self, module: Any, handle: Any) -> None:
+        self.uuid = ""
+        self.compute: int | None = None
         self._module = module
         self._handle = handle
         self._unsupported: dict[str, Unavailable] = {}
         self._answers: dict[str, Mapping[str, object] | Unavailable] = {}
         self._unified = False
         self._progress: list[Any] = []
+        self._core = ""
 
-    def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
         """Read the metrics that are asked for, each a value or why there is none.
+
+        Args:
+            wanted: The metrics.
+            unified: Whether the card shares the host's memory.
+            progress: Where each call is noted.
+            chosen: Where each metric is read, here or in the files.
 
         Raises:
             SourceError: The library no longer knows the card.
         """
         self._answers = dict(self._unsupported)
-        self._unified, self._progress = unified, progress
-        return TABLE.read(self, {}, 0.0, given=METRICS - set(wanted))
+        self._unified, self._progress, self._core = unified, progress, chosen.get("temp", ("", ""))[1]
+        return TABLE.read(self, {}, 0.0, given=METRICS - set(wanted), chosen=chosen)
 
     def get(self, place: str) -> object:
         if place in (USED, TOTAL):
-            return device_memory(self.get, self._unified, "{}.used", "{}.total")[place]
+            return device_memory(self.get, self._unified, "{}.used", "{}.total", compute=self.compute)[place]
         call, _, name = place.partition(".")
+        sensor, _, limit = call.partition("_")
+        if limit in ("critical", "emergency"):
+            # The limits are those of the sensor that ``temp`` is read from.
+            core = self._core or ("junction" if isinstance(self.get("edge.degrees"), Unavailable) else "edge")
+            if ("edge" in core) != (sensor == "edge"):
+                return None
+        if call == "energy" and not isinstance(self.get("power.current_socket_power"), int):
+            # As in the files: on cards without HBM nothing documents what the counter counts. MI300 and later, which have no sensor
+            # for each stack, are the only ones whose table has a current power beside the average.
+            hbm = self.get("hbm.degrees")
+            if isinstance(hbm, Unavailable):
+                return hbm
+            if not isinstance(hbm, int) or hbm <= 0:
+                return UNDOCUMENTED_ENERGY
         if call not in self._answers:
             self._answers[call] = self._ask(call)
         answer = self._answers[call]
         return answer if isinstance(answer, Unavailable) else answer.get(name)
+
+    def identify(self, address: str) -> None:
+        """Ask for what does not change."""
+        # The chip's serial number is what the kernel calls its unique id.
+        said = guarded(lambda: str(self._module.amdsmi_get_gpu_asic_info(self._handle)["asic_serial"])).value or ""
+        serial = said.lower().removeprefix("0x")
+        self.uuid = f"0x{serial}" if _SERIAL.fullmatch(serial) and serial.strip("0") else ""
+        self.compute = compute_memory(address)
 
     def _ask(self, call: str) -> Mapping[str, object] | Unavailable:
         """Return one call's answer, or why there is none."""
@@ -176,7 +253,7 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
     Raises:
         SourceError: Whatever is wrong with the module, the library or the driver below them.
     """
-    asleep = [address for address in addresses if is_suspended(address)]
+    asleep = [address for address in addresses if is_asleep(address)]
     if asleep:
         words = f"opening amdsmi would wake {', '.join(asleep)}, which is suspended"
         raise SourceError(Reason.SUSPENDED, words, backend="amd")
@@ -189,7 +266,13 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
             if len(handles) > MOST_DEVICES:
                 words = f"amdsmi lists {len(handles)} cards: more than {MOST_DEVICES} are not believed"
                 raise SourceError(Reason.INVALID_VALUE, words, backend="amd")
-            return {module.amdsmi_get_gpu_device_bdf(handle).lower(): AmdsmiCard(module, handle) for handle in handles}
+            cards: dict[str, AmdsmiCard] = {}
+            for handle in handles:
+                # The partitions of a card may have its address: the first answers for the card.
+                cards.setdefault(module.amdsmi_get_gpu_device_bdf(handle).lower(), AmdsmiCard(module, handle))
+            for address, card in cards.items():
+                card.identify(address)
+            return cards
         except module.AmdSmiException as error:
             words = " ".join(str(error).split())
             kind = DriverGoneError if getattr(error, "err_code", 0) == DRIVER_NOT_LOADED else SourceError
@@ -303,9 +386,9 @@ class AmdsmiWorker:
         """End the thread, once the call that it may be in has returned."""
         self._end()
 
-    def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
         """Read as :meth:`AmdsmiCard.read` does; what the module used to give is ``timed_out`` while a call of it hangs."""
-        outcome = None if self.hangs else self._ask(wanted, unified, progress)
+        outcome = None if self.hangs else self._ask(partial(self._card.read, wanted, unified, progress, chosen), progress)
         if outcome is None:
             return {name: OVERDUE for name in wanted if name in self._gave}
         if outcome.value is None:
@@ -313,13 +396,13 @@ class AmdsmiWorker:
         self._gave = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
         return outcome.value
 
-    def _ask(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> Outcome[dict[str, Value]] | None:
+    def _ask(self, read: Callable[[], dict[str, Value]], progress: list[Any]) -> Outcome[dict[str, Value]] | None:
         """Wait for the answer while calls return; None where one does not."""
-        card, returned = self._card, threading.Event()
+        returned = threading.Event()
         outcomes: list[Outcome[dict[str, Value]]] = []
 
         def call() -> None:
-            outcomes.append(guarded(card.read, wanted, unified, progress))
+            outcomes.append(guarded(read))
             returned.set()
 
         if not self._started:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, link_name, list_directory, pci_devices, read_text, system_path
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.backends.kit import system
+from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, is_asleep, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
@@ -41,7 +41,6 @@ INSTINCT = {
     **{"74A5": "MI325X", "75A0": "MI350X", "75A3": "MI355X"},
 }
 """The same of the cards of data centres, where no such list is installed."""
-ASLEEP = ("suspended", "suspending")
 
 
 def gpus() -> list[str]:
@@ -64,11 +63,6 @@ def is_driven(address: str) -> bool:
     return link_name(f"{device_path(address)}/driver") in DRIVERS
 
 
-def is_suspended(address: str) -> bool:
-    """Return whether the device is powered down, so that almost any question would wake it."""
-    return read_text(f"{device_path(address)}/power/runtime_status") in ASLEEP
-
-
 def is_integrated(address: str, device: str = "") -> bool | None:
     """Return whether a GPU is part of a processor; None where that is not known, or asking would wake it.
 
@@ -80,7 +74,7 @@ def is_integrated(address: str, device: str = "") -> bool | None:
     shown = PCI_ADDRESS.fullmatch(normalized) is not None
     if (device or (read_text(f"{device_path(normalized)}/device") if shown else None) or "").lower().removeprefix("0x") in PROCESSORS:
         return True
-    if not shown or is_suspended(normalized):
+    if not shown or is_asleep(normalized):
         return None
     try:
         with system_path(f"{device_path(normalized)}/gpu_metrics").open("rb") as metrics:
@@ -106,6 +100,16 @@ def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
     if device in INSTINCT:
         return f"AMD Instinct {INSTINCT[device]}"
     return f"{maker} GPU (0x{device.lower()})" if device else f"{maker} GPU"
+
+
+def counts_energy(name: str, device: str) -> bool:
+    """Return whether it is known what the energy counter of a card counts: that of data centres' cards is documented, others' is not.
+
+    Args:
+        name: Its market name.
+        device: PCI device id.
+    """
+    return "instinct" in name.lower() or device.upper().removeprefix("0X") in INSTINCT
 
 
 # Partitions, as the compute driver shows them
@@ -155,6 +159,11 @@ def gpu_nodes() -> list[TopologyNode]:
     return nodes
 
 
+def compute_memory(address: str) -> int | None:
+    """Return the bytes of memory that the compute driver shows of a GPU, None where it shows none. Partitions have theirs apart."""
+    return sum(node.memory or 0 for node in gpu_nodes() if node.address == address.lower()) or None
+
+
 def properties(path: str) -> dict[str, int]:
     """Read a file of names and numbers."""
     words = [line.split() for line in (read_text(path) or "").splitlines()]
@@ -164,6 +173,7 @@ def properties(path: str) -> dict[str, int]:
 # Detection
 
 LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmesg says why)"
+JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
 PASS_DEVICES = "in a container, start it with --device=/dev/kfd --device=/dev/dri"
 FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed through to a virtual machine"}
 """Drivers under which a card is not for compute, and what that means."""
@@ -208,6 +218,4 @@ def let_sleep(command: str) -> None:
     Raises:
         SourceError: One is (``suspended``).
     """
-    asleep = [address for address in gpus() if is_suspended(address)]
-    if asleep:
-        raise SourceError(Reason.SUSPENDED, f"{command} is not run while {', '.join(asleep)} is suspended: it would wake it")
+    system.let_sleep(gpus(), command)

@@ -15,15 +15,16 @@ activity of its own.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd.amdsmi_worker import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
 from accelmetrics.backends.amd.cards import TopologyNode, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import DriverProcesses
-from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
+from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, pools, shows_values
 from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.fields import Counters, Table, make_reading
+from accelmetrics.backends.kit.fields import Chosen, Counters, Table, make_reading
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.catalogue import coverage_of
@@ -33,6 +34,7 @@ from accelmetrics.schemas.identity import DeviceIdentity
 SYSFS, AMDSMI = "sysfs", "amdsmi"
 RELIST = 30.0
 """Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
+NO_ANSWER = Unavailable(Reason.NOT_SUPPORTED, "amdsmi gives nothing")
 FIRST_OPENING, LATER_OPENING = 4.0, 0.4
 """Seconds to wait for the module to be opened where there are files too: when the driver is opened, and by a reading."""
 
@@ -46,6 +48,7 @@ class DriverUnit:
         library: The card behind the module, where that is open; on a thread of its own where the files are read too.
         node: The partition, None for a whole card.
         table: The rows that are read of it.
+        chosen: Where each metric was first read; it is read there until the driver is opened again, or the card comes back.
     """
 
     def __init__(self, identity: DeviceIdentity, card: Card, node: TopologyNode | None = None) -> None:
@@ -55,6 +58,7 @@ class DriverUnit:
         self.node = node
         self.table: Table = CARDS if node is None else PARTITIONS
         self.unsure = node is None and identity.memory_total_bytes is None
+        self.chosen: Chosen = {}
 
 
 class InProcessDriver:
@@ -87,7 +91,7 @@ class InProcessDriver:
             identity = identify(number, address, nodes)
             parts = [node for node in nodes if node.address == address]
             self.units.append(DriverUnit(identity, card))
-            self.units += [DriverUnit(partition(identity, node), card, node) for node in parts] if len(parts) > 1 else []
+            self.units += [DriverUnit(identity, card, node) for node in parts] if len(parts) > 1 else []
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
         self._attempt: Attempt | None = None
         self._failure = self._open_library(FIRST_OPENING) if AMDSMI in sources else None
@@ -97,10 +101,11 @@ class InProcessDriver:
             words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
             advice = "" if self._failure is None else self._failure.advice
             raise SourceError(Reason.DRIVER_UNAVAILABLE, "; ".join(filter(None, (words, self.remark))), backend="amd", advice=advice)
+        self._name_units()
         self._devices = tuple(unit.identity for unit in self.units)
         self._relist_at = clock.monotonic() + RELIST
         self._looking = threading.Lock()
-        self.processes = DriverProcesses(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified)
+        self.processes = DriverProcesses({unit.card.address: pools(unit.card.address) for unit in self.units if unit.identity.unified})
         self.processes.survey()
 
     @property
@@ -162,6 +167,21 @@ class InProcessDriver:
             unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card
         return None
 
+    def _name_units(self) -> None:
+        """Give cards whose id the files do not show the one that the module knows, and partitions an identity below their card's."""
+        cards = {unit.card.address: unit for unit in self.units if unit.node is None}
+        for address, card in cards.items():
+            known = self._library.get(address)
+            if known is not None and not card.identity.uuid:
+                card.identity = card.identity._replace(uuid=known.uuid)
+        ids = Counter(card.identity.uuid for card in cards.values())
+        for card in cards.values():
+            if ids[card.identity.uuid] > 1:  # an id that two cards bear names neither
+                card.identity = card.identity._replace(uuid="")
+        for unit in self.units:
+            if unit.node is not None:
+                unit.identity = partition(cards[unit.card.address].identity, unit.node)
+
     def relist(self, now: float) -> None:
         """Look, now and then, whether there is more than was listed: cards, partitions, or a library that waited for a card.
 
@@ -187,10 +207,11 @@ class InProcessDriver:
 
     def identify_awake(self, unit: DriverUnit) -> None:
         """Find out what could not be asked of a card that slept: its memory, and whether that is the host's."""
-        unit.identity = identify(unit.identity.vendor_index, unit.card.address, gpu_nodes())
+        found = identify(unit.identity.vendor_index, unit.card.address, gpu_nodes())
+        unit.identity = found._replace(uuid=unit.identity.uuid)
         unit.unsure = False
         if unit.identity.unified:
-            self.processes.unified.add(unit.card.address)
+            self.processes.pools[unit.card.address] = pools(unit.card.address)
         devices = tuple(each.identity for each in self.units)
         if devices != self._devices:
             self._devices = devices
@@ -225,17 +246,22 @@ class InProcessReader:
         device = driver.units[unit]
         counters = self._counters.setdefault(unit, {})
         card, table = device.card, device.table
-        if not card.is_awake(progress):
+        try:
+            awake = card.is_awake(progress)
+        except SourceError:
+            device.chosen.clear()  # when it is back, it has to be looked at anew
+            raise
+        if not awake:
             asleep = Unavailable(Reason.SUSPENDED, f"{card.address} is powered down, and reading it would wake it")
             return make_reading(dict.fromkeys(table.words, asleep))
         if device.node is not None:
-            found = table.read(card.partition(device.node, now, progress), counters, now)
-            table.derive(found)
+            found = table.read(card.partition(device.node, now, progress), counters, now, chosen=device.chosen)
+            table.derive(found, device.chosen)
             return make_reading(_named(table, found))
         if device.unsure:
             driver.identify_awake(device)
         found = self._card(device, now, counters, progress)
-        table.derive(found)
+        table.derive(found, device.chosen)
         processes: Processes = driver.processes.on(card.address, now, progress) if self._lists else NOT_NEEDED
         known = () if processes is None or isinstance(processes, Unavailable) else processes
         owned = [each for each in known if self._tree.owns(each.pid, now)]
@@ -247,19 +273,25 @@ class InProcessReader:
         driver, library, unified = self._driver, unit.library, unit.identity.unified
         found: dict[str, Value] = {}
         if driver.with_files:
-            found = CARDS.read(unit.card.record(now, unified, progress), counters, now)
-        wanted = {name for name in METRICS & self._needed if not isinstance(found.get(name), (int, float))}
+            record = unit.card.record(now, unified, progress, unit.chosen)
+            found = CARDS.read(record, counters, now, chosen=unit.chosen)
+        # What the files gave once is not the module's where they are silent for a moment, nor the other way round.
+        wanted = {name for name in METRICS & self._needed if unit.chosen.get(name, (AMDSMI,))[0] == AMDSMI}
         if library is None or not wanted:
             late = driver.late if driver.with_files else None
             return found if late is None else {**found, **dict.fromkeys(wanted, late)}
+        lent = {name: NO_ANSWER for name in wanted if name in unit.chosen}
         try:
-            said = library.read(wanted, unified, progress)
-        except SourceError:
+            said = library.read(wanted, unified, progress, unit.chosen)
+        except SourceError as error:
             if not driver.with_files:
                 raise
-            return found  # the library lost sight of a card that the kernel still shows
-        better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or value is OVERDUE}
-        return {**found, **(better if driver.with_files else said)}
+            # The library lost sight of a card that the kernel still shows.
+            return {**dict.fromkeys(lent, error.unavailable), **found}
+        if not driver.with_files:
+            return said
+        better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or name in lent or value is OVERDUE}
+        return {**lent, **found, **better}
 
 
 def _named(table: Table, found: Mapping[str, Value]) -> dict[str, Value]:

@@ -11,8 +11,8 @@
     drm-engine-compute:     987654321 ns
 
 A client is one opening of the device; descriptors that were duplicated or inherited show the same one. Memory is what the kernel accounts
-to the client; of an APU with the GTT. Engine time is that of the graphics and compute rings: what a runtime submits through queues of its
-own (ROCm) passes them by, and shows as memory alone.
+to the client; of an APU in the pools that its own memory is counted in. Engine time is that of the graphics and compute rings: what a
+runtime submits through queues of its own (ROCm) passes them by, and shows as memory alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit import NodeHolders
@@ -85,15 +85,15 @@ class DriverProcesses:
     """The processes on all devices of one driver. Several workers may ask; one looks, the others get what it found last.
 
     Args:
-        unified: Addresses of the devices that share the host's memory.
+        pools: By address, the kinds of memory that count, where that is not ``vram`` alone.
         holders: Where the processes are looked for.
 
     Attributes:
-        unified: The same, to which may be added.
+        pools: The same, to which may be added.
     """
 
-    def __init__(self, unified: Iterable[str], holders: NodeHolders | None = None) -> None:
-        self.unified = set(unified)
+    def __init__(self, pools: Mapping[str, Sequence[str]], holders: NodeHolders | None = None) -> None:
+        self.pools = dict(pools)
         self._holders = holders or NodeHolders(is_gpu)
         self._looking = threading.Lock()
         self._until = -math.inf
@@ -130,8 +130,8 @@ class DriverProcesses:
         worked: dict[tuple[str, int], int] = {}
         found: dict[str, tuple[DeviceProcess, ...]] = {}
         for (address, pid), held in sorted(clients.items()):
-            pools = [pool for each in held for pool in ((each.vram, each.gtt) if address in self.unified else (each.vram,))]
-            sizes = [size for size in pools if size is not None]
+            kinds = self.pools.get(address, ("vram",))
+            sizes = [size for each in held for kind, size in (("vram", each.vram), ("gtt", each.gtt)) if kind in kinds and size is not None]
             engines = {"compute": sum(each.compute for each in held), "graphics": sum(each.graphics for each in held)}
             now_worked = worked[address, pid] = sum(engines.values())
             risen, seconds = now_worked - self._worked.get((address, pid), math.inf), now - self._at

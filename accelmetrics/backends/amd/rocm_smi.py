@@ -24,15 +24,34 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.cards import LOAD_DRIVER, PASS_DEVICES, card_name, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import (
+    JOIN_GROUPS,
+    LOAD_DRIVER,
+    PASS_DEVICES,
+    card_name,
+    compute_memory,
+    counts_energy,
+    is_integrated,
+    let_sleep,
+)
+from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.amd.values import TOTAL, USED, device_memory, exact_joules, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import (
+    TOTAL,
+    UNDOCUMENTED_ENERGY,
+    USED,
+    card_of,
+    device_memory,
+    exact_joules,
+    memory_rows,
+    of_card,
+    pcie_generation,
+)
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import (
     PRINTED,
@@ -42,28 +61,21 @@ from accelmetrics.backends.kit import (
     Field,
     PolledBackend,
     PollOnce,
-    is_absent,
     json_documents,
     number,
     quoted,
     text,
 )
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.backends.kit.fields import Says
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
 """Seconds between two runs."""
 TIMEOUT = 8.0
 """Seconds. The tool takes 1 to 3; opening a source is allowed 10."""
 DIRECTORIES = ("/opt/rocm/bin", "/usr/bin", "/usr/local/bin")
-FULL = (
-    *("--showid", "--showuniqueid", "--showserial", "--showvbios", "--showbus", "--showproductname", "--showdriverversion"),
-    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showmemoverdrive", "--showtemp", "--showpower", "--showmaxpower"),
-    *("--showclocks", "--showsclkrange", "--showmclkrange", "--showfan", "--showenergycounter", "--showreplaycount"),
-    "--json",
-)
-"""All that is read, and nothing that is slow: the processes are left out."""
 ALL = ("-a", "--json")
-"""For releases that do not know some of those flags; without the bytes of memory."""
+"""For releases that do not know some of the flags; without the bytes of memory."""
 
 # What is printed
 EDGE = ("Temperature (Sensor edge) (C)", "Temperature (Sensor #1) (C)")
@@ -75,6 +87,24 @@ FAN, ALLOCATED = "fan speed (%)", "gpu memory allocated (vram%)"
 
 PCIE = ("pcie clock level", "pcie clock level:", "pcie clock speed")
 NAMES = ("card series", "device name", "card model")
+FLAGS: Mapping[Flag, Sequence[str]] = {
+    **dict.fromkeys((("--showuniqueid",), ("--showserial",), ("--showvbios",), ("--showbus",), ("--showproductname",)), ()),
+    ("--showdriverversion",): (),
+    ("--showuse",): ("GPU use (%)",),
+    ("--showmemuse",): (*ACTIVITY, ALLOCATED),
+    ("--showmeminfo", "vram", "gtt"): [f"{kind} Total {what}Memory (B)" for kind in ("VRAM", "GTT") for what in ("Used ", "")],
+    ("--showmemoverdrive",): ("GPU Memory OverDrive value (%)",),
+    ("--showtemp",): (*EDGE, *JUNCTION, *MEMORY),
+    ("--showpower",): (AVERAGE, SOCKET),
+    ("--showmaxpower",): ("Max Graphics Package Power (W)",),
+    ("--showfan",): (FAN,),
+    ("--showenergycounter",): ("Energy counter", "Accumulated Energy (uJ)"),
+    ("--showreplaycount",): ("PCIe Replay Count",),
+    ("--showclocks",): ("sclk clock speed:", "mclk clock speed:", PCIE[0]),
+    ("--showsclkrange",): ("Valid sclk range",),
+    ("--showmclkrange",): ("Valid mclk range",),
+}
+"""All that is read, and nothing that is slow: the processes are left out. By flag, what it prints of a card."""
 
 _LINK = re.compile(r"(\d{1,3}(?:\.\d)?)\s*GT/s,? x(\d{1,2})\b", re.ASCII)
 _CLOCK_LEVEL = re.compile(r"\w+\s*(\(.*mhz\s*\))", re.IGNORECASE | re.ASCII)
@@ -105,7 +135,7 @@ def _counted(said: object) -> object:
     return steps if isinstance(steps, Unavailable) else steps / JOULE
 
 
-FIELDS = (
+FIELDS = of_card(
     Field("gpu", "GPU use (%)", "%"),
     Field("memory", ACTIVITY, "%"),
     Field("memoryReadWriteActivity", ACTIVITY, "%"),
@@ -130,8 +160,8 @@ FIELDS = (
     Field("pcieReplays", "PCIe Replay Count"),
     Field("memoryAllocated", ALLOCATED, "%", words=f'where no bytes are printed, "{ALLOCATED}"'),
     *memory_rows(
-        'rocm-smi "VRAM Total Used Memory (B)"; an APU: with "GTT Total Used Memory (B)"',
-        'rocm-smi "VRAM Total Memory (B)"; an APU: with "GTT Total Memory (B)"',
+        'rocm-smi "VRAM Total Used Memory (B)"; an APU: the pool that compute uses, else with "GTT Total Used Memory (B)"',
+        'rocm-smi "VRAM Total Memory (B)"; an APU: the pool that compute uses, else with "GTT Total Memory (B)"',
     ),
 )
 IDENTITY = {
@@ -159,7 +189,7 @@ class Output(NamedTuple):
     Attributes:
         cards: By card number, which is the tool's own and not a position.
         system: What concerns no single card; empty where the tool did not print it.
-        complete: Whether the cards stood in an object that was printed to its end.
+        complete: Whether the cards stood in an object that was printed to its end, and none was anything but an object.
     """
 
     cards: dict[int, PrintedCard]
@@ -171,15 +201,18 @@ def parse(printed: str) -> Output:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, PrintedCard] = {}
     system: PrintedCard = {}
+    strange = False
     for document in json_documents(printed):
         for key, value in document.items() if isinstance(document, dict) else ():
             card = _CARD.fullmatch(key.strip())
             if card and isinstance(value, dict):
                 cards[int(card[1])] = _lowered(value)
+            elif card:
+                strange = True
             elif key == "system":
                 system = _lowered(value) or system
     if cards:
-        return Output(cards, system, True)
+        return Output(cards, system, not strange)
     _, *cut = _CARD_START.split(printed)
     for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
         with suppress(ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
@@ -196,25 +229,34 @@ def _lowered(value: object) -> PrintedCard:
 # Whose it is
 
 
-def samples(output: Output) -> Iterator[DeviceSample]:
-    """Yield the cards in the order of their numbers."""
+def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[DeviceSample]:
+    """Yield the cards in the order of their numbers.
+
+    Args:
+        output: What was printed.
+        kinds: By number, whether a card is part of a processor, as far as it was ever known: added to.
+    """
+    kinds = {} if kinds is None else kinds
     cards, driver = output.cards, output.system.get("driver version")
-    # The partitions of one card print one id, and in some releases one address: it names none of them.
-    ids = Counter(name for card in cards.values() for name in (unique_id(card), text(card.get("pci bus"))))
     for number_, card in sorted(cards.items()):
-        uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
-        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)")
+        uuid, address, known = unique_id(card), text(card.get("pci bus")), is_unified(card)
+        unified = kinds.get(number_, False) if known is None else kinds.setdefault(number_, known)
+        compute = compute_memory(address) if unified else None
+        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)", compute=compute)
         names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
         told: dict[str, object] = {
             "number": number_,
             "name": names[0] if names else card_name(_device_id(card), text(card.get("device rev"))),
-            "uuid": uuid if ids[uuid] == 1 else "",
-            "address": address if ids[address] == 1 else "",
+            "uuid": uuid,
+            "address": address,
             "architecture": architecture(text(card.get("gfx version"))),
             "driver": driver,
             "unified": unified,
             **memory,
         }
+        device, has_hbm = _device_id(card), any(key.startswith("temperature (sensor hbm") for key in card)
+        if device and not has_hbm and not counts_energy(str(told["name"]), device):
+            told |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
             # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.
@@ -222,7 +264,7 @@ def samples(output: Output) -> Iterator[DeviceSample]:
         if number(card.get(FAN)) == 0 and "fan rpm" not in card:
             why = "0 % without a number of revolutions: this release prints that for a card without a fan"
             told[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
-        yield DeviceSample({**card, **told})
+        yield DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
 def unique_id(card: PrintedCard) -> str:
@@ -235,7 +277,7 @@ def _device_id(card: PrintedCard) -> str:
     return text(card.get("device id")) or text(card.get("gpu id"))
 
 
-def is_unified(card: PrintedCard) -> bool:
+def is_unified(card: PrintedCard) -> bool | None:
     """Return whether the card is part of a processor and shares its memory.
 
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
@@ -244,8 +286,10 @@ def is_unified(card: PrintedCard) -> bool:
     known = is_integrated(text(card.get("pci bus")), _device_id(card))
     if known is not None:
         return known
-    edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))
-    return edge and not other and socket
+    edge, other, socket = (
+        any(not isinstance(number(card.get(key.lower())), Unavailable) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,))
+    )
+    return None if not edge and not other else edge and not other and socket
 
 
 def architecture(printed: str) -> str:
@@ -259,52 +303,67 @@ def architecture(printed: str) -> str:
 # How it is run
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
-JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
 ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
 FOREIGN_KEYS = ("hcu ", "dcu ")
 """How Hygon's tool, which has the same name, begins what AMD's begins with "GPU "."""
-FINDINGS: tuple[tuple[str, bool, Reason, str, str], ...] = (
-    (
-        *("permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ", False),
-        *(Reason.NO_PERMISSION, "rocm-smi may not read the devices", JOIN_GROUPS),
+SAYS = (
+    Says(
+        "permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ",
+        Reason.NO_PERMISSION,
+        "rocm-smi may not read the devices",
+        JOIN_GROUPS,
     ),
-    (
-        *("driver not initialized|amdgpu not found", True),
-        *(Reason.DRIVER_UNAVAILABLE, "the kernel driver amdgpu is not loaded", LOAD_DRIVER),
+    Says(
+        "driver not initialized|amdgpu not found",
+        Reason.DRIVER_UNAVAILABLE,
+        "the kernel driver amdgpu is not loaded",
+        LOAD_DRIVER,
+        gone=True,
     ),
-    ("no amd gpus|no drm devices|returned 8 ", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES),
-    (
-        *("rsmibindings|librocm_smi64|cannot open shared object", False),
-        *(Reason.DRIVER_UNAVAILABLE, "rocm-smi cannot load its library", f"reinstall ROCm's package: {INSTALL}"),
+    Says("no amd gpus|no drm devices|returned 8 ", Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES, gone=True),
+    Says(
+        "rsmibindings|librocm_smi64|cannot open shared object",
+        Reason.DRIVER_UNAVAILABLE,
+        "rocm-smi cannot load its library",
+        f"reinstall ROCm's package: {INSTALL}",
     ),
-    ("no json data to report", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES),
+    Says("no json data to report", Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES, gone=True),
 )
-"""Words in what it printed; whether the driver must be opened again once this is over; reason, message and advice."""
 _REFUSED = re.compile(r"^usage:|unrecognized arguments|invalid choice|expected (one|at least one) argument", re.IGNORECASE | re.MULTILINE)
 _REFUSED_STATUS = 2
 
 
 def _connect(command: Command) -> PollOnce:
     command.find()
-    flags = [FULL, ALL]
+    flags = Flags(command, FLAGS, ("--showid",), ("--json",))
+    knows_flags = True
+    kinds: dict[int, bool] = {}
 
     def poll() -> Iterable[DeviceSample]:
+        nonlocal knows_flags
         let_sleep("rocm-smi")
-        completed = command.run(*flags[0])
-        if len(flags) > 1 and _refused(completed) and not parse(completed.stdout).cards:
-            del flags[0]
-            completed = command.run(*flags[0])
+        completed = flags.run(_gives_cards) if knows_flags else command.run(*ALL)
+        if knows_flags and _refused(completed) and not _gives_cards(completed):
+            knows_flags = False
+            completed = command.run(*ALL)
         output = parse(completed.stdout)
         if not output.cards:
             raise failure(command, completed)
         if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
             words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
-        yield from samples(output)
+        if knows_flags:
+            missing = {place.lower(): why for place, why in flags.missing.items()}
+            output = output._replace(cards={number_: {**missing, **card} for number_, card in output.cards.items()})
+        yield from samples(output, kinds)
         if not output.complete:
-            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut")
+            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut, or one card is malformed")
 
     return poll
+
+
+def _gives_cards(completed: Completed) -> bool:
+    return bool(parse(completed.stdout).cards)
 
 
 def _refused(completed: Completed) -> bool:
@@ -314,12 +373,9 @@ def _refused(completed: Completed) -> bool:
 
 def failure(command: Command, completed: Completed) -> SourceError:
     """Return what a run without cards means."""
-    lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
-    for words, gone, reason, message, advice in FINDINGS:
-        line = next((line for line in lines if re.search(words, line, re.IGNORECASE)), None)
-        if line is not None:
-            kind: Callable[..., SourceError] = DriverGoneError if gone else SourceError
-            return kind(reason, f"{message}: {quoted(line)}", advice=advice)
+    said = command.said(completed)
+    if said is not None:
+        return said
     if _refused(completed):
         words = f"this rocm-smi knows neither the flags nor -a --json: {completed.words}"
         return SourceError(Reason.NOT_SUPPORTED, words, advice="update ROCm")
@@ -337,7 +393,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         timeout: Seconds after which a run is killed.
     """
     directories = dict.fromkeys((f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES))
-    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, timeout=timeout)
+    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, says=SAYS, timeout=timeout)
     return PolledBackend(
         "amd",
         kind="gpu",

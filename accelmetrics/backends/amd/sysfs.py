@@ -11,7 +11,11 @@ Known traps:
 - Power is ``power1_average`` on older cards and ``power1_input`` on newer ones; a card has one or both.
 - The second die of an MI250 has a power, a cap and an energy counter of 0: those of the package are the first die's.
 - Cards since Navi carry a PCIe switch of their own, and the link that the GPU itself shows is the one inside the card, which is
-  always at its best. What matters is the link of the outermost bridge that carries AMD's GPU vendor id.
+  always at its best. What matters is the link of the outermost bridge that carries AMD's GPU vendor id. Where no bridge can be read (in
+  a virtual machine, or a container without them) ``pp_dpm_pcie`` has that link.
+- ``ras/*_err_count`` is there for every block that the driver knows, and counts for those alone whose bit ``ras/features`` has: these
+  are added, as AMD's library does. Counts of other blocks are left over from before they were switched off. Without the mask all are
+  added; with a mask of 0 nothing counts errors.
 """
 
 from __future__ import annotations
@@ -20,27 +24,26 @@ import errno
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd import gpu_metrics
 from accelmetrics.backends.amd.cards import (
-    ASLEEP,
     DRIVERS,
     MAKERS,
     VENDORS,
     TopologyNode,
     card_name,
+    compute_memory,
     device_path,
     is_driven,
     is_integrated,
-    is_suspended,
     vendor_of,
 )
-from accelmetrics.backends.amd.values import TOTAL, device_memory, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit.fields import Derived, DeviceRecord, Field, Rate, Table, number, text
-from accelmetrics.backends.kit.system import Files, KeptFile, exists, list_directory, read_text, system_path
+from accelmetrics.backends.kit.fields import Chosen, Derived, DeviceRecord, Field, Rate, Table, number, text
+from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, exists, is_asleep, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
@@ -71,6 +74,13 @@ ERRORS = {
 
 _LEVEL = re.compile(r"^\s*\w+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 _STACK = re.compile(r"hwmon:hbm_?\d+", re.ASCII)
+_PCIE_LEVEL = re.compile(r"^\s*\d+\s*:\s*(\d+(?:\.\d+)?) *GT/s,\s*x(\d+)[^*\n]*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
+_FEATURES = re.compile(r"feature mask: *0x([0-9a-f]{1,16})\s*", re.IGNORECASE | re.ASCII)
+_BLOCKS = (
+    *("umc", "sdma", "gfx", "mmhub", "athub", "pcie_bif", "hdp", "xgmi_wafl", "df", "smn", "sem", "mp0", "mp1", "fuse", "mca", "vcn"),
+    *("jpeg", "ih", "mpio", "mmsch"),
+)
+"""Blocks with error counters, in the order of the bits of ``ras/features``."""
 _RAS = re.compile(r"^(ue|ce)\s*:\s*(\d{1,18})\s*$", re.MULTILINE | re.ASCII)
 
 
@@ -105,8 +115,8 @@ FIELDS = (
     ),
     Field("throttled", "gpu_metrics:throttled", words="sysfs gpu_metrics: indep_throttle_status"),
     Derived("throttled", tuple(gpu_metrics.RESIDENCIES), max, "any of the residencies rose (MI300)"),
-    Field("correctedMemoryErrors", "ras:ce", words="sysfs ras/*_err_count: ce over all blocks, 10 s"),
-    Field("uncorrectedMemoryErrors", "ras:ue", words="sysfs ras/*_err_count: ue over all blocks, 10 s"),
+    Field("correctedMemoryErrors", "ras:ce", words="sysfs ras/*_err_count: ce over the blocks in ras/features, 10 s"),
+    Field("uncorrectedMemoryErrors", "ras:ue", words="sysfs ras/*_err_count: ue over the blocks in ras/features, 10 s"),
     *(
         Field(metric, place, convert=pcie_generation if "speed" in place else None, words=f"sysfs {place} of the link to the slot, 10 s")
         for metric, place in zip(("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth"), LINK, strict=True)
@@ -114,7 +124,10 @@ FIELDS = (
     Field("pcieReplays", ("pcie_replay_count", "gpu_metrics:replays"), words="sysfs pcie_replay_count, 10 s"),
     Field("xgmiTxBytesTotal", "gpu_metrics:xgmi_write", high=2**63, words="sysfs gpu_metrics: xgmi_write_data_acc over all links"),
     Field("xgmiRxBytesTotal", "gpu_metrics:xgmi_read", high=2**63, words="sysfs gpu_metrics: xgmi_read_data_acc over all links"),
-    *memory_rows("sysfs mem_info_vram_used; an APU: with mem_info_gtt_used", "sysfs mem_info_vram_total; an APU: with mem_info_gtt_total"),
+    *memory_rows(
+        "sysfs mem_info_vram_used; an APU: the pool that compute uses, else with mem_info_gtt_used",
+        "sysfs mem_info_vram_total; an APU: the pool that compute uses, else with mem_info_gtt_total",
+    ),
 )
 PARTITION_FIELDS = (
     Field("gpu", "busy", "%", words="sysfs gpu_metrics: mean of the partition's gfx_busy_inst"),
@@ -142,7 +155,8 @@ class Card:
         self._files = files
         self._kept: dict[str, KeptFile] = {}
         self._slow: dict[str, object] = {}
-        self._link: dict[str, object] = {}
+        self._link: Mapping[str, object] = {}
+        self._compute: int | None = None
         self._sensors: dict[str, str] = {}
         self._due = -math.inf
         self._reading = threading.Lock()
@@ -170,8 +184,14 @@ class Card:
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")
         return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
 
-    def record(self, now: float, unified: bool, progress: list[Any]) -> DeviceRecord:
+    def record(self, now: float, unified: bool, progress: list[Any], chosen: Chosen) -> DeviceRecord:
         """Read what is due, and give all that is known.
+
+        Args:
+            now: The time.
+            unified: Whether the card shares the host's memory.
+            progress: Where each file that was read is noted.
+            chosen: Where each metric is read: the limits are those of the sensor of ``temp``.
 
         Raises:
             SourceError: The driver no longer shows anything of it.
@@ -179,8 +199,8 @@ class Card:
         if now >= self._due:
             self._sensors = self._labels()
             self._slow = dict(self._read_slow(progress))
-            port = outermost(self.address)
-            self._link = {file: read_text(f"{device_path(port)}/{file}") for file in LINK}
+            self._link = self._read_link(progress)
+            self._compute = compute_memory(self.address) if unified else None
             self._due = now + PACE
         table = self.table(now, progress, anew=True)
         found = {**self._slow, **self._read_files(FAST, FAST_SENSORS, progress)}
@@ -190,12 +210,13 @@ class Card:
             found |= {f"gpu_metrics:{cause.lower()}": table for cause in gpu_metrics.BITS}
         else:
             found |= {f"gpu_metrics:{name.lower()}": value for name, value in gpu_metrics.readings(table).items()}
-        sensor = "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction"
+        sensor = chosen.get("temp", ("", "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction"))[1]
         found |= {f"hwmon:{limit}": found.get(f"{sensor}_{limit}") for limit in ("crit", "emergency")}
         # Each stack of HBM may have a sensor: the hottest counts.
         stacks = [number(said) for place, said in found.items() if _STACK.fullmatch(place)]
         found["hwmon:hbm"] = max((degrees for degrees in stacks if not isinstance(degrees, Unavailable)), default=None)
-        return DeviceRecord({**found, **self._link, **device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total")})
+        memory = device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total", compute=self._compute)
+        return DeviceRecord({**found, **self._link, **memory})
 
     def partition(self, node: TopologyNode, now: float, progress: list[Any]) -> DeviceRecord:
         """Read one partition of it: its memory, and how busy its compute dies are on average."""
@@ -233,15 +254,39 @@ class Card:
             yield from ((f"{name}:active", hertz) for hertz, mark in levels if mark)
             if levels:
                 yield f"{name}:top", max(levels)[0]
-        counts: dict[str, Value] = {}
-        for block in list_directory(f"{self._base}/ras"):
-            said = self._read(f"ras/{block}", progress) if block.endswith("_err_count") else None
+        yield from self._read_errors(progress).items()
+
+    def _read_errors(self, progress: list[Any]) -> Mapping[str, object]:
+        """Add the error counts of the blocks that count errors."""
+        files = [file for file in list_directory(f"{self._base}/ras") if file.endswith("_err_count")]
+        said = self._read("ras/features", progress) if files else None
+        mask = _FEATURES.match(said) if isinstance(said, str) else None
+        enabled = int(mask[1], 16) if mask else None
+        if enabled == 0:
+            off = Unavailable(Reason.NOT_SUPPORTED, "ras/features is 0: the card counts no errors")
+            return {"ras:ce": off, "ras:ue": off}
+        counts: dict[str, int] = {}
+        for file in files:
+            block = file.removesuffix("_err_count")
+            if enabled is not None and not (block in _BLOCKS and enabled >> _BLOCKS.index(block) & 1):
+                continue
+            said = self._read(f"ras/{file}", progress)
             if isinstance(said, Unavailable):
-                counts = {"ras:ce": said, "ras:ue": said}
-            for kind, count in _RAS.findall(said) if isinstance(said, str) else ():
-                before = counts.get(f"ras:{kind}", 0)
-                counts[f"ras:{kind}"] = before if isinstance(before, Unavailable) else before + int(count)
-        yield from counts.items()
+                return {"ras:ce": said, "ras:ue": said}
+            for kind, count in _RAS.findall(said or ""):
+                counts[f"ras:{kind}"] = counts.get(f"ras:{kind}", 0) + int(count)
+        return counts
+
+    def _read_link(self, progress: list[Any]) -> Mapping[str, object]:
+        """Read the link to the slot: that of the outermost bridge, else what the driver's table of levels says, else the card's own."""
+        port = outermost(self.address)
+        said = self._read("pp_dpm_pcie", progress) if port is None else None
+        levels = _PCIE_LEVEL.findall(said) if isinstance(said, str) else ()
+        if not levels:
+            return {file: read_text(f"{device_path(port or self.address)}/{file}") for file in LINK}
+        # Levels above the one in use may be marked with it, if they are the same link at other clocks.
+        now, top = {(speed, width) for speed, width, mark in levels if mark}, max((float(speed), int(width)) for speed, width, _ in levels)
+        return dict(zip(LINK, (*(now.pop() if len(now) == 1 else (None, None)), *top), strict=True))
 
     def _labels(self) -> dict[str, str]:
         """Map the card's sensor files by their labels: ``hwmon:edge`` is at ``hwmon/hwmon3/temp1_input``."""
@@ -282,18 +327,20 @@ def _is_lost(said: object) -> bool:
     return isinstance(said, Unavailable) and said.reason == Reason.DEVICE_LOST
 
 
-def outermost(address: str) -> str:
-    """Find the address of the bridge at the card's edge; the card's own where it has none."""
+def outermost(address: str) -> str | None:
+    """Find the address of the bridge at the card's edge; the card's own where it has none, None where nothing above it can be read."""
     try:
         parents = system_path(device_path(address)).resolve().parents
     except (OSError, RuntimeError):  # a loop of links
-        return address
+        return None
+    found = None
     for parent in parents:
         base = device_path(parent.name)
-        if read_text(f"{base}/vendor") not in VENDORS or not (read_text(f"{base}/class") or "").startswith(BRIDGE):
-            break
-        address = parent.name
-    return address
+        vendor = read_text(f"{base}/vendor")
+        if vendor not in VENDORS or not (read_text(f"{base}/class") or "").startswith(BRIDGE):
+            return found if found or vendor is None else address
+        found = parent.name
+    return found
 
 
 # Identity, from what the kernel shows without waking a card
@@ -314,8 +361,9 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
     vendor, unified = vendor_of(address), bool(is_integrated(address))
     unique_id, serial = said("unique_id").lower().removeprefix("0x"), said("serial_number")
     memory = None
-    if not is_suspended(address):
-        memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total")[TOTAL]
+    if not is_asleep(address):
+        compute = compute_memory(address) if unified else None
+        memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total", compute=compute)[TOTAL]
     return DeviceIdentity(
         kind="gpu",
         vendor=vendor,
@@ -332,6 +380,12 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
         memory_total_bytes=memory if isinstance(memory, int) else None,
         unified=unified,
     )
+
+
+def pools(address: str) -> tuple[str, ...]:
+    """Return the kinds of memory that a GPU uses which shares the host's."""
+    totals = {kind: number(read_text(f"{device_path(address)}/mem_info_{kind}_total"), "B", "B") for kind in ("vram", "gtt")}
+    return compute_pools(totals, compute_memory(address))
 
 
 def partition(parent: DeviceIdentity, node: TopologyNode) -> DeviceIdentity:

@@ -391,8 +391,9 @@ class HostReader:
 
     def fail_gone(self) -> None:
         """Give the group's keys the reason of a watched process that does not exist."""
-        words = f"process {self.pid} has ended" if self.process_seen else f"there is no process {self.pid}"
-        self.fail(Unavailable(Reason.NOT_IN_USE, words))
+        from accelmetrics.backends.kit.processes import no_process  # which readings of a process that is there do without
+
+        self.fail(Unavailable(Reason.NOT_IN_USE, f"process {self.pid} has ended" if self.process_seen else no_process(self.pid)))
 
 
 class HostDriver:

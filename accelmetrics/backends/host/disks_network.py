@@ -31,6 +31,7 @@ _NO_DISK = re.compile(r"^(?:loop|ram|zram)\d*$")
 _PARTITION = re.compile(r"^(?:(?:[shv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+|nbd\d+|md\d+)p\d+|mmcblk\d+(?:boot\d+|rpmb))$")
 _STACKED = re.compile(r"^(?:dm-|md)\d+")
 _NO_DEVICE = Unavailable(Reason.NOT_SUPPORTED, "the system lists no disk")
+_NO_INTERFACE = Unavailable(Reason.NOT_SUPPORTED, "there is no network interface but loopback")
 _LOOPBACK_FLAG = 0x8
 
 
@@ -220,6 +221,9 @@ class NetworkCollector:
         if names != self._names or now >= self._due:
             self._counted = [name for name in names if not self._left_out(name)]
             self._names, self._due = names, now + RARE_PACE
+        if not self._counted and not self._received.seen:
+            reader.fail(_NO_INTERFACE)
+            return
         self._received.feed({name: traffic[name][0] for name in self._counted}, now)
         self._sent.feed({name: traffic[name][1] for name in self._counted}, now)
         reader.put_counter(self._received, "network.recv", "network.recvBps")

@@ -1,8 +1,10 @@
 """What a vendor's backend is made of. The documentation begins with it: ``docs/backends.md``.
 
-- :mod:`~accelmetrics.backends.kit.fields`: which metric is read from where in a vendor's record;
+- :mod:`~accelmetrics.backends.kit.fields`: which metric is read from where in a vendor's record, in which unit
+  (:mod:`~accelmetrics.backends.kit.units`), and what can be true (:mod:`~accelmetrics.backends.kit.bounds`);
 - :mod:`~accelmetrics.backends.kit.parsing`: what tools print, as records;
-- :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once;
+- :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once; which device a record is about
+  (:mod:`~accelmetrics.backends.kit.identities`);
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
 - :mod:`~accelmetrics.backends.kit.watchdog`: what is started never outlives us;
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         DeviceRecord as DeviceRecord,
         Field as Field,
         Rate as Rate,
+        Says as Says,
         difference as difference,
         is_absent as is_absent,
         number as number,
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "commands": "Command Completed",
-    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate DeviceRecord difference is_absent number quoted share text total whole",
+    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Says DeviceRecord difference is_absent number quoted share text total whole",
     "library": "import_library load_library",
     "line_process": "LineProcess stream",
     "parsing": "grouped json_document json_documents rows sections",

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -39,8 +40,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.guard import waiting_for
+from accelmetrics.backends.kit.fields import DENIED, Says, quoted
+from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from accelmetrics.schemas.metric import NOTHING
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -105,6 +108,7 @@ class Command:
             the directory of the command.
         output: A file that it writes in its working directory and that is read instead of what it prints.
         install: What to do where it is not installed.
+        says: The tool's own words, and what they mean where it lists no device: the first that fit a line of its output.
         timeout: Seconds after which a run is killed.
     """
 
@@ -117,6 +121,7 @@ class Command:
         environment: Mapping[str, str] = NOTHING,
         output: str = "",
         install: str = "",
+        says: Sequence[Says] = (),
         timeout: float = 5.0,
     ) -> None:
         self.names = (names,) if isinstance(names, str) else tuple(names)
@@ -125,6 +130,7 @@ class Command:
         self.environment = environment
         self.output = output
         self.install = install
+        self.says = tuple(says)
         self.timeout = timeout
 
     def find(self) -> str:
@@ -166,14 +172,18 @@ class Command:
             failed = completed.returncode or completed.truncated or not text.strip()
             found = False
             try:
-                for sample in parse(text):
+                for sample in parsed(self.names[0], parse, text):
                     found = True
                     yield sample
             except SourceError as error:
-                if found or not failed:
+                if found:
                     raise
-                raise self.failure(completed) from error
-            if failed and not found:
+                said = self.said(completed)
+                is_document = ("{" in text or text.lstrip().startswith("[")) and not completed.stderr.strip()
+                if said is None and (not failed or is_document):
+                    raise
+                raise said or self.failure(completed) from error
+            if not found and (failed or self.said(completed)):
                 raise self.failure(completed)
 
         def connect() -> PollOnce:
@@ -184,15 +194,27 @@ class Command:
 
     def failure(self, completed: Completed) -> SourceError:
         """Return what a run without devices means: ``no_permission`` where its words say so, else ``driver_error`` or ``parse_error``."""
+        said = self.said(completed)
+        if said is not None:
+            return said
         name, words = self.names[0], completed.words
         if completed.truncated:
             return SourceError(Reason.PARSE_ERROR, f"{name} printed more than {MAX_OUTPUT} bytes and was killed")
         if not words:
             reason = Reason.DRIVER_ERROR if completed.returncode else Reason.PARSE_ERROR
             return SourceError(reason, f"{name} printed nothing (exit status {completed.returncode})")
-        denied = any(word in words.lower() for word in ("permi", "privilege", "superuser"))
-        reason = Reason.NO_PERMISSION if denied else Reason.DRIVER_ERROR
+        reason = Reason.NO_PERMISSION if DENIED.search(words) else Reason.DRIVER_ERROR
         return SourceError(reason, f"{name} listed no device (exit status {completed.returncode}): {words}")
+
+    def said(self, completed: Completed) -> SourceError | None:
+        """Return what the vendor's words in a run's output mean, one line of which is quoted; None where there are none."""
+        lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
+        for each in self.says:
+            line = next((line for line in lines if re.search(each.pattern, line, re.IGNORECASE)), None)
+            if line is not None:
+                message = f"{each.message or f'{self.names[0]} listed no device'}: {quoted(line)}"
+                return (DriverGoneError if each.gone else SourceError)(each.reason, message, advice=each.advice)
+        return None
 
 
 def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:

@@ -16,15 +16,15 @@ What a row gives is in the catalogue's unit, possible, and never a stand-in: eve
 
 from __future__ import annotations
 
-import math
 import re
 import reprlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
+from accelmetrics.backends.kit.bounds import ALL_ONES, NEVER_ZERO, hold_together, possible
+from accelmetrics.backends.kit.units import PER_SECOND, base_unit, convert
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
@@ -34,55 +34,13 @@ from accelmetrics.schemas.text import clipped, printable
 PRINTED = "printed"
 """As a field's unit: the number must have its unit beside it."""
 
-_UNITS: dict[str, tuple[str, float]] = {
-    **{"1": ("1", 1), "gt/s": ("gt/s", 1)},
-    **{"ratio": ("ratio", 1), "%": ("ratio", 1e-2), "permille": ("ratio", 1e-3)},
-    **{"kw": ("w", 1e3), "w": ("w", 1), "mw": ("w", 1e-3), "uw": ("w", 1e-6)},
-    **{"kj": ("j", 1e3), "j": ("j", 1), "mj": ("j", 1e-3), "uj": ("j", 1e-6)},
-    **{"c": ("c", 1), "cel": ("c", 1), "mc": ("c", 1e-3)},
-    **{"ghz": ("hz", 1e9), "mhz": ("hz", 1e6), "khz": ("hz", 1e3), "hz": ("hz", 1)},
-    **{"s": ("s", 1), "ms": ("s", 1e-3), "us": ("s", 1e-6), "ns": ("s", 1e-9)},
-    # Every vendor's tool that prints MB of memory means 1,048,576 bytes.
-    **dict.fromkeys(("b", "by", "byte", "bytes"), ("b", 1)),
-    **{f"{prefix}{unit}": ("b", 1024**power) for power, prefix in enumerate("kmgt", 1) for unit in ("b", "ib", "iby")},
-    **{f"{prefix}{unit}": ("b/s", 1000**power) for power, prefix in enumerate(("", *"kmg")) for unit in ("b/s", "by/s")},
-    **{f"{prefix}ib/s": ("b/s", 1024**power) for power, prefix in enumerate("kmg", 1)},
-    "mbit/s": ("b/s", 125_000),
-}
-"""By unit in lower case: the base unit of what is measured, and how many of that it is."""
-_PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
-"""By a counter's base unit, the unit of its rise per second."""
-_SPELLINGS = str.maketrans({"°": "", "℃": "C", "µ": "u", "μ": "u"})
-_MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
-
-_POSSIBLE = {
-    "%": (0, 1000),
-    "W": (0, 4000),
-    "Cel": (-50, 200),
-    "MHz": (0, 20_000),
-    "By": (0, 2**50),
-    "By/s": (0, 2**50),
-    "J": (0, 1e13),
-    "GT/s": (0, 1000),
-    "s": (0, 1e9),
-    "us": (0, 1e15),
-    "1": (0, 2**53),
-}
-"""By unit of the catalogue. A sensor that is not there answers 65535 or -273, an all-ones register of microwatts 4294.97 W."""
-_ALL_ONES = (2**32 - 1, 2**64 - 1)
-_NEVER_ZERO = frozenset(
-    {
-        *("enforcedPowerLimitWatts", "memoryTotalBytes", "maxSmClock", "maxMemoryClock", "tempLimit.slowdown", "tempLimit.shutdown"),
-        *("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth", "energyJoules"),
-    }
-)
-"""Metrics of which a 0 says that there is no value: no device has a limit, a size or a link of 0."""
-
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf(?:inity)?))\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
 _ABSENT = re.compile(
     r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|secondary die|not (support|available)\w*\b.*)?[\s\[\]()*-]*",
     re.IGNORECASE | re.ASCII,
 )
+DENIED = re.compile(r"permi(ssion|tted)|privilege|superuser", re.IGNORECASE)
+"""How tools say that this user may not."""
 _PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST = 120
 """Characters: no value is longer, and longer ones are not worth matching."""
@@ -142,38 +100,34 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     if isinstance(printed, str):
         found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
         if found is None:
-            return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
+            denied = DENIED.search(printed, 0, _LONGEST) is not None
+            return Unavailable(Reason.NO_PERMISSION if denied else Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
         digits, beside = found[1], found[2] or ""
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
     if not abs(value) <= _LARGEST:  # NaN is not either
         return Unavailable(Reason.INVALID_VALUE, quoted(printed))
-    converted = None if unit == PRINTED and not beside else _convert(value, beside or unit or target, target)
+    converted = None if unit == PRINTED and not beside else convert(value, beside or unit or target, target)
     return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}") if converted is None else converted
 
 
-def _convert(value: Number, unit: str, target: str) -> Number | None:
-    """Convert a number to another unit; None where that measures something else, or is unknown."""
-    source, wanted = _scale(unit), _scale(target)
-    if source is None or wanted is None or source[0] != wanted[0]:
-        return None
-    up, down = source[1] / wanted[1], wanted[1] / source[1]
-    # Whole factors are exact where their fractions are not.
-    return value * _exact(up) if up >= 1 else value / _exact(down)
+class Says(NamedTuple):
+    """A vendor's own words, and what they mean.
 
+    Attributes:
+        pattern: A regular expression for them; case makes no difference.
+        reason: The reason that they stand for.
+        message: What they mean, in a sentence's words; they are quoted after it.
+        advice: What to do.
+        gone: Whether they say that the driver is not there: it is then opened again when it is back.
+    """
 
-@lru_cache(maxsize=256)
-def _scale(unit: str) -> tuple[str, float] | None:
-    """Return the base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
-    plain = unit.translate(_SPELLINGS).strip().lower()
-    multiple = None if plain == "1" else _MULTIPLE.fullmatch(plain)
-    measured = _UNITS.get(multiple[2] if multiple else plain)
-    return (measured[0], measured[1] * float(multiple[1])) if measured and multiple else measured
-
-
-def _exact(factor: float) -> Number:
-    return round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor
+    pattern: str
+    reason: Reason
+    message: str = ""
+    advice: str = ""
+    gone: bool = False
 
 
 class Field(NamedTuple):
@@ -183,13 +137,14 @@ class Field(NamedTuple):
         metric: The catalogue's name; one that begins with ``_`` is for derived rows only. One with a placeholder (``{link}``) is read
             once for each instance that the record has: a link, a chip.
         where: Its place: a key, or a path of keys and list positions joined by dots, in any case; several are tried in order. One that
-            has no value makes way for the next; one whose value is wrong does not. ``{}`` stands for the instance.
+            has no value makes way for the next, until one had a value; one whose value is wrong does not. ``{}`` stands for the instance.
         unit: The unit of a number that has none beside it; :data:`PRINTED` where it must have one; the metric's own when left out.
         convert: What is done first to what stands there: gives text, a number, a reason, or None for nothing.
         zero_is_missing: Whether a 0 is no measurement; for limits, sizes and links that needs not be said.
         high: The largest possible value in the metric's unit, where that is not what the unit allows.
         in_use: Whether the source has it only while a program uses the device.
         words: Where it is read, for the documentation; its place when left out.
+        of_whole: Whether it is the value of the card or board that the device is a part of: the first part alone has it.
     """
 
     metric: str
@@ -200,6 +155,7 @@ class Field(NamedTuple):
     high: float | None = None
     in_use: bool = False
     words: str = ""
+    of_whole: bool = False
 
 
 class Rate(NamedTuple):
@@ -215,6 +171,7 @@ class Rate(NamedTuple):
         pace: Seconds between two differences at least; meanwhile the last one stands.
         rose: Whether only that it rose is told: 1 or 0.
         words: As in :class:`Field`.
+        of_whole: As in :class:`Field`.
     """
 
     metric: str
@@ -224,6 +181,7 @@ class Rate(NamedTuple):
     pace: float = 0.0
     rose: bool = False
     words: str = ""
+    of_whole: bool = False
 
 
 class Derived(NamedTuple):
@@ -321,6 +279,10 @@ def flat(document: object) -> DeviceRecord:
 
 
 NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read")
+Chosen = dict[str, tuple[str, str]]
+"""By metric, the source and the place that gave its first value, kept for as long as the device is open: no other may stand in for them."""
+COMPUTED = ""
+"""The place of a value that is made of others."""
 Counters = dict[str, tuple[float, Number, Value]]
 """By metric, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
 
@@ -333,17 +295,20 @@ class Table:
         kind: The kind of devices; empty for rows whose metrics are whole keys.
         rows: The rows.
         own: Catalogue rows that only this vendor has.
+        says: The vendor's words in the place of a number, and what they mean.
 
     Attributes:
         words: By every name that is given, where it is read.
         derived: Those names among them that are made of others.
+        of_whole: Metrics that are read of the card or board that a device is a part of.
 
     Raises:
         UnknownNameError: The catalogue has no such metric.
     """
 
-    def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = ()) -> None:
+    def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = (), says: Sequence[Says] = ()) -> None:
         self._source = source
+        self._says = tuple((re.compile(each.pattern, re.IGNORECASE), each.reason) for each in says)
         every = tuple(rows)
         self._rows = tuple(row for row in every if not isinstance(row, Derived))
         self._derived = tuple(row for row in every if isinstance(row, Derived))
@@ -351,6 +316,9 @@ class Table:
         self._names = {name: metric.names for name, metric in self._metrics.items()}
         self._instances: dict[str, Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
+        names = [name for name, metric in self._metrics.items() if metric.unit == "Cel" and not name.startswith("tempLimit.")]
+        self._temperatures = tuple(names)
+        self.of_whole = frozenset(row.metric for row in self._rows if row.of_whole)
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
@@ -366,7 +334,15 @@ class Table:
             found.update(row.inputs if row.metric in found else ())
         return frozenset(found)
 
-    def read(self, record: DeviceRecord, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
+    def read(
+        self,
+        record: DeviceRecord,
+        counters: Counters,
+        at: float,
+        idle: bool = False,
+        given: Container[str] = (),
+        chosen: Chosen | None = None,
+    ) -> dict[str, Value]:
         """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
@@ -375,19 +351,27 @@ class Table:
             at: When the record was read, on the monotonic clock.
             idle: Whether it is known that no program uses the device.
             given: Metrics that a better source has given: they are not read.
+            chosen: Where this device's metrics were read first, to which new ones are added; None where any place may give them.
         """
         found: dict[str, Value] = {}
+        chosen = {} if chosen is None else chosen
         for row in self._each(record):
             known = found.get(row.metric)
             if row.metric in given or not (known is None or isinstance(known, Unavailable)):
                 continue
+            source, only = chosen.get(row.metric, (self._source, None))
+            if source != self._source or (only is not None and only not in _places(row)):
+                continue
             if isinstance(row, Field):
-                value = self._field(row, record)
+                value, place = self._field(row, record, only)
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
                     value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
             else:
-                value = self._rate(row, record, counters, at)
-            merge(found, row.metric, self._possible(row, value))
+                value, place = self._rate(row, record, counters, at, only)
+            value = self._possible(row, value)
+            if place is not None and (not isinstance(value, Unavailable) or value.reason == Reason.NEEDS_INTERVAL):
+                chosen.setdefault(row.metric, (self._source, place))
+            merge(found, row.metric, value)
         return found
 
     def _each(self, record: DeviceRecord) -> Iterator[Field | Rate]:
@@ -410,13 +394,17 @@ class Table:
     def value(self, metric: str, record: DeviceRecord) -> Value:
         """Read one metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
-        return NOT_READ if row is None else self._possible(row, self._field(row, record))
+        return NOT_READ if row is None else self._possible(row, self._field(row, record)[0])
 
-    def derive(self, found: dict[str, Value]) -> None:
-        """Add the derived metrics that were not read as such."""
+    def derive(self, found: dict[str, Value], chosen: Chosen | None = None) -> None:
+        """Hold values that stand together to one another, and add the derived metrics that were not read as such."""
+        hold_together(found, self._temperatures)
+        chosen = {} if chosen is None else chosen
         for row in self._derived:
-            if isinstance(found.get(row.metric, NOT_READ), Unavailable):
-                found[row.metric] = self._possible(row, _derive(row, found))
+            if isinstance(found.get(row.metric, NOT_READ), Unavailable) and chosen.get(row.metric, ("", COMPUTED))[1] == COMPUTED:
+                value = found[row.metric] = self._possible(row, _derive(row, found))
+                if not isinstance(value, Unavailable):
+                    chosen.setdefault(row.metric, (self._source, COMPUTED))
 
     def names(self, metric: str) -> tuple[str, ...]:
         """Return the names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
@@ -426,47 +414,59 @@ class Table:
         """Return every metric that is read as missing for one reason; instances are not known."""
         return {row.metric: why for row in self._rows if "{" not in row.metric}
 
-    def _field(self, row: Field | Rate, record: DeviceRecord) -> Value:
-        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit."""
+    def _field(self, row: Field | Rate, record: DeviceRecord, only: str | None = None) -> tuple[Value, str | None]:
+        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit.
+
+        Args:
+            row: The row.
+            record: The record.
+            only: The one place to read.
+
+        Returns:
+            The number or the reason, and the place where it stands; None where nothing stands anywhere.
+        """
         metric = self._metrics.get(row.metric)
         convert = row.convert if isinstance(row, Field) else None
-        target = metric.unit if metric is not None and isinstance(row, Field) else _base(row.unit)
+        target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit)
         why: Unavailable | None = None
-        for place in _places(row):
+        for place in _places(row) if only is None else (only,):
             said = record.get(place)
             if convert is not None and said is not None and not isinstance(said, Unavailable):
                 said = convert(said)
             if said is None:
                 continue
             value = number(said, row.unit, target)
+            if isinstance(said, str) and isinstance(value, Unavailable):
+                meant = next((reason for words, reason in self._says if words.search(said)), value.reason)
+                value = value._replace(reason=meant)
             if not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED:
-                return value
+                return value, place
             why = why or value
-        return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
+        return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{only or _places(row)[0]}"'), None
 
-    def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float) -> Value:
-        base, metric = _base(row.unit), self._metrics.get(row.metric)
-        count = self._field(row, record)
+    def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float, only: str | None = None) -> tuple[Value, str | None]:
+        base, metric = base_unit(row.unit), self._metrics.get(row.metric)
+        count, place = self._field(row, record, only)
         if isinstance(count, Unavailable):
             counters.pop(row.metric, None)
-            return count
+            return count, place
         before = counters.get(row.metric)
         if before is not None and (at <= before[0] or at - before[0] < row.pace):
-            return before[2]
+            return before[2], place
         rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
         if before is not None:
             risen = count - before[1]
             if risen < 0 and row.bits:
-                risen += _convert(2**row.bits, row.unit, base) or 0
+                risen += convert(2**row.bits, row.unit, base) or 0
             if risen < 0:
                 rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
             elif row.rose:
                 rate = int(risen > 0)
             else:
-                unit = _PER_SECOND.get(base, base)
+                unit = PER_SECOND.get(base, base)
                 rate = number(risen / (at - before[0]), unit, unit if metric is None else metric.unit)
         counters[row.metric] = (at, count, rate)
-        return rate
+        return rate, place
 
     def _possible(self, row: Row, value: Value) -> Value:
         """Return the value where it is possible, in the form that the catalogue asks for."""
@@ -477,16 +477,13 @@ class Table:
             if metric.unit == "1" and value != round(value):
                 return Unavailable(Reason.PARSE_ERROR, f"no whole number: {value}")
             value = round(value)
-        low, high = _POSSIBLE.get(metric.unit, (-math.inf, math.inf))
-        if isinstance(row, Field):
-            if value == 0 and (row.zero_is_missing or row.metric in _NEVER_ZERO):
-                return Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{_places(row)[0]}", which is no measurement')
-            high = high if row.high is None else row.high
-        low = low if metric.minimum is None else max(low, metric.minimum)
-        high = high if metric.maximum is None else min(high, metric.maximum)
+        if value == 0 and ((isinstance(row, Field) and row.zero_is_missing) or row.metric in NEVER_ZERO):
+            what = row.words if isinstance(row, Derived) else f'"{_places(row)[0]}"'
+            return Unavailable(Reason.NOT_SUPPORTED, f"{self._source} gives 0 for {what}, which is no measurement")
+        low, high = possible(metric, row.high if isinstance(row, Field) else None)
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read in the same instant
-        return value if low <= value <= high and value not in _ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{value} {metric.unit}")
+        return value if low <= value <= high and value not in ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{value} {metric.unit}")
 
 
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:
@@ -516,12 +513,6 @@ def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
     ranks: dict[str, int] = {Reason.DRIVER_UNAVAILABLE: 0, Reason.NOT_SUPPORTED: 1}
     telling = other if ranks.get(other.reason, 2) > ranks.get(one.reason, 2) else one
     return Unavailable(telling.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
-
-
-def _base(unit: str) -> str:
-    """Return the base unit of what a unit measures; one that is unknown stays what it is."""
-    measured = _scale(unit)
-    return unit if measured is None else measured[0]
 
 
 def _filled(template: str, instance: str) -> str:

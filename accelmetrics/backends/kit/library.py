@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import importlib
 import os
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.loading import import_modules, loading
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 LATER = (
     *("json", "_socket", "_csv", "array", "binascii", "_datetime", "math", "select", "unicodedata", "zlib", "_bz2", "_lzma"),
@@ -58,6 +60,23 @@ def load_library(name: str) -> ctypes.CDLL:
         if handle is None:
             raise OSError(os.fsdecode(_LIBC.dlerror() or b"the loader does not say why"))
         return SharedLibrary(name, handle=handle)
+
+
+def loading_failure(name: str, error: OSError | ImportError) -> Unavailable | None:
+    """Say in the loader's words why a library that is there does not load; None where it is not there.
+
+    A library that another one needs and that is missing is told apart by its name: the loader says which file it did not find.
+
+    Args:
+        name: What was loaded.
+        error: What :func:`load_library` or :func:`import_library` raised.
+    """
+    said = str(error)
+    missing = any(words in said for words in (os.strerror(errno.ENOENT), "(no such file)"))  # macOS lists where it looked
+    if isinstance(error, (FileNotFoundError, ModuleNotFoundError)) or (missing and name in said and "needed by" not in said):
+        return None
+    refused = os.strerror(errno.EACCES) in said
+    return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {said}")
 
 
 def import_library(name: str) -> ModuleType:

@@ -32,6 +32,7 @@ from weakref import WeakSet
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.kit.commands import SHOWN, Child, Command
+from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.metric import NOTHING
 from accelmetrics.schemas.snapshot import rfc3339_second
@@ -138,6 +139,7 @@ class LineProcess:
         first_pause: Seconds before a child is replaced for the first time.
 
     Attributes:
+        name: What the command is called.
         clock: What times are taken from.
         starts: How often it was started.
         ends: How often it has ended, was killed, or could not be started.
@@ -161,7 +163,7 @@ class LineProcess:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
         self._argv = tuple(argv)
-        self._name = argv[0].rpartition("/")[2]
+        self.name = argv[0].rpartition("/")[2]
         self._environment = environment
         self._files = dict(files)
         self._silence = silence
@@ -180,7 +182,7 @@ class LineProcess:
         self.starts = 0
         self.ends = 0
         _PROCESSES.add(self)
-        self._thread = threading.Thread(target=self._supervise, name=f"accelmetrics {self._name}", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=f"accelmetrics {self.name}", daemon=True)
         self._thread.start()
 
     @property
@@ -264,7 +266,7 @@ class LineProcess:
                 dropped = lines.dropped
                 complete = lines.feed(piece)
                 if lines.dropped > dropped:
-                    self._fail(Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped"))
+                    self._fail(Unavailable(Reason.PARSE_ERROR, f"{self.name} printed a line of more than {self._max_line} bytes: dropped"))
                 if blocks is None:
                     self._publish(self._records(complete))
                 else:
@@ -304,7 +306,7 @@ class LineProcess:
 
     def _told(self, reason: Reason, what: str) -> Unavailable:
         words = " ".join(self._words.decode("utf-8", "replace").split())[-SHOWN:]
-        return Unavailable(reason, f"{self._name} {what}" + (f"; its last words: {words}" if words else ""))
+        return Unavailable(reason, f"{self.name} {what}" + (f"; its last words: {words}" if words else ""))
 
 
 _PROCESSES: WeakSet[LineProcess] = WeakSet()
@@ -352,8 +354,9 @@ class LinePoll:
         """
         record = self.process.latest() or self.process.wait(max(0.0, self._wait_until - time.monotonic()))
         if record is not None and record.number != self._seen:
+            line = record.line.decode("utf-8", "replace")
             try:
-                samples = [sample._replace(read_at=record.arrived) for sample in self._parse(record.line.decode("utf-8", "replace"))]
+                samples = [sample._replace(read_at=record.arrived) for sample in parsed(self.process.name, self._parse, line)]
             except SourceError as error:
                 self._misread = error
             else:

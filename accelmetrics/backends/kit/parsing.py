@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import MOST_DEVICES
 from accelmetrics.backends.kit.fields import quoted
 from accelmetrics.schemas.errors import Reason, SourceError
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.kit.polled import DeviceSample
 
 MOST = MOST_DEVICES + 1
 """Rows, sections, and attempts to find a document: more is noise, and more than all devices is enough to refuse them."""
@@ -40,10 +43,32 @@ def json_document(text: str) -> Any:
     Raises:
         SourceError: There is none (``parse_error``).
     """
-    for document in json_documents(text):
-        if document:
-            return document
-    raise SourceError(Reason.PARSE_ERROR, f"no JSON: {quoted(text)}")
+    documents = [document for document in json_documents(text) if document]
+    # A list of words or numbers is noise: "WARNING [2]".
+    records = (each for each in documents if isinstance(each, dict) or any(isinstance(item, (dict, list)) for item in each))
+    document = next(records, documents[0] if documents else None)
+    if document is None:
+        raise SourceError(Reason.PARSE_ERROR, f"no JSON: {quoted(text)}")
+    return document
+
+
+def parsed(name: str, parse: Callable[[str], Iterable[DeviceSample]], text: str) -> Iterator[DeviceSample]:
+    """Yield what a vendor's parser makes of a text. What it throws at a document of another form is a ``parse_error``.
+
+    Args:
+        name: The tool.
+        parse: The parser.
+        text: What the tool printed.
+
+    Raises:
+        SourceError: The text is not understood, from some device on.
+    """
+    try:
+        yield from parse(text)
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise SourceError(
+            Reason.PARSE_ERROR, f"{name}'s output is not understood ({type(error).__name__}: {error}): {quoted(text)}"
+        ) from error
 
 
 def rows(text: str, names: Sequence[str] = ()) -> list[dict[str, str]]:

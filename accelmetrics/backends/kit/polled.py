@@ -19,9 +19,10 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
+from itertools import count
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import (
     MOST_DEVICES,
     NOT_NEEDED,
@@ -36,22 +37,23 @@ from accelmetrics.backends.contract import (
 )
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
-    NOT_READ,
+    Chosen,
     Counters,
     DeviceRecord,
     Printed,
     Row,
+    Says,
     Table,
     flat,
     joined_words,
     make_reading,
     merge,
-    text,
+    quoted,
     weightier,
-    whole,
 )
-from accelmetrics.backends.kit.processes import ProcessTree, process_values
-from accelmetrics.backends.kit.system import pci_address
+from accelmetrics.backends.kit.identities import NUMBER, Identities, Identity, keys_of
+from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, node_pattern, process_values
+from accelmetrics.backends.kit.system import find_pci, let_sleep, pci_address
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -65,14 +67,6 @@ RETRY = 30.0
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
-NUMBERS = ("vendor_index", "numa_node", "cores")
-"""Parts of an identity that are whole numbers."""
-
-NAMES = ("uuid", "serial")
-"""Parts of an identity that tell one device from all others."""
-
-Identity = Mapping[str, str | Sequence[str]]
-"""By attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`, where it stands in the record."""
 
 
 class DeviceSample(NamedTuple):
@@ -87,6 +81,8 @@ class DeviceSample(NamedTuple):
         machine: Whether this is no device but what belongs to none: the record of the backend's ``machine`` rows.
         scoped: Gives the record for one consumer in the place of ``record``, which then only tells the identity: for values that are
             counted by program. Called with the consumer's options and what says whether a process is one of those it watches.
+        whole: The card or board that it is a part of, in any word that all its parts share. What rows with ``of_whole`` read is then
+            the first part's alone.
     """
 
     record: Printed
@@ -95,6 +91,7 @@ class DeviceSample(NamedTuple):
     begin: Callable[[list[Any]], None] | None = None
     machine: bool = False
     scoped: Callable[[ReadOptions, Callable[[int], bool]], Printed] | None = None
+    whole: str = ""
 
 
 PollOnce = Callable[[], Iterable[DeviceSample]]
@@ -149,6 +146,7 @@ class PolledBackend:
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
         visible: The variable that lists the numbers of the devices that a program sees.
+        says: The vendor's words in the place of a number, and what they mean.
         clock: Where ages and rates are taken from.
     """
 
@@ -171,6 +169,7 @@ class PolledBackend:
         detect: Callable[[], Detection] | None = None,
         own_metrics: Sequence[Metric] = (),
         visible: str = "",
+        says: Sequence[Says] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -186,12 +185,16 @@ class PolledBackend:
         self.clock = clock
         self._detect = detect
         self._own = tuple(own_metrics)
+        self._says = tuple(says)
 
     @cached_property
     def tables(self) -> tuple[tuple[Table, Table], ...]:
         """Of each source the rows of devices and those of the machine, bound to the catalogue."""
-        own, kind = self._own, str(self.kind)
-        return tuple((Table(each.name, kind, each.fields, own), Table(each.name, "", each.machine, own)) for each in self.sources)
+        own, says = self._own, self._says
+        return tuple(
+            (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says))
+            for each in self.sources
+        )
 
     def detect(self) -> Detection:
         return self._detect() if self._detect is not None else Detection(True, "found out by opening")
@@ -230,6 +233,7 @@ class PolledDriver:
         self.devices: Sequence[DeviceIdentity] = ()
         self._units: dict[tuple[str, object], int] = {}
         self._told_by: dict[tuple[int, str], int] = {}
+        self.chosen: dict[int, Chosen] = {}
         # Streams get ready while other sources are connected.
         self.sources: list[_OpenSource] = []
         for spec, tables in zip(backend.sources, backend.tables, strict=True):
@@ -261,33 +265,34 @@ class PolledDriver:
         """Say which unit each sample is; devices that are new are added, if the source may say which there are.
 
         Raises:
-            SourceError: Two samples are one device.
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        seen = [(source.identify(position, sample), sample) for position, sample in enumerate(samples)]
-        seen.sort(key=lambda each: each[0]["vendor_index"])
         found: dict[int, DeviceSample] = {}
+        found.update((MACHINE, sample) for sample in samples if sample.machine)
+        listed = [sample for sample in samples if not sample.machine]
+        # Where there is no number, the position stands for it.
+        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identities.of(listed))]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
-            for told, sample in seen:
-                keys = _keys(told)
-                alike = (units[key] for key in keys if key in units and is_same(devices[units[key]], told))
-                unit = MACHINE if sample.machine else next(alike, len(devices))
-                if unit in found:
-                    raise SourceError(Reason.PARSE_ERROR, f"{source.name} lists two devices as number {told['vendor_index']}")
+            for (told, about), sample in sorted(zip(seen, listed, strict=True), key=lambda each: each[0][1][NUMBER]):
+                keys = keys_of(about)
+                alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
+                unit = next(alike, len(devices))
                 if unit == len(devices):
                     if source.spec.interval:
                         continue
                     if self._is_listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
-                    devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, told["vendor_index"]))
+                    taken = () if NUMBER in told else [device.vendor_index for device in devices]
+                    about[NUMBER] = next(number for number in count(about[NUMBER]) if number not in taken)
+                    keys = keys_of(about)
+                    devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
-                if unit != MACHINE:
-                    units.update(dict.fromkeys(keys, unit))
-                    # What a better source tells of a device stands.
-                    best = {part: told[part] for part in told if source.rank <= self._told_by.get((unit, part), source.rank)}
-                    self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
-                    devices[unit] = devices[unit]._replace(**best)
+                units.update(dict.fromkeys(keys, unit))
+                # What a better source tells of a device stands.
+                best = {part: told[part] for part in told if source.rank <= self._told_by.get((unit, part), source.rank)}
+                self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
+                devices[unit] = devices[unit]._replace(**best)
             self._units = units
             if tuple(devices) != self.devices:
                 self.devices = tuple(devices)
@@ -300,13 +305,7 @@ def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
         return bool(known.uuid == told["uuid"])
     if known.pci_bus_id and "pci_bus_id" in told:
         return pci_address(known.pci_bus_id) == pci_address(told["pci_bus_id"])
-    return bool(known.vendor_index == told["vendor_index"])
-
-
-def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Return what a device is found by, the surest first."""
-    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", "vendor_index") if part in told]
-    return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
+    return bool(known.vendor_index == told[NUMBER])
 
 
 class PolledReader:
@@ -368,6 +367,10 @@ class PolledReader:
         found: dict[str, Value] = {}
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
+        # A source that is down chooses nothing: the others stand in for it.
+        known = self._driver.chosen.setdefault(unit, {})
+        down = {source.name for source, sample in zip(sources, samples, strict=True) if sample is None}
+        chosen = {metric: choice for metric, choice in known.items() if choice[0] not in down}
         for source, table, poll, sample, counters in zip(sources, tables, polls, samples, state.counters, strict=True):
             if poll is NOT_WANTED:
                 continue
@@ -380,23 +383,38 @@ class PolledReader:
                     sample.begin(progress)
                     at = clock.monotonic()
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
-                values = table.read(flat(record), counters, at, idle=sample.processes == ())
+                values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen)
+                first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
+                if first != unit:
+                    name = f"{str(self._driver.backend.kind).upper()} {self._driver.devices[first].vendor_index}"
+                    why = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} gives it of the whole, and {name} has it")
+                    values |= dict.fromkeys(table.of_whole & values.keys(), why)
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
                 merge(found, metric, value)
         for table in tables:
-            table.derive(found)
+            table.derive(found, chosen)
+        for metric, place in chosen.items():
+            known.setdefault(metric, place)
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
-    def _watches(self, pid: int, whole_tree: bool = False) -> bool:
-        """Return whether a process is the watched one, or a descendant where those are watched too."""
-        children = whole_tree or self._options.children
-        return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
+    def _watches(self, pid: int, whole_tree: bool = False, listed: Iterable[int] = ()) -> bool:
+        """Return whether a process is the watched one, or a descendant where those are watched too.
+
+        That of a device which is one program's at a time is known by its number alone: it may hold no device node here.
+        """
+        driver, named = self._driver, pid == self._options.pid
+        children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
+        if driver.backend.exclusive or self._tree.shared:
+            return named or (children and self._tree.owns(pid, now))
+        nodes = node_pattern(driver.devices[0]) if driver.devices else ""
+        return (named or children) and self._tree.owns(pid, now, DriverNumbers([pid, *listed]), nodes)
 
     def _reading(self, found: dict[str, Value], processes: Processes, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options
         known = None if isinstance(processes, Unavailable) else processes
-        owned = [each for each in known or () if self._watches(each.pid, whole_tree=not backend.exclusive)]
+        pids = [each.pid for each in known or ()]
+        owned = [each for each in known or () if self._watches(each.pid, not backend.exclusive, pids)]
         used = None
         if not backend.exclusive:
             used = process_values(str(backend.kind), owned, found) if owned and backend.processes else None
@@ -470,7 +488,9 @@ class _OpenSource:
         self._lock = threading.Lock()
         self.ask: PollOnce | None = None
         self._answer: object = None
-        self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
+        self.identities = Identities(spec.identity, self.table)
+        row = BUILT_IN.get(driver.backend.name)
+        self._pci = () if row is None else row.pci
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -491,29 +511,6 @@ class _OpenSource:
                 self.latest = self._make()
             return self.latest
 
-    def identify(self, position: int, sample: DeviceSample) -> dict[str, Any]:
-        """Return what a record tells of its device's identity; one that stays the same object is asked until it has told all."""
-        record = flat({} if sample.machine else sample.record)
-        known = self._identities.get(record)
-        if known is not None:
-            return known
-        told: dict[str, Any] = {"vendor_index": position}
-        for attribute, where in self.spec.identity.items():
-            for place in (where,) if isinstance(where, str) else where:
-                said = record.get(place)
-                value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
-                if attribute in NAMES and not str(value).strip("0x"):  # zeros name nothing
-                    continue
-                if value is not None and value is not False and value != "":
-                    told[attribute] = value
-                    break
-        memory = self.table.value("memoryTotalBytes", record)
-        if isinstance(memory, int):
-            told["memory_total_bytes"] = memory
-        if told.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
-            self._identities[record] = told
-        return told
-
     def _make(self) -> _Poll:
         """Ask it now; while it stays closed, what is known stands."""
         if self.ask is None and self._clock.monotonic() < self._retry_at:
@@ -533,21 +530,32 @@ class _OpenSource:
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
+        if self._pci:
+            let_sleep(find_pci(self._pci), self.name)
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
+            strange = None
             try:
                 for each in answer:
+                    record: object = each.record
+                    if not isinstance(record, (Mapping, DeviceRecord)):
+                        strange = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
+                        continue
                     if len(samples) == MOST_DEVICES + bool(self.spec.machine):
                         samples.clear()
                         raise SourceError(Reason.INVALID_VALUE, f"{self.name} lists more than {MOST_DEVICES} devices: not believed")
                     samples.append(each._replace(record=flat(each.record)))
             finally:
                 units.update(self._driver.place(self, samples))
+            if strange is not None:
+                raise strange
         return answer
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
+        if self._pci:
+            let_sleep(find_pci(self._pci), self.name)
         self.ask = self.spec.connect()
         return self.ask
 

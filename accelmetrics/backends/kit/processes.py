@@ -1,4 +1,4 @@
-"""Processes: the tree of a watched one across PID namespaces, their environment, and those that hold device nodes open.
+"""Processes: which one a driver's number means, the tree of a watched one, their environment, and those that hold device nodes open.
 
 NVML numbers processes as its driver sees them, which need not be the numbering of the ``/proc`` that we read: a program
 may watch from inside a container, or from the host into one. ``/proc/PID/status`` has both sides where the kernel shows
@@ -10,6 +10,9 @@ number that is not visible is looked for among the inner numbers of the tree, wh
 ``task/*/children``; a number that another process has here is never taken for an inner number of the tree. Answers are kept for a
 second; those about processes outside the tree for ten, while a device lists the same ones. Where there is no ``/proc``, psutil climbs.
 Processes that were found in that ``/proc`` itself (AMD's) are visible.
+
+All of that holds while this program is in the machine's own PID namespace. In any other one (a container), a driver's number may be that of
+a process outside, and another process may have it here: `DriverNumbers` says which process it is, if that is certain.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import cached_property
 from typing import Any
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit.system import exists, list_directory, read_once, read_text, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 PACE = 0.95
@@ -51,6 +56,17 @@ UNSEEN = Unavailable(
 )
 WHOLE_MACHINE = "pid:[4026531836]"
 """The namespace in which every process has a number; the kernel's own constant (``PROC_PID_INIT_INO``)."""
+_KERNEL_THREAD, _FLAGS = 0x00200000, 6
+"""``PF_KTHREAD``, and the place of a task's flags behind its name in ``/proc/PID/stat``."""
+NODES: Mapping[str, str] = {
+    "nvidia": r"/dev/nvidia\d+",
+    "amd": r"/dev/(kfd|dri/(card|renderD)\d+)",
+    "tpu": r"/dev/(accel|vfio/)\d+",
+    "neuron": r"/dev/neuron\d+",
+}
+"""By backend, the device nodes that its processes hold open; those of others stand in their registrations."""
+FOUND_HERE = frozenset({"amd", "tpu"})
+"""Backends that look for processes in ``/proc`` themselves, so that a number there that is gone is that of a process that has ended."""
 
 
 class ProcStatus(NamedTuple):
@@ -72,23 +88,38 @@ class ProcessTree:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.root: int | None = None
-        self._known: dict[int, bool] = {}
+        self._known: dict[int | tuple[int, str], bool] = {}
         self._inner: frozenset[int] | None = None
         self._until = -math.inf
 
-    def owns(self, pid: int, now: float) -> bool:
-        """Return whether the process that NVML calls ``pid`` belongs to the tree."""
+    @cached_property
+    def shared(self) -> bool:
+        """Whether the driver's numbers are those of the ``/proc`` that we read: a process never changes its own PID namespace."""
+        return DriverNumbers(()).shared
+
+    def owns(self, pid: int, now: float, numbers: DriverNumbers | None = None, nodes: str = "") -> bool:
+        """Return whether the process that a driver calls ``pid`` belongs to the tree.
+
+        Args:
+            pid: The number.
+            now: When, in seconds on any clock.
+            numbers: What tells which process that is; None for a number that was found in the ``/proc`` that we read.
+            nodes: A pattern of the nodes of the device that lists it.
+        """
         if now >= self._until:
             self._known, self._inner, self._until = {}, None, now + PACE
-        known = self._known
-        if pid not in known:
-            known[pid] = self._decide(pid)
-        return known[pid]
+        known, asked = self._known, pid if numbers is None else (pid, nodes)
+        if asked not in known:
+            known[asked] = self._decide(pid, numbers, nodes)
+        return known[asked]
 
-    def _decide(self, pid: int) -> bool:
+    def _decide(self, pid: int, numbers: DriverNumbers | None, nodes: str) -> bool:
         root = self.root = number_here(self._pid) if self.root is None else self.root
         if root is None:
             return False
+        if numbers is not None and not self.shared:
+            found = numbers.find(pid, nodes)
+            return isinstance(found, int) and (found == root or any(ancestor == root for ancestor in ancestors(found)))
         if pid == root:
             return True
         if not is_visible(pid):
@@ -108,10 +139,11 @@ class TreeMembers:
 
     Args:
         tree: The tree.
+        nodes: A pattern of the device's nodes.
     """
 
-    def __init__(self, tree: ProcessTree) -> None:
-        self._tree = tree
+    def __init__(self, tree: ProcessTree, nodes: str) -> None:
+        self._tree, self._nodes = tree, nodes
         self._listed: Set[int] = frozenset()
         self._owned: set[int] = set()
         self._again = -math.inf
@@ -129,8 +161,117 @@ class TreeMembers:
         if pids is not self._listed:
             asked = (asked | (pids - self._listed)) & pids
             self._listed = pids
-        self._owned = {pid for pid in asked if self._tree.owns(pid, now)}
+        numbers = None if self._tree.shared else DriverNumbers(pids)
+        self._owned = {pid for pid in asked if self._tree.owns(pid, now, numbers, self._nodes)}
         return self._owned
+
+
+class DriverNumbers:
+    """Tells which process of the ``/proc`` that we read a driver means by a number. For one look at the driver's lists.
+
+    Drivers number processes as the whole machine does. NVIDIA's newer ones number them as the PID namespace of the program that asks does,
+    and list no process of another one. Which of the two a driver does cannot be asked. So:
+
+    - A program in the machine's own namespace gets the machine's numbers either way.
+    - In another namespace, a number is that of the process here only if this process holds the device open, and if all that the driver
+      lists are here.
+    - Where the machine's ``/proc`` is mounted into another namespace, a number is the machine's unless a process of our own namespace
+      has it too. Then it is that of the two that holds the device.
+
+    Args:
+        listed: All numbers that the driver lists.
+        backend: The backend that they are from.
+    """
+
+    def __init__(self, listed: Iterable[int], backend: str = "") -> None:
+        self._listed = () if backend in FOUND_HERE else listed
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether this program is in the machine's own PID namespace, so that the driver's numbers are those of this ``/proc``."""
+        if not _has_proc():
+            return True
+        own = namespace_of("self")
+        # Kernels before 3.8, and those built without PID namespaces, have no such links.
+        return own == WHOLE_MACHINE or (not own and not exists("/proc/1/ns"))
+
+    def find(self, pid: int, nodes: str) -> int | str:
+        """Return the process's number in the ``/proc`` that we read; why that is not known, in words, where it is not certain.
+
+        Args:
+            pid: The driver's number.
+            nodes: A pattern of the nodes of the device that lists it; empty where that is not known.
+        """
+        if self.shared:
+            return pid if is_visible(pid) else f"process {pid} has ended{'' if is_visible(1) else f', or {_HIDDEN}'}"
+        own, whole = self._own.get(pid), self._whole and pid in self._present
+        if whole and own in {None, pid}:
+            return pid
+        if own is None:
+            gone = "has ended" if self._whole else "is not in this PID namespace, or has ended"
+            return f"process {pid} {gone}{'' if 1 in self._present else f', or {_HIDDEN}'}"
+        held = holds(own, nodes) if nodes else None
+        if whole:
+            there = holds(pid, nodes) if nodes else None
+            if held is None or there is None or held == there:
+                return f"process {pid} may be one of this PID namespace or one outside: both have this number"
+            return own if held else pid
+        return own if held and self._own.keys() >= set(self._listed) else _why_not_ours(pid, held)
+
+    @cached_property
+    def _present(self) -> frozenset[int]:
+        """The processes of the ``/proc`` that we read. It does not list threads, though they can be opened by their numbers."""
+        return frozenset(map(int, filter(str.isdecimal, list_directory("/proc"))))
+
+    @cached_property
+    def _own(self) -> Mapping[int, int]:
+        """By their numbers in our own namespace, the processes in it."""
+        own = read_status("self")
+        return {pid: pid for pid in self._present} if own is None or len(own.numbers) < 2 else dict(numbers_in_own(own))
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether this ``/proc`` shows the whole machine: there are threads of the kernel. The namespace of process 1 is root's to read."""
+        if namespace_of(1) == WHOLE_MACHINE:
+            return True
+        words = (read_text("/proc/2/stat") or "").rpartition(")")[2].split()
+        return len(words) > _FLAGS and words[_FLAGS].isdecimal() and bool(int(words[_FLAGS]) & _KERNEL_THREAD)
+
+
+def _why_not_ours(pid: int, holds_device: bool | None) -> str:
+    if holds_device is False:
+        return f"process {pid} is not in this PID namespace: the process that has this number here does not use the device"
+    why = "the driver lists others that are not" if holds_device else "the one that has this number here may not be looked into"
+    return f"whether process {pid} is in this PID namespace cannot be told: {why}"
+
+
+_HIDDEN = "is another user's: this /proc hides those (hidepid)"
+
+
+def holds(number: int, nodes: str) -> bool | None:
+    """Return whether a process of the ``/proc`` that we read holds a device node open; None where it may not be looked into.
+
+    Args:
+        number: The process.
+        nodes: A pattern of the nodes.
+    """
+    directory = f"{sysroot()}/proc/{number}/fd"
+    try:
+        return any(re.fullmatch(nodes, _target(f"{directory}/{name}")) for name in os.listdir(directory))  # noqa: PTH208
+    except PermissionError:
+        return None
+    except OSError:  # it has ended
+        return False
+
+
+def node_pattern(device: DeviceIdentity) -> str:
+    """Return a regular expression of the nodes that a process on a device holds open; empty where that is not known."""
+    if device.backend == "nvidia" and device.minor_number is not None and not device.parent:
+        return NODES["nvidia"].replace(r"\d+", str(device.minor_number))
+    if device.backend in NODES:
+        return NODES[device.backend]
+    registered = BUILT_IN.get(device.backend)
+    return "|".join(re.escape(node).replace(r"\*", r"\d+") for node in registered.nodes) if registered is not None else ""
 
 
 def read_status(pid: int | str) -> ProcStatus | None:
@@ -186,14 +327,21 @@ def number_here(pid: int) -> int | None:
         return pid
     if pid == own.numbers[-1]:
         return own.numbers[0]
+    return next((here for number, here in numbers_in_own(own) if number == pid), None)
+
+
+def numbers_in_own(own: ProcStatus) -> Iterator[tuple[int, int]]:
+    """Give the processes of our own namespace: the number of each in it, and the one in the ``/proc`` that we read.
+
+    Args:
+        own: The status of this process in that ``/proc``, which is that of a namespace around ours.
+    """
     namespace = namespace_of("self")
     for entry in filter(str.isdecimal, list_directory("/proc")):
         status = read_status(entry)
         # One that is nested deeper has another number in between; the namespace of another user's process is not shown.
-        alike = status is not None and len(status.numbers) == len(own.numbers) and status.numbers[-1] == pid
-        if alike and namespace_of(entry) in {namespace, ""}:
-            return int(entry)
-    return None
+        if status is not None and len(status.numbers) == len(own.numbers) and namespace_of(entry) in {namespace, ""}:
+            yield status.numbers[-1], int(entry)
 
 
 def namespace_of(pid: int | str, kind: str = "pid") -> str:
@@ -345,8 +493,14 @@ def _from_psutil(pid: int) -> Environment:
         return Environment(None, f"the environment of process {pid} cannot be read: {error}")
 
 
+def no_process(pid: int) -> str:
+    """Say that a process which the user named is not there, or not to be seen."""
+    hidden = _has_proc() and exists("/proc/self") and not is_visible(1)
+    return f"there is no process {pid}{f', or it {_HIDDEN}' if hidden else ''}"
+
+
 def _gone(pid: int) -> Environment:
-    return Environment(None, f"there is no process {pid}", gone=True)
+    return Environment(None, no_process(pid), gone=True)
 
 
 class Look(NamedTuple):

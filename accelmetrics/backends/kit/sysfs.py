@@ -20,10 +20,8 @@ from typing import Any
 
 from accelmetrics.backends.kit.fields import DeviceRecord
 from accelmetrics.backends.kit.polled import Connect, DeviceSample
-from accelmetrics.backends.kit.system import PCI_ADDRESS, Files, KeptFile, link_name, reason_of, sysroot
+from accelmetrics.backends.kit.system import ASLEEP, PCI_ADDRESS, Files, KeptFile, link_name, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
-
-ASLEEP = ("suspended", "suspending")
 
 
 class DeviceDirectory(DeviceRecord):

@@ -14,13 +14,13 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _ANY_ADDRESS = r"(?a:(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))"
+ASLEEP = ("suspended", "suspending")
+"""``power/runtime_status`` of a PCI device that is powered down: almost any question to its driver would wake it."""
 _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 _MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
@@ -316,6 +318,21 @@ def pci_slot(address: str) -> PciSlot:
     # The node is -1 on a machine that has none.
     node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
     return PciSlot(int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else "")
+
+
+def is_asleep(address: str) -> bool:
+    """Return whether a PCI device is powered down; False where the kernel does not say."""
+    return read_text(f"{PCI}/{address}/power/runtime_status") in ASLEEP
+
+
+def let_sleep(addresses: Iterable[str], tool: str) -> None:
+    """Make sure that no device is powered down before a tool is run that reads all of them, and would wake it.
+
+    Raises:
+        SourceError: One is (``suspended``).
+    """
+    if asleep := list(filter(is_asleep, addresses)):
+        raise SourceError(Reason.SUSPENDED, f"{tool} is not run while {', '.join(asleep)} is suspended: it would wake it")
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:

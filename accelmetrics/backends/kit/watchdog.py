@@ -12,20 +12,36 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from _thread import start_new_thread  # threads of ``threading`` start under a lock
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
+from pkgutil import get_data
 from typing import Any
 
 from accelmetrics.schemas.metric import NOTHING
 
-SCRIPT = str(Path(__file__).with_name("parent_watchdog.py"))
 STATUS_SIZE = 16
 """Bytes of the longest word of a watchdog."""
 FORK_PATIENCE = 1.0
 """Seconds for which a fork waits for a process that is being started."""
+
+
+@cache
+def script(package: str, name: str) -> tuple[str, ...]:
+    """Return the arguments with which an interpreter runs a file of this package as a program: its path, or its text.
+
+    A package that is imported from a zip (zipapp, pex, Spark's ``--py-files``) has no files of its own.
+
+    Args:
+        package: The package that the file is in.
+        name: The file.
+    """
+    path = Path(sys.modules[package].__path__[0], name)
+    return (str(path),) if path.is_file() else ("-c", (get_data(package, name) or b"").decode())
 
 
 class FilesError(OSError):
@@ -106,9 +122,9 @@ class Watchdog(subprocess.Popen[bytes]):
             passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)  # above the standard streams, which may be closed here
             try:
                 given = (os.getpid(), passed, len(packed), mark, directory)
-                script = [interpreter, "-I", "-S", SCRIPT, *map(str, given)]
+                watched = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py"), *map(str, given)]
                 with STARTING.lock:
-                    super().__init__([*script, *argv], pass_fds=(passed,), start_new_session=True, **popen)
+                    super().__init__([*watched, *argv], pass_fds=(passed,), start_new_session=True, **popen)
             finally:
                 os.close(passed)
             _WATCHDOGS.add(self)

@@ -149,8 +149,9 @@ class Report:
         self.ecc_error = _error(counters)
         counted = counters.get(CHIPS) if self.ecc_error is None else None
         chips = [chip for chip in counted if isinstance(chip, dict)] if isinstance(counted, list) else []
-        numbered = ((chip.get("neuron_device_index"), chip) for chip in chips)
-        self.ecc = {index: chip for index, chip in numbered if type(index) is int and 0 <= index < MANY}
+        numbers = [index if type(index := chip.get("neuron_device_index")) is int and 0 <= index < MANY else -1 for chip in chips]
+        # A number that repeats is no chip's.
+        self.ecc = {index: chip for index, chip in zip(numbers, chips, strict=True) if index >= 0 and numbers.count(index) == 1}
 
     @property
     def cores(self) -> set[int]:

@@ -4,24 +4,33 @@ How it reads: a reading calls the library through ``ctypes`` partials bound once
 buffer that is decoded at once.
 
 How often: utilisation, memory, temperature, power, clocks and counters at every reading; processes, encoder, decoder and
-fan every second; limits, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
+fan every second; limits, modes, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
 supported" is remembered until the driver is opened again. Every other failure is asked again at the next reading; a slow value that
 still fails then, at its pace.
 
 What can hang costs one device: opening the driver asks only what devices are listed by, on a thread that is replaced when a call
 does not return; everything else about a device is asked at its own first reading.
 
-MIG: each instance is a device of its own below its GPU, with what an instance has (memory, processes, GPM shares). What the
-board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that is
-destroyed is lost and keeps its place.
+What answers first stays: where a value has several sources (an older form of a call, the call behind a field), the older ones stand in
+until the newest has answered once. After that its failure is a reason, and never another source's number. A refusal is no answer: the
+host's memory is a device's only where the product is known to share it. What a driver fills is checked for its layout.
 
-Deliberately not done: no call that measures inside the driver (PCIe throughput takes 20 ms a direction), no sleeping
-between two GPM samples (they are those of two consecutive readings), no question about the fabric on drivers that it crashes.
+MIG: each instance is a device of its own below its GPU, with what an instance has (memory, processes, GPM shares). What the
+board has stays with the GPU. Instances that turn up while the driver is open are listed within ten seconds; one that was
+removed, as its GPU says, leaves the list, and its key is never another's.
+
+A GPU that is powered down is asked nothing, and NVML is not opened while all of them are.
+
+PCIe throughput takes 20 ms a direction inside the driver. Where it is wanted and the GPU has neither GPM nor byte counters, it is measured
+on a thread beside the readings, every ten seconds, or each second where it is asked for by name.
+
+Deliberately not done: no call within a reading that measures inside the driver, no sleeping between two GPM samples (they are those of
+two consecutive readings), no question about the fabric on drivers that it crashes.
 
 Which file: detection, without the driver, is here. ``nvml`` is the library and its return codes, ``metrics`` the table of what
 there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``calls``, ``links``, ``gpm``, ``xid`` and ``processes`` read. One value more is a row in ``metrics`` and one in
-the catalogue, then ``make generate``.
+consumer, out of what ``calls``, ``thermal``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read; ``buffer`` binds calls and
+decodes what they fill. One value more is a row in ``metrics`` and one in the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations
@@ -34,7 +43,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
-from accelmetrics.backends.kit.system import pci_devices, read_text, sysroot
+from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, sysroot
 
 if TYPE_CHECKING:
     from accelmetrics.backends.contract import Coverage, Driver
@@ -97,6 +106,17 @@ def detect() -> Detection:
     evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
     present = library or node or gpus > 0
     return Detection(present, evidence, gpus, advise(library) if present else "")
+
+
+def driven_gpus() -> list[str]:
+    """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, of those that it was given, where that is shown."""
+    given = list_directory("/proc/driver/nvidia/gpus")
+    found = pci_devices(VENDOR, GPU_CLASSES)
+    if given:
+        return [address for address in found if address in given]
+    # Others belong to a virtual machine (vfio-pci) or to nouveau. Without any driver a GPU may sleep too, and nothing here would wake it.
+    loaded = _is_there(sysroot() + CONTROL) or bool(kernel_module_version())
+    return [address for address in found if link_name(f"{PCI}/{address}/driver") in (("nvidia", "") if loaded else ("nvidia",))]
 
 
 def library_name() -> str:

@@ -1,43 +1,36 @@
-"""Calls whose answers land in one buffer: those made at every reading, and groups of them at a pace of their own.
+"""Calls that are made at every reading, and groups of them at a pace of their own.
 
-A bound call is a ``functools.partial`` with every argument given, which is the cheapest way from Python into the driver. All
-answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows. What is read at every reading has a
-shorter way: one generated expression checks and converts. It is taken while the calls answer as they did when the rows were last
-decoded one by one, and nothing that they answer is impossible. A test holds both ways equal.
+The answers of each land in one buffer, which is decoded row by row. What is read at every reading has a shorter way: one
+generated expression checks and converts. It is taken while the calls answer as they did when the rows were last decoded one by
+one, and nothing that they answer is impossible. A test holds both ways equal.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import compress
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
+from accelmetrics.backends.nvidia.buffer import DOUBLE, CallBuffer, largest_value
 from accelmetrics.backends.nvidia.metrics import (
-    ALL_ONES,
-    LARGEST,
     MEMORY_ROWS,
     POWER_LIMIT,
     SHARES,
     TEN_SECONDS,
+    TIMES_LIMIT,
     Call,
     NvmlField,
     NvmlMetric,
     fast_names,
 )
 from accelmetrics.backends.nvidia.nvml import (
-    CONSTANTS,
-    FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
     Library,
     check_device,
-    field_unavailable,
     impossible,
-    unavailable,
 )
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -47,179 +40,22 @@ MEMORY_NAMES = fast_names(MEMORY_ROWS)
 EARLY = 0.95
 """Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
 
-FIELD_HEAD = "24xQ"
-"""``nvmlFieldValue_t`` up to its value: type and return code as one number, its *signature*, the return code in the upper half."""
-_FIELD_KEY = struct.Struct("=II")
-"""Its first two members: the field's number and its scope."""
-_FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
-_DOUBLE, _UNSIGNED_LONG_LONG = 0, 3
-_VALUE_LAYOUTS = {
-    _DOUBLE: "d",
-    1: "I4x",
-    2: "Q" if struct.calcsize("L") == 8 else "I4x",
-    _UNSIGNED_LONG_LONG: "Q",
-    4: "q",
-    5: "i4x",
-    6: "H6x",
-}
-"""``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
-_NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
-_LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
-"""The largest value of each narrow unsigned type: all-ones means that there is none."""
-_ALIGNMENT = 8
-_KEPT_LAYOUTS, _KEPT_MASKS = 256, 64
+_FIELD, _CALL = 0, 1
+"""The sources of a row that has both, in the order in which they are tried."""
+_KEPT_MASKS = 64
 _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 """Why a field has no value that another look would not bring."""
 
 
-def largest_value(signature: int) -> int:
-    """Return the largest value that a field of this type can have."""
-    return _LARGEST_VALUES.get(signature & ALL_ONES, LARGEST)
+def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
+    """Return the row of the call that stands behind a field which the driver or the GPU does not have; else the row itself.
 
-
-def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
-    """Return the layout of what a call writes, filled up to the alignment of the next one."""
-    # A type that is newer than the table is read like the widest one.
-    fields = "".join(FIELD_HEAD + _VALUE_LAYOUTS.get(signature & ALL_ONES, "Q") for signature in signatures)
-    layout = fields if call.fields else call.layout
-    return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT}x"
-
-
-class BufferLayout:
-    """Which calls fill a buffer, and where the number of each row stands in it.
-
-    Attributes:
-        calls: The calls; a batch of all fields comes last.
-        offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
-        places: Each row and its metrics, the index of its call, and that of its number among the unpacked ones.
-        signatures: Where the fields' signatures stand among these.
+    The source that answers first stays: one that fails later is a reason, and not another source's number.
     """
-
-    def __init__(self, rows: tuple[NvmlMetric, ...], sources: tuple[Call | NvmlField, ...]) -> None:
-        calls = list(dict.fromkeys(source for source in sources if isinstance(source, Call)))
-        fields = tuple(source for source in sources if isinstance(source, NvmlField))
-        starts, numbers = [], 0
-        for call in calls:
-            starts.append(numbers)
-            numbers += len(call.members)
-        self.signatures = slice(numbers, None, 2)
-        found = {field: (len(calls), numbers + 2 * index + 1) for index, field in enumerate(fields)}
-        self.calls = (*calls, Call((fields[0].function,), "", (), fields=fields)) if fields else tuple(calls)
-        self.offsets = [0]
-        for call in self.calls:
-            typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
-            self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
-        self.places: list[tuple[NvmlMetric, tuple[str, ...], int, int]] = []
-        for row, source in zip(rows, sources, strict=True):
-            if isinstance(source, NvmlField):
-                self.places.append((row, row.names, *found[source]))
-            else:
-                index = calls.index(source)
-                self.places.append((row, row.names, index, starts[index] + source.members.index(row.member)))
-
-
-# The devices of a machine are mostly alike: one of them has worked it out for all.
-_buffer_layout = lru_cache(maxsize=_KEPT_LAYOUTS)(BufferLayout)
-
-
-@lru_cache(maxsize=_KEPT_LAYOUTS)
-def structure_of(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
-    """Return the layout of a whole buffer, with fields of these types."""
-    return struct.Struct("=" + "".join(_answer_layout(call, signatures) for call in calls))
-
-
-class CallBuffer:
-    """The calls for some rows of one device, bound to a buffer of their own.
-
-    Args:
-        library: The open library.
-        handle: The device's handle.
-        rows: What is read.
-
-    Attributes:
-        layout: Where everything stands.
-        bound: The calls in the layout's order.
-        statuses: The return code of each; before the first call, whether the driver has it.
-        live: Which of them are made.
-        unpack: Unpacks the buffer with the types that the fields had last.
-        signatures: Types and return codes of the fields, as they were then.
-    """
-
-    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
-        self.layout = _buffer_layout(rows, tuple(_source(library, row) for row in rows))
-        self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
-        self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
-        self.statuses = [0 if library.has(*call.functions) else FUNCTION_NOT_FOUND for call in self.layout.calls]
-        self.live = [index for index, status in enumerate(self.statuses) if not status]
-        batch = self.layout.calls[-1].fields
-        self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
-        self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, self.signatures).unpack_from, self._buffer)
-
-    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Callable[[], int]:
-        function = library.function(*call.functions)
-        if call.fields:
-            for index, field in enumerate(call.fields):
-                _FIELD_KEY.pack_into(self._buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
-            return partial(function, handle, len(call.fields), ctypes.byref(self._buffer, offset))
-        if call.version is not None:
-            ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
-        pointers = [ctypes.byref(self._buffer, offset + place) for place in call.pointers]
-        arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
-        return partial(function, handle, *arguments, *pointers)
-
-    def fill(self, index: int) -> None:
-        """Set every number of a call to 1, which is harmless to convert, for one that is never made."""
-        call = self.layout.calls[index]
-        count = len(call.members) + 2 * len(call.fields)
-        layout = _answer_layout(call, [_UNSIGNED_LONG_LONG] * len(call.fields))
-        struct.pack_into(f"={layout}", self._buffer, self.layout.offsets[index], *[1] * count)
-
-    def numbers(self) -> tuple[Any, ...]:
-        """Unpack the buffer, each field by the type that it came with."""
-        raw = self.unpack()
-        signatures = raw[self.layout.signatures]
-        if signatures != self.signatures:
-            self.signatures = signatures
-            self.unpack = partial(structure_of(self.layout.calls, signatures).unpack_from, self._buffer)
-            raw = self.unpack()
-        return raw
-
-    def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
-        """Decode every row from the unpacked numbers and the calls' return codes."""
-        found: dict[str, Value] = {}
-        for row, names, index, place in self.layout.places:
-            number, maximum, missing = raw[place], row.maximum, None
-            if self.statuses[index]:
-                missing = unavailable(self.statuses[index])
-            elif isinstance(row.source, NvmlField):
-                signature = raw[place - 1]
-                maximum = min(maximum, largest_value(signature))
-                missing = field_unavailable(signature >> 32) if signature >> 32 else None
-            if missing is None and isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
-                number = int(number) if number.is_integer() else -math.inf
-            if missing is None and not row.minimum <= number <= maximum:
-                missing = impossible(row.source.function)
-            if missing is not None:
-                found.update(dict.fromkeys(names, missing))
-            elif row.flags:
-                found.update(zip(names, row.bits(int(number)), strict=True))
-            else:
-                found.update(dict.fromkeys(names, number / row.divisor if row.divisor != 1 else number * row.factor))
-        return found
-
-
-def _source(library: Library, row: NvmlMetric) -> Call | NvmlField:
-    """Return what gives a row on this driver."""
-    source = row.source
-    if isinstance(source, Call) and source.fallback is not None and not library.has(*source.functions):
-        return source.fallback
-    return source
-
-
-def _available(row: NvmlMetric, answers: Mapping[str, Value]) -> NvmlMetric:
-    """Return the row of the call that stands behind a field which the driver or the GPU does not have; else the row itself."""
-    answer = answers[row.name]
-    if row.otherwise is not None and isinstance(answer, Unavailable) and answer.reason in _NO_FIELD:
+    answer, key = answers[row.name], (handle.value, row.name)
+    if not isinstance(answer, Unavailable):
+        chosen.setdefault(key, _CALL if isinstance(row.source, Call) else _FIELD)
+    elif row.otherwise is not None and key not in chosen and answer.reason in _NO_FIELD:
         return row.otherwise
     return row
 
@@ -311,7 +147,15 @@ class CallGroup(Paced):
         self._library = library
         self._handle = handle
         self._failing = False
+        called = [row.otherwise if library.chosen.get((handle.value, row.name)) == _CALL else None for row in rows]
+        self._bind(_single(tuple(row if other is None else other for row, other in zip(rows, called, strict=True))))
+
+    def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
+        """Read other rows from the next call on, at the same pace. A function that has answered stays one that is supported."""
+        before = self._buffer
+        answered = {before.layout.calls[index].function for index in before.answered}
         self._bind(_single(rows))
+        self._buffer.answered.update(index for index, call in enumerate(self._buffer.layout.calls) if call.function in answered)
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         self._rows = rows
@@ -320,7 +164,9 @@ class CallGroup(Paced):
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         answers = self._call(progress)
-        rows = tuple(_available(row, answers) for row in self._rows) if answers is not None else self._rows
+        rows = self._rows
+        if answers is not None:
+            rows = tuple(_available(row, answers, self._library.chosen, self._handle) for row in rows)
         if rows != self._rows:
             self._bind(rows)
             answers = self._call(progress)
@@ -341,7 +187,7 @@ class CallGroup(Paced):
         if answered != self._answered:
             self._answered = answered
             answers = buffer.decode(raw)
-            buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
+            buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED or index in buffer.answered]
             reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
             self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
         return answers
@@ -382,10 +228,11 @@ class FastValues(LatestValues):
         self._names = fast_names(rows)
         self._left_out: frozenset[str] = frozenset()
         self._limit: Value = 1.0
-        self._watts: Number = 1.0
+        self._watts: Number = math.inf
         self._converts = convert
         used = tuple(row for row in rows if not needed.isdisjoint(row.names))
-        self._bind(rows if _single(used) == used else called)
+        by_call = _single(used) != used or any(library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise)
+        self._bind(called if by_call else rows)
 
     def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
         """Bind the calls that give the rows."""
@@ -417,7 +264,7 @@ class FastValues(LatestValues):
         if missing != missed or left_out != self._left_out:
             self._usual = None
         self._limit, self._left_out = limit, left_out
-        self._watts = 1.0 if isinstance(limit, Unavailable) else limit
+        self._watts = math.inf if isinstance(limit, Unavailable) else limit
 
     def read(self, progress: list[Any]) -> tuple[Block, Block]:
         """Read now. Returns: the values, and those of the flags."""
@@ -445,9 +292,12 @@ class FastValues(LatestValues):
             raise self._stale_error()
         raw = buffer.numbers()
         answers = buffer.decode(raw)
-        if any(_available(row, answers) is not row and not self._needed.isdisjoint(row.names) for row in self._rows):
+        available = [_available(row, answers, self._library.chosen, self._handle) for row in self._rows]
+        if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
             self._bind(self._called)
             return self.read(progress)
+        buffer.settle()
+        self._calls = [buffer.bound[index] for index in buffer.live]
         self._relate(answers)
         names = [name for name in self._names if name not in self._left_out]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
@@ -465,6 +315,8 @@ class FastValues(LatestValues):
             part, whole = answers[share.part], self._limit if share.whole == POWER_LIMIT else answers[share.whole]
             if share.bounded and (_is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole)):
                 part = whole = answers[share.part] = answers[share.whole] = impossible(functions[share.part])
+            if share.whole == POWER_LIMIT and not isinstance(part, Unavailable) and part > TIMES_LIMIT * self._watts:
+                part = answers[share.part] = impossible(functions[share.part])
             if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
                 answers[share.name] = part if isinstance(part, Unavailable) else whole
             else:
@@ -478,15 +330,15 @@ class FastValues(LatestValues):
         places, statuses = self._buffer.layout.places, self._buffer.statuses
         impossible_one = any(_is_impossible(answers[name]) for _, names, _, _ in places for name in names)
         fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, NvmlField) and not statuses[index]]
-        return impossible_one or any(largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
+        return impossible_one or any(largest_value(signature) < row.maximum or signature == DOUBLE for row, signature in fields)
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
-        """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""
-        live, statuses = self._buffer.live, self._buffer.statuses
+        """Drop the calls that the driver has never supported, and the batch of fields when it supports none of them."""
+        live, statuses, answered = self._buffer.live, self._buffer.statuses, self._buffer.answered
         signatures = raw[self._buffer.layout.signatures]
         if signatures and not statuses[-1] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
-            statuses[-1] = NOT_SUPPORTED
-        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED}
+            statuses[-1] = 0 if len(statuses) - 1 in answered else NOT_SUPPORTED
+        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED} - answered
         # One call is kept: a device that is lost shows in what it answers.
         if unsupported and len(unsupported) < len(live):
             self._drop(unsupported)

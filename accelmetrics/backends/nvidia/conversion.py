@@ -17,7 +17,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
 
     Args:
         raw: What was unpacked from the buffer.
-        limit: The enforced power limit in watts.
+        limit: The enforced power limit in watts; infinite where it is not known.
 
     Returns:
         The values in the order of ``fast_names``; None where one of the numbers is impossible.
@@ -46,24 +46,28 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         nvlink_tx_bytes_total,
         _,
         nvlink_rx_bytes_total,
+        _,
+        power_instant_watts,
     ) = raw
     if not (
         gpu <= 100
         and memory <= 100
-        and 1 <= memory_total_bytes <= 9223372036854775807
+        and 1 <= memory_total_bytes <= 140737488355328
         and memory_free_bytes <= memory_total_bytes
         and memory_allocated_bytes <= memory_total_bytes
-        and temp <= 250
-        and 1 <= power_watts <= 4294967294
-        and sm_clock <= 4294967294
-        and memory_clock <= 4294967294
+        and 1 <= temp <= 150
+        and 1 <= power_watts <= 50000000
+        and power_watts <= 10000 * limit
+        and sm_clock <= 50000
+        and memory_clock <= 50000
         and throttled <= 9223372036854775807
-        and -100 <= memory_temp <= 250
-        and 0 <= energy_joules <= 9223372036854775807
+        and 1 <= memory_temp <= 150
+        and 0 <= energy_joules <= 100000000000000000
         and 0 <= pcie_tx_bytes_total <= 9223372036854775807
         and 0 <= pcie_rx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
+        and 1 <= power_instant_watts <= 100000000
     ):
         return None
     return (
@@ -82,6 +86,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         pcie_rx_bytes_total,
         nvlink_tx_bytes_total * 1024,
         nvlink_rx_bytes_total * 1024,
+        power_instant_watts / 1000,
         memory_allocated_bytes / memory_total_bytes * 100,
         power_watts / 1000 / limit * 100,
     )
@@ -92,7 +97,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
 
     Args:
         raw: What was unpacked from the buffer.
-        limit: The enforced power limit in watts.
+        limit: The enforced power limit in watts; infinite where it is not known.
 
     Returns:
         The values in the order of ``fast_names``; None where one of the numbers is impossible.
@@ -120,24 +125,28 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         nvlink_tx_bytes_total,
         _,
         nvlink_rx_bytes_total,
+        _,
+        power_instant_watts,
     ) = raw
     if not (
         gpu <= 100
         and memory <= 100
-        and 1 <= memory_total_bytes <= 9223372036854775807
+        and 1 <= memory_total_bytes <= 140737488355328
         and memory_free_bytes <= memory_total_bytes
         and memory_allocated_bytes <= memory_total_bytes
-        and temp <= 250
-        and power_watts <= 4294967294
-        and sm_clock <= 4294967294
-        and memory_clock <= 4294967294
+        and 1 <= temp <= 150
+        and power_watts <= 50000000
+        and power_watts <= 10000 * limit
+        and sm_clock <= 50000
+        and memory_clock <= 50000
         and throttled <= 9223372036854775807
-        and -100 <= memory_temp <= 250
-        and 0 <= energy_joules <= 9223372036854775807
+        and 1 <= memory_temp <= 150
+        and 0 <= energy_joules <= 100000000000000000
         and 0 <= pcie_tx_bytes_total <= 9223372036854775807
         and 0 <= pcie_rx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
+        and 1 <= power_instant_watts <= 100000000
     ):
         return None
     return (
@@ -156,6 +165,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         pcie_rx_bytes_total,
         nvlink_tx_bytes_total * 1024,
         nvlink_rx_bytes_total * 1024,
+        power_instant_watts / 1000,
         memory_allocated_bytes / memory_total_bytes * 100,
         power_watts / 1000 / limit * 100,
     )
@@ -166,7 +176,7 @@ def convert_memory(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
 
     Args:
         raw: What was unpacked from the buffer.
-        limit: The enforced power limit in watts.
+        limit: The enforced power limit in watts; infinite where it is not known.
 
     Returns:
         The values in the order of ``fast_names``; None where one of the numbers is impossible.
@@ -177,7 +187,7 @@ def convert_memory(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         memory_allocated_bytes,
     ) = raw
     if not (
-        1 <= memory_total_bytes <= 9223372036854775807
+        1 <= memory_total_bytes <= 140737488355328
         and memory_free_bytes <= memory_total_bytes
         and memory_allocated_bytes <= memory_total_bytes
     ):

@@ -8,21 +8,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.processes import ProcessTree
-from accelmetrics.backends.kit.system import parse_meminfo, read_once
-from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, FastValues, Paced
+from accelmetrics.backends.kit.processes import ProcessTree, node_pattern
+from accelmetrics.backends.kit.system import ASLEEP, KeptFile, parse_meminfo, read_once
+from accelmetrics.backends.nvidia.calls import CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
-from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING, needed_for
-from accelmetrics.backends.nvidia.nvml import Handle, Library
+from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, READING, needed_for
+from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
+from accelmetrics.backends.nvidia.pcie import PcieMeter
 from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
-from accelmetrics.backends.nvidia.xid import XidListener
-from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+from accelmetrics.backends.nvidia.xid import XidListener, Xids
+from accelmetrics.schemas.errors import PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
 Reasons = Mapping[str, Unavailable]
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
+_NOT_SAID = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and the driver does not say what {} of it")
+_NOT_FREE = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("is free"))
+_NOT_HELD = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("its processes hold"))
+SLEEPS = "the GPU is powered down, and reading it would wake it"
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
-_PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
+_PARTITIONED = Unavailable(
+    Reason.NOT_SUPPORTED,
+    "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances; while it has none, nothing can run on it",
+)
 
 
 class BoundDevice:
@@ -35,11 +43,13 @@ class BoundDevice:
         table: The processes on it; None where they are not listed.
         slow: A GPU's values of slower paces, of which a MIG instance has none.
         partitioned: Whether it is a GPU in MIG mode.
+        shared: The memory of one that shares the host's.
 
     Attributes:
         due: When ``refresh`` is wanted next.
         blocks: The values of slower paces.
         unavailable: Why others of them are missing; the same object while nothing changed.
+        given: The names of the values.
         limit: The enforced power limit in watts, if it is known.
         whole: Whether it is a GPU, of which the watched process has a share.
     """
@@ -52,6 +62,7 @@ class BoundDevice:
         table: DeviceProcesses | None,
         slow: tuple[Paced, ...] = (),
         partitioned: bool = False,
+        shared: UnifiedMemory | None = None,
     ) -> None:
         self.handle = handle
         self.fast = fast
@@ -60,10 +71,11 @@ class BoundDevice:
         self.due = -math.inf
         self.blocks: tuple[Block, ...] = ()
         self.unavailable: Reasons = NO_REASONS
+        self.given: frozenset[str] = frozenset()
         self.limit: Number | None = None
         self.whole = bool(slow)
         self.partitioned = partitioned
-        self._paced = slow if table is None else (*slow, table)
+        self._paced = tuple(part for part in (*slow, table, shared) if part is not None)  # shared memory is told by the table
         self._changed = False
 
     def refresh(self, now: float, progress: list[Any]) -> None:
@@ -83,8 +95,9 @@ class BoundDevice:
         if merged != self.unavailable:
             self.unavailable = merged
         values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
+        self.given = frozenset(values)
         self.limit = values.get(POWER_LIMIT)
-        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, frozenset(values))
+        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, frozenset({**values, **merged}))
 
 
 class Listed:
@@ -96,7 +109,11 @@ class Listed:
         device: What is read; None while it cannot be.
         needed: The metrics for which it was bound.
         due: When ``refresh`` is wanted next.
+        xids: Its Xid errors; None where they are not read.
+        power: What says whether the GPU is powered down; None where the kernel does not.
     """
+
+    xids: Xids | None = None
 
     def __init__(self, identity: DeviceIdentity, failure: SourceError) -> None:
         self.identity = identity
@@ -104,8 +121,22 @@ class Listed:
         self.device: BoundDevice | None = None
         self.needed: frozenset[str] = frozenset()
         self.due = -math.inf
+        self.power: KeptFile | None = None
         self._failure = failure
         self._again = -math.inf
+
+    def let_sleep(self) -> None:
+        """Make sure that the GPU is not powered down: any call about it would wake it.
+
+        Raises:
+            SourceError: It is (``suspended``).
+        """
+        try:
+            asleep = self.power is not None and self.power.read().decode().strip() in ASLEEP
+        except OSError:  # it is off the bus: the driver says more
+            return
+        if asleep:
+            raise SourceError(Reason.SUSPENDED, SLEEPS, backend="nvidia")
 
     def refresh(self, now: float, progress: list[Any]) -> BoundDevice:
         """Do what is due: find the device if it was lost, read the slower values.
@@ -115,13 +146,17 @@ class Listed:
         """
         due = self.find(now, progress)
         if self.device is None:
-            # A copy: an error that is raised again and again would grow.
-            failure = self._failure
-            raise SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
+            raise self.failure()
         if now >= self.device.due:
             self.device.refresh(now, progress)
         self.due = min(due, self.device.due)
         return self.device
+
+    def failure(self) -> SourceError:
+        """Return why it cannot be read: a copy, since an error that is raised again and again would grow."""
+        why = self._failure
+        kind = PartitionRemovedError if isinstance(why, PartitionRemovedError) else SourceError
+        return kind(why.reason, why.message, backend=why.backend, advice=why.advice)
 
     def find(self, now: float, progress: list[Any]) -> float:
         """Set ``device`` and complete ``identity``, as far as that is due. Returns: when it is wanted next."""
@@ -135,9 +170,9 @@ class Listed:
 class NvidiaDriver:
     """NVML, initialised, and what it lists: GPUs in its order, then MIG instances in the order in which they were found.
 
-    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says so, one that turns up
-    is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open at a time (NVML counts
-    its users), each with its own devices, paces and buffers.
+    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says whether it was removed or
+    is lost, one that turns up is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open
+    at a time (NVML counts its users), each with its own devices, paces and buffers.
 
     Args:
         library: The open library.
@@ -148,6 +183,7 @@ class NvidiaDriver:
     Attributes:
         listener: Counts Xid errors.
         samples: Lends GPM sample buffers.
+        meter: Measures PCIe throughput.
         listed: The list.
         devices: The identities in it; the same object while none of them changed.
         needed: The metrics that any consumer has needed so far: it only grows, since calls are bound anew for more.
@@ -161,6 +197,7 @@ class NvidiaDriver:
         self.clock = clock
         self.listener = XidListener(library)
         self.samples = SamplePool(library)
+        self.meter = PcieMeter(library, clock)
         self.listed: list[Listed] = []
         self.devices: tuple[DeviceIdentity, ...] = ()
         self.needed: frozenset[str] = frozenset()
@@ -171,7 +208,8 @@ class NvidiaDriver:
         return NvidiaReader(self, options)
 
     def close(self) -> None:
-        if not self.listener.close() or not all(entry.opened for entry in self.listed):
+        ended = self.listener.close(), self.meter.close()
+        if not all(ended) or not all(entry.opened for entry in self.listed):
             return  # a call that hangs uses the library still
         self.samples.close()
         self.library.close()
@@ -217,6 +255,8 @@ class NvidiaReader:
     def read(self, unit: int, progress: list[Any]) -> Reading:
         now = self._now()
         listed = self._driver.listed[unit]
+        if listed.power is not None:
+            listed.let_sleep()
         device = listed.device
         if device is None or now >= listed.due:
             device = listed.refresh(now, progress)
@@ -228,6 +268,11 @@ class NvidiaReader:
                 device = listed.refresh(now, progress)
             reader = self._readers[unit] = DeviceReader(listed, device, self._tree, self._needed, reader)
         return reader.read(now, progress)
+
+    def events(self, unit: int) -> Mapping[str, Number]:
+        """Return the counts of Xid errors that are known of a GPU, without asking it."""
+        xids = self._driver.listed[unit].xids
+        return {} if xids is None else xids.known()
 
 
 class DeviceReader:
@@ -247,7 +292,7 @@ class DeviceReader:
         # Calls that were bound anew since another consumer wants more leave this one's samples as they were.
         same = before is not None and before.device.handle is device.handle and before.device.partitioned == device.partitioned
         self._gpm: Gpm = before._gpm if before is not None and same else device.gpm(needed)
-        self._share = ProcessShare(tree)
+        self._share = ProcessShare(tree, node_pattern(listed.identity))
         self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}
 
@@ -277,30 +322,61 @@ class DeviceReader:
     def _merge(self, device: BoundDevice) -> None:
         """Put all reasons into one mapping, which stays while its parts are the same objects."""
         self._parts = (device.fast.unavailable, device.unavailable, self._gpm.unavailable)
-        self._merged = {name: reason for part in self._parts for name, reason in part.items()}
+        # GPM comes first: where it has no PCIe rates, they may be measured.
+        parts = (self._gpm.unavailable, device.fast.unavailable, device.unavailable)
+        self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.given}
         if device.partitioned:
             missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
             self._merged.update(dict.fromkeys(missing, _PARTITIONED))
 
 
-def host_memory() -> tuple[int, int] | None:
-    """Read the host's total and available memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
+def host_memory_total() -> int | None:
+    """Read the host's memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
     try:
-        memory = parse_meminfo(read_once("/proc/meminfo"))
+        return parse_meminfo(read_once("/proc/meminfo")).total
     except (OSError, ValueError):
         return None
-    return memory.total, memory.available
 
 
-class HostMemory(Paced):
-    """The memory of a device that shares the host's: total, and total less what is still available, at every reading."""
+class UnifiedMemory(Paced):
+    """The memory of a device that shares the host's, at every reading.
 
-    def __init__(self) -> None:
+    What the driver says comes first. Else the total is all that the device can address, and in use is what processes hold on the device.
+    What the rest of the host uses is not the device's.
+
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        table: The processes on it.
+    """
+
+    def __init__(self, library: Library, handle: Handle, table: DeviceProcesses) -> None:
         super().__init__(READING)
+        self._said = CallGroup(library, handle, MEMORY_ROWS, READING)
+        self._table = table
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value]:
-        memory = host_memory()
-        if memory is None:
-            return dict.fromkeys(MEMORY_NAMES, _NO_HOST_MEMORY)
-        total, available = memory
-        return dict(zip(MEMORY_NAMES, (total, available, total - available, (total - available) / total * 100), strict=True))
+        self._said.read(now, progress)
+        total, free, used = (self._said.answers[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
+        if isinstance(total, Unavailable):
+            total, free = host_memory_total() or _NO_HOST_MEMORY, _NOT_FREE
+        if isinstance(used, Unavailable):
+            used = self._held()
+        return {"memoryTotalBytes": total, "memoryFreeBytes": free, "memoryAllocatedBytes": used, "memoryAllocated": _share(used, total)}
+
+    def _held(self) -> Value:
+        """Add up what processes hold; a sum that lacks one of them is none."""
+        if self._table.pending:
+            self._table.decode()
+        listed = self._table.answer
+        if isinstance(listed, Unavailable):
+            return listed
+        held = [process.memory_bytes for process in listed.processes]
+        return _NOT_HELD if None in held else sum(each for each in held if each is not None)
+
+
+def _share(part: Value, whole: Value) -> Value:
+    """Compute a share in percent; the reason of what is missing."""
+    if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
+        return part if isinstance(part, Unavailable) else whole
+    return part / whole * 100 if part <= whole else impossible("the sum over the processes")

@@ -19,7 +19,7 @@ from typing import Any
 from accelmetrics.backends.contract import NO_REASONS, Block
 from accelmetrics.backends.nvidia.calls import CallGroup, LatestValues
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
-from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, unavailable
+from accelmetrics.backends.nvidia.nvml import MISFIT, Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
@@ -37,6 +37,8 @@ FEWEST_METRICS = 98
 """How many metrics the first header has room for; later ones, with more, have the same version, so the driver goes by the count."""
 _HEAD, _IDENTIFIER = struct.Struct("=II"), struct.Struct("=I")
 _METRIC_SIZE = struct.calcsize(f"={METRIC_LAYOUT}")
+_ROOM = 1024
+"""Bytes behind the structure, which no driver that knows it writes to."""
 
 NEEDS_INTERVAL = Unavailable(Reason.NEEDS_INTERVAL, "GPM metrics are taken between two readings")
 NO_GPM = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have)")
@@ -73,13 +75,14 @@ class Gpm(LatestValues):
         self._pool = samples
         self._samples: Samples | None = None
         self._sampled = False
+        self._fitting = False
         self._take = partial(library.function("nvmlGpmSampleGet"), handle)
         if isinstance(instance, int):
             self._take = partial(library.function("nvmlGpmMigSampleGet"), handle, instance)
         elif instance is not None:  # what the whole GPU's samples say would pass for the instance's
             self.due = math.inf
             self._miss(instance)
-        get = ctypes.create_string_buffer(METRICS_OFFSET + FEWEST_METRICS * _METRIC_SIZE)
+        get = self._get = ctypes.create_string_buffer(METRICS_OFFSET + FEWEST_METRICS * _METRIC_SIZE + _ROOM)
         _HEAD.pack_into(get, 0, METRICS_VERSION, len(self._metrics))
         for number, metric in enumerate(self._metrics):
             _IDENTIFIER.pack_into(get, METRICS_OFFSET + number * _METRIC_SIZE, metric.identifier)
@@ -108,10 +111,19 @@ class Gpm(LatestValues):
         self._pointers[0], self._pointers[1] = newer.value, older.value
         status = self._compute()
         progress.append(status)
+        if not status and not self._fitting:
+            self._fitting = self._fits()
+            status = 0 if self._fitting else MISFIT
         if status:
             self._fail(status, "nvmlGpmMetricsGet")
         else:
             self._decode()
+
+    def _fits(self) -> bool:
+        """Return whether the metrics stand where they were asked for, and nothing behind the structure."""
+        places = range(METRICS_OFFSET, METRICS_OFFSET + len(self._metrics) * _METRIC_SIZE, _METRIC_SIZE)
+        found = [_IDENTIFIER.unpack_from(self._get, place)[0] for place in places]
+        return found == [metric.identifier for metric in self._metrics] and not any(self._get.raw[-_ROOM:])
 
     def _decode(self) -> None:
         """Convert what was computed: at once while each metric has a value, else one by one."""

@@ -14,22 +14,39 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.contract import Clock
+from accelmetrics.backends.contract import Clock, Reading, ReadOptions
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.nvidia.calls import EARLY, CallGroup, FastValues, Paced
+from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, pci_address, pci_slot, read_text
+from accelmetrics.backends.nvidia import driven_gpus, kernel_module_version
+from accelmetrics.backends.nvidia.calls import EARLY, MEMORY_NAMES, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.driver import BoundDevice, HostMemory, Listed, NvidiaDriver, host_memory
+from accelmetrics.backends.nvidia.driver import SLEEPS, BoundDevice, Listed, NvidiaDriver, UnifiedMemory, host_memory_total
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
+from accelmetrics.backends.nvidia.metrics import (
+    CALLED_ROWS,
+    FAST_ROWS,
+    MEMORY_ROWS,
+    OF_LINKS,
+    OF_XIDS,
+    ONCE,
+    PCIE_EACH_SECOND,
+    PCIE_RATES,
+    PROCESSES,
+    SECOND,
+    SLOW_ROWS,
+    TEN_SECONDS,
+)
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
+    DECISIVE,
     GONE,
     GPU_NOT_FOUND,
     INVALID_ARGUMENT,
@@ -45,9 +62,11 @@ from accelmetrics.backends.nvidia.nvml import (
     source_error,
     unavailable,
 )
+from accelmetrics.backends.nvidia.pcie import PcieThroughput
 from accelmetrics.backends.nvidia.processes import DeviceProcesses
+from accelmetrics.backends.nvidia.thermal import Statics
 from accelmetrics.backends.nvidia.xid import Xids
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
 MOST_GPUS = 1024
@@ -66,16 +85,24 @@ VERIFIED = 1.0
 USUAL_INSTANCES, MOST_INSTANCES = 7, 64
 """How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
 MIG_ENABLED = 1
+_SHARES_MEMORY = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
+"""Names of products that have no memory of their own: ``NVIDIA GB10``, ``NVIDIA Thor``, ``Orin (nvgpu)``. GH200 and GB200 have some."""
+REMOVED = "the MIG instance no longer exists: its GPU answers, and does not have it"
+MADE_AGAIN = "the MIG instance was made again just now"
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
 
 
-def open_driver(clock: Clock) -> NvidiaDriver:
-    """Initialise NVML and enumerate its devices.
+def open_driver(clock: Clock) -> NvidiaDriver | SleepingDriver:
+    """Initialise NVML and enumerate its devices, unless all of them sleep, which that would wake.
 
     Raises:
         SourceError: That is not possible, or there are none.
     """
+    addresses = driven_gpus()
+    asleep = list(filter(is_asleep, addresses))
+    if asleep and asleep == addresses:
+        return SleepingDriver(addresses)
     library = open_library()
     with ExitStack() as on_failure:
         on_failure.callback(library.close)
@@ -86,13 +113,79 @@ def open_driver(clock: Clock) -> NvidiaDriver:
         driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
         on_failure.pop_all()
         on_failure.callback(driver.close)
-        gpus = [Gpu(driver, index) for index in range(count)]
+        gpus = [Gpu(driver, index) for index in range(count)] if not asleep else _place(driver, count, addresses, asleep)
         driver.listed.extend(gpus)
         on_failure.callback(driver.listed.clear)  # no thread could be started: nothing is asked of them
         open_all(gpus)
         on_failure.pop_all()
     driver.update()
     return driver
+
+
+def _place(driver: NvidiaDriver, count: int, addresses: list[str], asleep: list[str]) -> list[Gpu]:
+    """List GPUs of which some sleep: those that are awake by the numbers that the driver gives for their addresses, the others in between.
+
+    Looking one up by its number would wake it if that is a sleeping one's. In a container the driver may have fewer than the bus shows.
+    """
+    queries = Queries(driver.library, [], GONE)
+    found: dict[int, str] = {}
+    for address in addresses:
+        handle = None if address in asleep else queries.handle("nvmlDeviceGetHandleByPciBusId_v2", _as_nvml(address))
+        number = queries.number("nvmlDeviceGetIndex", handle) if handle is not None else None
+        if number is not None:
+            found[number] = address
+    left = [address for address in addresses if address not in found.values()]
+    numbers = [number for number in range(count) if number not in found]
+    found.update(zip(numbers, left, strict=False))
+    return [Gpu(driver, number, found.get(number, "")) for number in range(count)]
+
+
+def _as_nvml(address: str) -> bytes:
+    """Write a PCI address as NVML does."""
+    domain, _, rest = address.partition(":")
+    return f"{domain:0>8}:{rest}".upper().encode()
+
+
+def _seen_asleep(address: str) -> dict[str, Any]:
+    """Return what the kernel knows of a GPU without waking it: the parts of its identity by which it is listed."""
+    printed = read_text(f"/proc/driver/nvidia/gpus/{address}/information") or ""
+    model, uuid = (re.search(form, printed, re.MULTILINE) for form in (r"^Model:\s+(\S.*)$", r"^GPU UUID:\s+(GPU-[0-9a-f-]+)$"))
+    name = model[1] if model else f"NVIDIA GPU ({read_text(f'{PCI}/{address}/device') or 'of an unknown model'})"
+    # The UUID has question marks until the GPU was first used.
+    return {"name": name, "uuid": uuid[1] if uuid else "", "pci_bus_id": _as_nvml(address).decode()}
+
+
+class SleepingDriver:
+    """GPUs of which all sleep: listed as the kernel knows them. NVML is not opened before one of them is awake.
+
+    Args:
+        addresses: Their PCI addresses.
+
+    Attributes:
+        devices: Their identities.
+    """
+
+    source = "sysfs"
+    machine_wide = False
+
+    def __init__(self, addresses: list[str]) -> None:
+        version = kernel_module_version()
+        self.devices = tuple(
+            DeviceIdentity("gpu", BACKEND, number, driver_version=version, **_seen_asleep(address))
+            for number, address in enumerate(addresses)
+        )
+        self._addresses = addresses
+
+    def reader(self, _options: ReadOptions) -> SleepingDriver:
+        return self
+
+    def read(self, _unit: int, _progress: list[Any]) -> Reading:
+        if all(map(is_asleep, self._addresses)):
+            raise SourceError(Reason.SUSPENDED, SLEEPS, backend=BACKEND)
+        raise DriverGoneError(Reason.SUSPENDED, "a GPU has woken up: the driver is opened", backend=BACKEND)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
 
 
 def _count(library: Library) -> int:
@@ -136,7 +229,7 @@ def _stale() -> SourceError:
 
 
 def _gone() -> SourceError:
-    return SourceError(Reason.DEVICE_LOST, "the MIG instance no longer exists", backend=BACKEND, advice="see `nvidia-smi mig -lgi`")
+    return SourceError(Reason.DEVICE_LOST, "the MIG instance does not answer, nor does its GPU", backend=BACKEND)
 
 
 class Gpu(Listed):
@@ -145,13 +238,17 @@ class Gpu(Listed):
     Args:
         driver: The open driver.
         index: NVML's number of the GPU.
+        address: Its PCI address, where it is to be looked up by that.
     """
 
-    def __init__(self, driver: NvidiaDriver, index: int) -> None:
+    def __init__(self, driver: NvidiaDriver, index: int, address: str = "") -> None:
         words = f"NVIDIA GPU {index} is being opened: a call has not returned"
         super().__init__(driver.identify(index), SourceError(Reason.TIMED_OUT, words, backend=BACKEND))
         self._driver = driver
         self._index = index
+        self._address = address
+        if address:
+            self._learn(**_seen_asleep(address))
         self._handle: Handle | None = None
         self._wait = FIRST_WAIT
         self._partitioned = False
@@ -162,6 +259,7 @@ class Gpu(Listed):
         """Find out what the GPU and its MIG instances are listed by; a failure is told when the GPU is read."""
         now = self._driver.clock.monotonic()
         try:
+            self.let_sleep()
             handle = self._recognise(Queries(self._driver.library, progress, GONE), progress)
             self._look_for_instances(now, handle, progress)
         except SourceError as failure:
@@ -193,6 +291,8 @@ class Gpu(Listed):
             self._partitioned = modes[0] == MIG_ENABLED
         elif queries.complete:
             self._partitioned, self._instances_due = False, math.inf
+        else:
+            self._instances_due = now + FIRST_WAIT
         if self._partitioned:
             self._list_instances(queries, handle)
         return self._partitioned != before
@@ -203,11 +303,16 @@ class Gpu(Listed):
         for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
             handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
             uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
+            name = queries.text("nvmlDeviceGetName", handle) if handle is not None and uuid else ""
             if handle is not None and uuid and uuid not in self._instances:
-                name = queries.text("nvmlDeviceGetName", handle)
                 identity = self._driver.identify(number, name=name, uuid=uuid, parent=self.identity.anchor)
-                self._instances[uuid] = Instance(self._driver, gpu, handle, _ask_gpu_instance(queries, handle), identity)
-                self._driver.add(self._instances[uuid])
+                self._instances[uuid] = instance = Instance(self._driver, gpu, handle, _ask_gpu_instance(queries, handle), identity)
+                instance.power = self.power
+                self._driver.add(instance)
+            elif name and name != self._instances[uuid].identity.name:
+                # One that is made again with the same ids has the same UUID, and may have another profile.
+                self._instances[uuid].identity = self._instances[uuid].identity._replace(name=name, memory_total_bytes=None)
+                self._driver.update()
 
     def _enumerate(self, now: float, progress: list[Any]) -> None:
         """Find out what is not known yet, and bind the calls."""
@@ -226,11 +331,24 @@ class Gpu(Listed):
     def _recognise(self, queries: Queries, progress: list[Any]) -> Handle:
         """Ask for what a GPU is listed and numbered by."""
         lookup = Queries(self._driver.library, progress, frozenset())
-        handle = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index)
+        where: bytes | int = self._index
+        names = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")
+        if self._address:
+            names, where = ("nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"), _as_nvml(self._address)
+        handle, status = lookup.handle(names[0], where), lookup.status
+        if handle is None and status not in DECISIVE:
+            handle = lookup.handle(names[1], where)
+            # The first form numbers only the GPUs that it can open.
+            if handle is not None and not self._address and lookup.number("nvmlDeviceGetIndex", handle) != self._index:
+                handle = None
         if handle is None:
-            raise source_error(lookup.status, f"NVIDIA GPU {self._index} cannot be opened")
-        address = queries.pci_bus_id(handle)
+            raise source_error(status, f"NVIDIA GPU {self._index} cannot be opened")
+        if self._address:
+            self._learn(vendor_index=queries.number("nvmlDeviceGetIndex", handle))
+        address, identifier = queries.pci(handle)
         name = queries.text("nvmlDeviceGetName", handle)
+        if not name and not queries.status and identifier:  # a garbled one
+            name = f"NVIDIA GPU {identifier}"
         self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
         if queries.complete:
             self._handle = handle
@@ -239,25 +357,31 @@ class Gpu(Listed):
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Ask for everything else about a GPU that does not change."""
         unified = self.identity.unified
+        architecture = queries.architecture(handle) or self.identity.architecture
+        shared = architecture == "Orin" or _SHARES_MEMORY.search(self.identity.name) is not None
         total = queries.memory_total(handle)
-        if total == 0:
-            host = host_memory()
-            self._learn(unified=True, memory_total_bytes=host[0] if host else None)
-        elif total is not None:
-            self._learn(unified=False, memory_total_bytes=total)
+        self._learn(unified=shared, memory_total_bytes=host_memory_total() if shared and total is None else total)
         self._learn(
             serial=queries.text("nvmlDeviceGetSerial", handle),
-            architecture=queries.architecture(handle),
+            architecture=architecture,
             firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
             numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # of GPUs that are NUMA nodes themselves
+            part_number=queries.text("nvmlDeviceGetBoardPartNumber", handle),
+            compute_capability=queries.compute_capability(handle),
+            # The kernel's own list counts, which is added to the identity later; a container may hide it.
+            cpu_affinity="" if pci_slot(self.identity.pci_bus_id).cpus else queries.cpu_affinity(handle),
+            **queries.platform(handle),
         )
         if self.device is None or self.identity.unified != unified:
             self.bind(handle, self._driver.needed)
 
     def _learn(self, **facts: Any) -> None:
         """Take over new facts; what could not be had this time stays as it was."""
+        status = f"{PCI}/{pci_address(facts.get('pci_bus_id', ''))}/power/runtime_status"
+        if self.power is None and facts.get("pci_bus_id") and exists(status):
+            self.power = KeptFile(status)
         self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
 
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
@@ -265,19 +389,25 @@ class Gpu(Listed):
         self.needed = needed
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
-        slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows]
+        slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
+        if used[ONCE]:
+            slow.append(Statics(library, handle, used[ONCE]))
+        if not needed.isdisjoint(PCIE_RATES):
+            slow.append(PcieThroughput(library, self._driver.meter, handle, SECOND if PCIE_EACH_SECOND in needed else TEN_SECONDS))
         # A part of the GPU's identity, whatever is needed.
         slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
         if not needed.isdisjoint(OF_LINKS):
-            slow.append(Links(library, handle))
+            slow.append(Links(library, handle, needed))
         if not needed.isdisjoint(OF_XIDS):
-            slow.append(Xids(self._driver.listener, handle))
-        if self.identity.unified:
-            slow.append(HostMemory())
-        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, needed)
+            self.xids = Xids(self._driver.listener, handle)
+            slow.append(self.xids)
+        shares = self.identity.unified and not needed.isdisjoint(MEMORY_NAMES)
+        table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
+        memory = UnifiedMemory(library, handle, table) if shares and table is not None else None
+        by_call = needed.difference(MEMORY_NAMES) if shares else needed
+        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
-        table = DeviceProcesses(library, handle) if PROCESSES in needed else None
-        self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned)
+        self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""
@@ -321,12 +451,18 @@ class Instance(Listed):
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
-        fast = FastValues(library, handle, MEMORY_ROWS, MEMORY_ROWS, (convert_memory, convert_memory), NO_INSTANCE, _gone, needed)
+        convert = (convert_memory, convert_memory)
+        fast = FastValues(library, handle, MEMORY_ROWS, MEMORY_ROWS, convert, NO_INSTANCE, self._look_for, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
-        self.device = BoundDevice(handle, fast, gpm, DeviceProcesses(library, handle) if PROCESSES in needed else None)
+        table = DeviceProcesses(library, handle, self.identity.driver_version) if PROCESSES in needed else None
+        self.device = BoundDevice(handle, fast, gpm, table)
 
     def find(self, now: float, progress: list[Any]) -> float:
-        """Look the instance up by its UUID: it may be gone, have been made again, or have another handle."""
+        """Look the instance up by its UUID: it may be gone, have been made again, or have another handle.
+
+        Raises:
+            PartitionRemovedError: Its GPU answers, and does not have it.
+        """
         if now >= self._again:
             queries = Queries(self._driver.library, progress, LOST)
             handle = queries.handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
@@ -341,11 +477,20 @@ class Instance(Listed):
                 self._describe(queries, handle)
             elif queries.status in NO_INSTANCE:
                 self.device = None
+                modes = (ctypes.c_uint * 2)()
+                answers = queries.call("nvmlDeviceGetMigMode", self._parent, ctypes.byref(modes), ctypes.byref(modes, 4))
+                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, REMOVED, backend=BACKEND) if answers else _gone()
         return self._again
+
+    def _look_for(self) -> SourceError:
+        """Return why a handle is no longer the instance's."""
+        self._again = -math.inf
+        self.find(self._driver.clock.monotonic(), [])
+        return self.failure() if self.device is None else SourceError(Reason.DRIVER_ERROR, MADE_AGAIN, backend=BACKEND)
 
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Complete the identity with what listing the instance did not need."""
         if self.identity.memory_total_bytes is None:
-            total, architecture = queries.memory_total(handle) or None, queries.architecture(self._parent)
+            total, architecture = queries.memory_total(handle), queries.architecture(self._parent)
             self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
             self._driver.update()

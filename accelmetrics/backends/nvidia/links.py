@@ -1,63 +1,96 @@
 """NVLink, every ten seconds: state, traffic and errors link by link, what all links come to, and the fabric of NVLink switches.
 
 One batch of fields asks about all links. A link that is down has no traffic: a field that fails there costs nothing else. Drivers
-without the field for the state are asked for it link by link.
+without the field for the state are asked for it link by link. Generations of NVLink count errors in different fields. Which of them a GPU
+has is found out once, and stays until the driver is opened again: a counter that changed its source would jump.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from accelmetrics.backends.contract import Value
+from accelmetrics.backends.contract import Number, Value
 from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import (
     ALL_ONES,
+    FABRIC_CALL,
+    FABRIC_CONFIGURATION,
+    FABRIC_FLAGS,
     KIB,
     LARGEST,
-    LINK_ERRORS,
+    LINK_COUNTS,
+    LINK_COUNTS_OF_ALL,
+    LINK_RATIOS,
     LINK_STATE,
     LINK_STATE_CALL,
     LINK_TRAFFIC,
+    OF_FABRIC,
     ONCE,
     TEN_SECONDS,
     Call,
     NvmlField,
     NvmlMetric,
 )
-from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, meaning
+from accelmetrics.backends.nvidia.nvml import (
+    ARGUMENT_VERSION_MISMATCH,
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    Handle,
+    Library,
+    field_unavailable,
+    impossible,
+    meaning,
+    unavailable,
+)
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.fabric import fabric_faults
 
 MOST_LINKS = 36
 COUNT = NvmlMetric("links", NvmlField(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
 TOTALS = {"nvlinkTxBytesTotal": "txBytesTotal", "nvlinkRxBytesTotal": "rxBytesTotal"}
 """The metric of all links, and that of one of them."""
 NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no NVLink")
+NO_FIELD = (unavailable(NOT_SUPPORTED), field_unavailable(INVALID_ARGUMENT))
+"""Why a field has no value that it never will have, on this GPU or with this driver."""
+ALL_DOWN = Unavailable(Reason.NOT_SUPPORTED, "no NVLink is up")
+LARGEST_RATIO = 0xFFF
+"""The largest answer of a bit error ratio: 15 × 10⁻²⁵⁵, which stands for none."""
 
-FABRIC = Call(
-    ("nvmlDeviceGetGpuFabricInfoV",),
-    "4xQQIIB7x",
-    ("clusterLow", "clusterHigh", "status", "cliqueId", "state"),
-    version=0x02000024,
+_FABRIC_MEMBERS = ("clusterLow", "clusterHigh", "status", "cliqueId", "state", "healthMask")
+FABRIC = (
+    Call((FABRIC_CALL,), "4xQQIIB3xIB3x", (*_FABRIC_MEMBERS, "healthSummary"), version=0x03000028, structure="c_nvmlGpuFabricInfo_v3_t"),
+    Call((FABRIC_CALL,), "4xQQIIB3xI", _FABRIC_MEMBERS, version=0x02000024, structure="c_nvmlGpuFabricInfo_v2_t"),
 )
-"""The cluster's id, which has 16 bytes, the status of joining, the clique, and the state, which is one byte."""
-FABRIC_ROWS = tuple(NvmlMetric(member, FABRIC, member, maximum=2**64 - 1) for member in FABRIC.members)
+"""The newest version first: the cluster's id, which has 16 bytes, the status of joining, the clique, and the state, which is one byte."""
 FABRIC_SAFE_FROM = 550
 """The first driver whose function can be called: on older ones it crashes the process."""
 NO_FABRIC, COMPLETED = 0, 3
 FABRIC_STATES = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", COMPLETED: "NVLink fabric: joined"}
+MOST_SUMMARY = 3
 TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {FABRIC_SAFE_FROM} crash when they are asked for it")
 UNKNOWN_DRIVER = TOO_OLD._replace(detail=f"the driver does not say which version it is, and {TOO_OLD.detail}")
 OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric")
+NO_HEALTH = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say it of this GPU")
+NO_SUMMARY = Unavailable(Reason.NOT_SUPPORTED, "the installed driver has no summary of the fabric's health")
+
+_Source = tuple[NvmlField, bool]
+"""A field of one link, or of all of them together."""
 
 
 class Links(Paced):
-    """State, traffic and errors of the links of one GPU, and their sums where the driver does not add them up."""
+    """State and traffic of the links of one GPU, and what all of them come to.
 
-    def __init__(self, library: Library, handle: Handle) -> None:
+    Args:
+        library: The open library.
+        handle: The GPU's handle.
+        needed: The metrics that are needed; fields of others are left out.
+    """
+
+    def __init__(self, library: Library, handle: Handle, needed: frozenset[str]) -> None:
         super().__init__(TEN_SECONDS)
         self._library = library
         self._handle = handle
@@ -65,66 +98,121 @@ class Links(Paced):
         self._count = CallGroup(library, handle, (COUNT,), ONCE)
         self._group: CallGroup | None = None
         self._state_by_field = True
+        self._state_given = False
+        self._sources = {name: _sources(name) for name in (*LINK_COUNTS, *LINK_RATIOS) if name in needed}
+        self._given: set[str] = set()  # counts that had a value once: their source stays, whatever it answers later
+        self._summed: dict[str, bool] = {}  # whether a total of traffic is the sum of the links, once that is known
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._group is None:
             self._count.read(now, progress)
             self.due = self._count.due
             count = self._count.answers[COUNT.name]
-            if isinstance(count, Unavailable) or count == 0:
-                none = count == 0 or _is_unsupported(count)
-                return dict.fromkeys(LINK_ERRORS, NO_LINKS if none else count)
+            if count in (0, unavailable(NOT_SUPPORTED)):
+                return dict.fromkeys((*self._sources, *TOTALS), NO_LINKS)
+            if isinstance(count, Unavailable):
+                return dict.fromkeys(self._sources, count)
             self._links = int(count)
-            self._group = self._bind()
+            self._group = CallGroup(self._library, self._handle, self._rows(), TEN_SECONDS)
         self._group.read(now, progress)
         found = self._group.answers
-        if self._state_by_field and all(_is_unsupported(found[f"nvlink.{link}.state"]) for link in range(self._links)):
+        states = [found[f"nvlink.{link}.state"] for link in range(self._links)]
+        self._state_given = self._state_given or not all(isinstance(state, Unavailable) for state in states)
+        if self._state_by_field and not self._state_given and all(state in NO_FIELD for state in states):
             self._state_by_field = False
-            self._group = self._bind()
+            self._group.read_instead(self._rows())
             self._group.read(now, progress)
             found = self._group.answers
         self.due = self._group.due
-        return self._relate(found)
-
-    def _bind(self) -> CallGroup:
-        return CallGroup(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS)
-
-    def _relate(self, found: Mapping[str, Value]) -> dict[str, Value]:
-        """Add up errors over all links, and traffic where the driver does not add it up itself; leave out what a link does not support."""
+        before = dict(self._sources)
         answers = {name: found[name] for name in _of_links(self._links) if not _is_unsupported(found[name])}
-        for name in LINK_ERRORS:
-            summed = self._sum(name, found)
-            answers[name] = found[name] if summed is None else summed
-        for name, of_link in TOTALS.items():
-            summed = self._sum(of_link, found) if _is_unsupported(found[name]) else None
-            if summed is not None:
-                answers[name] = summed
+        answers |= {name: self._counted(name, found) for name in self._sources}
+        answers |= self._totals(found)
+        if self._sources != before:  # from the next time on, what the GPU does not have is not asked for
+            self._group.read_instead(self._rows())
         return answers
 
-    def _sum(self, name: str, found: Mapping[str, Value]) -> Value | None:
-        """Add up a metric over the links; None unless all that are not down have a value."""
-        values = []
+    def _rows(self) -> tuple[NvmlMetric, ...]:
+        sources = frozenset(source for known in self._sources.values() for source in known)
+        return _rows(self._links, self._state_by_field, sources)
+
+    def _counted(self, name: str, found: Mapping[str, Value]) -> Value:
+        """Return a count or a ratio over all links, and settle for the first source that the GPU has."""
+        answer, down = NO_FIELD[0], False
+        for source in self._sources[name]:
+            field, of_all = source
+            given = found[str(field.identifier)] if of_all else self._over_links(str(field.identifier), found, name in LINK_RATIOS)
+            if isinstance(given, Unavailable):
+                if given is not ALL_DOWN and given not in NO_FIELD:
+                    return given
+                answer, down = given, down or given is ALL_DOWN
+                continue
+            self._sources[name] = (source,)
+            self._given.add(name)
+            return impossible(field.function) if name in LINK_RATIOS and given > 1 else given
+        if not down and name not in self._given:
+            self._sources[name] = ()
+        return ALL_DOWN if down else answer
+
+    def _totals(self, found: Mapping[str, Value]) -> dict[str, Value]:
+        """Add up the traffic of links where the driver does not: its total is refused, or stays 0 beside links that count."""
+        answers: dict[str, Value] = {}
+        for name, of_link in TOTALS.items():
+            total, summed = found[name], self._over_links(of_link, found, before="nvlink.")
+            if name not in self._summed and not isinstance(total, Unavailable) and total > 0:
+                self._summed[name] = False
+            if self._summed.get(name, total == 0 or _is_unsupported(total)):
+                if not isinstance(summed, Unavailable):
+                    answers[name] = summed
+                    if summed or total != 0:
+                        self._summed[name] = True
+                elif name in self._summed:
+                    answers[name] = summed
+        return answers
+
+    def _over_links(self, name: str, found: Mapping[str, Value], ratio: bool = False, before: str = "") -> Value:
+        """Add up what links answer, or return the largest ratio; where one that is not down has no value, return why."""
+        values: list[Number] = []
         for link in range(self._links):
-            answer = found[f"nvlink.{link}.{name}"]
+            answer = found[f"{before}{link}.{name}"]
             if not isinstance(answer, Unavailable):
-                values.append(answer)
+                values.append(_ratio(int(answer)) if ratio else answer)
             elif found[f"nvlink.{link}.state"] != 0:
-                return None
-        return sum(values) if values else None
+                return answer
+        if not values:
+            return ALL_DOWN
+        return max(values) if ratio else sum(values)
+
+
+def _sources(name: str) -> tuple[_Source, ...]:
+    """List where a count of links may stand, in the order in which it is looked for."""
+    if name in LINK_RATIOS:
+        return ((LINK_RATIOS[name], False),)
+    first, *others = ((field, False) for field in LINK_COUNTS[name])
+    of_all = [(LINK_COUNTS_OF_ALL[name], True)] if name in LINK_COUNTS_OF_ALL else []
+    return (first, *of_all, *others)
+
+
+def _ratio(answer: int) -> float:
+    """Decode a bit error ratio: ``NVML_NVLINK_ERROR_COUNTER_BER_GET``."""
+    return float(f"{answer >> 8}e-{answer & 0xFF}")
 
 
 @cache
-def _rows(links: int, state_by_field: bool) -> tuple[NvmlMetric, ...]:
+def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tuple[NvmlMetric, ...]:
     """Make the rows for so many links; cached, since all GPUs of a machine have the same number."""
     rows = [NvmlMetric(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
-    rows += [NvmlMetric(name, of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
+    fields = sorted(sources)
+    rows += [NvmlMetric(str(field.identifier), field, maximum=LARGEST) for field, of_all in fields if of_all]
+    ratios = LINK_RATIOS.values()
     for link in range(links):
         state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(link,))
         rows.append(NvmlMetric(f"nvlink.{link}.state", state, maximum=1))
         for way, field in LINK_TRAFFIC.items():
             rows.append(NvmlMetric(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
-        for name, (of_link, _) in LINK_ERRORS.items():
-            rows.append(NvmlMetric(f"nvlink.{link}.{name}", of_link._replace(scope=link), maximum=LARGEST))
+        for field in (field for field, of_all in fields if not of_all):
+            most = LARGEST_RATIO if field in ratios else LARGEST
+            rows.append(NvmlMetric(f"{link}.{field.identifier}", field._replace(scope=link), maximum=most))
     return tuple(rows)
 
 
@@ -139,7 +227,7 @@ def _is_unsupported(answer: Value) -> bool:
 
 
 class Fabric(CallGroup):
-    """State of one GPU in the fabric of NVLink switches.
+    """State and health of one GPU in the fabric of NVLink switches.
 
     Args:
         library: The open library.
@@ -149,31 +237,68 @@ class Fabric(CallGroup):
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
-        super().__init__(library, handle, FABRIC_ROWS, TEN_SECONDS)
+        super().__init__(library, handle, _fabric_rows(FABRIC[0]), TEN_SECONDS)
         self._refused = _refused(driver_version)
         self._announce = announce
+        self._settled = False
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._refused is not None:
             self.due = math.inf
-            return {"fabricState": self._refused}
+            return dict.fromkeys(OF_FABRIC, self._refused)
         found = super().ask(now, progress)
+        for call in (*FABRIC[1:], FABRIC[0]) if not self._settled else ():
+            if self._buffer.statuses[0] != ARGUMENT_VERSION_MISMATCH:
+                self._settled = True
+                break
+            self.read_instead(_fabric_rows(call))  # and the newest again, where the driver knows none of them today
+            found = super().ask(now, progress)
         if found is None:
             return None
-        numbers = [int(answer) for answer in found.values() if not isinstance(answer, Unavailable)]
-        return {"fabricState": self._state(*numbers) if numbers else found["state"]}
+        failure = next((answer for answer in found.values() if isinstance(answer, Unavailable)), None)
+        if failure is not None:
+            return dict.fromkeys(OF_FABRIC, failure)
+        return self._decode({name: int(answer) for name, answer in found.items() if not isinstance(answer, Unavailable)})
 
-    def _state(self, low: int, high: int, status: int, clique: int, state: int) -> Value:
+    def _decode(self, numbers: Mapping[str, int]) -> dict[str, Value]:
+        state = numbers["state"]
         if state == NO_FABRIC:
             self._announce("")
-            return OUTSIDE
+            return dict.fromkeys(OF_FABRIC, OUTSIDE)
         if state not in FABRIC_STATES:
-            return impossible(FABRIC.function)
-        failed = state == COMPLETED and status
-        words = f"NVLink fabric: joining failed ({meaning(status).symbol})" if failed else FABRIC_STATES[state]
-        cluster = struct.pack("=QQ", low, high)
-        self._announce(f"{words}, clique {clique} of cluster {cluster.hex()}" if any(cluster) else words)
-        return state
+            return dict.fromkeys(OF_FABRIC, impossible(FABRIC_CALL))
+        answers = {"fabricState": state, **_health(numbers["healthMask"], numbers.get("healthSummary"))}
+        self._announce(_words(numbers, fabric_faults({name: one for name, one in answers.items() if not isinstance(one, Unavailable)})))
+        return answers
+
+
+@cache
+def _fabric_rows(call: Call) -> tuple[NvmlMetric, ...]:
+    return tuple(NvmlMetric(member, call, member, maximum=2**64 - 1) for member in call.members)
+
+
+def _health(mask: int, summary: int | None) -> dict[str, Value]:
+    """Decode the health mask and the summary, which drivers without the third version do not have."""
+    wrong = impossible(FABRIC_CALL)
+    answers: dict[str, Value] = {"fabricHealthMask": mask, "fabricHealthSummary": NO_SUMMARY}
+    if summary is not None:
+        answers["fabricHealthSummary"] = NO_HEALTH if summary == 0 else summary if summary <= MOST_SUMMARY else wrong
+    flags: dict[int, Value] = {0: NO_HEALTH, 1: 1, 2: 0}
+    answers |= {f"fabricHealth.{name}": flags.get(mask >> shift & 3, wrong) for name, shift in FABRIC_FLAGS.items()}
+    answers["fabricHealth.incorrectConfiguration"] = mask >> FABRIC_CONFIGURATION & 15 or NO_HEALTH
+    if mask == ALL_ONES:
+        answers |= {name: wrong for name in answers if name != "fabricHealthSummary"}
+    return answers
+
+
+def _words(numbers: Mapping[str, int], faults: Iterable[str]) -> str:
+    """Say how the GPU stands in the fabric."""
+    state, status = numbers["state"], numbers["status"]
+    failed = state == COMPLETED and status
+    words = f"NVLink fabric: joining failed ({meaning(status).symbol})" if failed else FABRIC_STATES[state]
+    cluster = struct.pack("=QQ", numbers["clusterLow"], numbers["clusterHigh"])
+    part = [f"clique {numbers['cliqueId']} of cluster {cluster.hex()}"] if any(cluster) else []
+    return ", ".join((words, *faults, *part))
 
 
 def _refused(version: str) -> Unavailable | None:

@@ -20,9 +20,21 @@ ALL_ONES = 0xFFFFFFFF
 LARGEST = 2**63 - 1
 """Above this no 64-bit answer is believed: sentinels are all-ones, and JSON and Prometheus readers end here."""
 LARGEST_32 = ALL_ONES - 1
-HOTTEST, COLDEST = 250, -100
-"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
+HOTTEST, COLDEST, FREEZING = 150, -100, 0
+"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do. A chip that works is warmer than ice, and a sensor that
+is not there says 0."""
+MOST_MEMORY = 2**47
+"""Bytes, more than any board has."""
+FASTEST = 50_000
+"""MHz, more than any clock of a GPU."""
+MOST_POWER, LEAST_LIMIT, TIMES_LIMIT = 50_000_000, 1000, 10
+"""mW, more than any board takes; the lowest limit that is believed; and how many times its limit a board is believed to take."""
+MOST_ENERGY = 10**17
+"""mJ, what the most power comes to in sixty years."""
 KIB, MIB = 1024, 2.0**20
+MEGA = 10**6
+MOST_MILLIWATTS = 10**8
+"""No board takes 100 kW."""
 NANOSECONDS = 10**9
 """In a second."""
 
@@ -65,7 +77,7 @@ class Call(NamedTuple):
         pointers: Where in what it writes each pointer points, in bytes.
         version: Written once into the first four bytes, for versioned structures.
         structure: The class in ``pynvml`` of the same layout, if it has one.
-        fallback: The call for drivers that have none of ``functions``; it has the same members.
+        fallback: Its older form of another layout, with the same members, for drivers whose newer ones are missing or fail.
         fields: The fields of a batch of ``nvmlDeviceGetFieldValues``, which has no ``layout``.
     """
 
@@ -140,7 +152,7 @@ class NvmlMetric(NamedTuple):
     def words(self) -> str:
         """Where it is read, in which unit and how often, for people."""
         member = f".{self.member}" if self.member else ""
-        unit = f" / {self.divisor}" if self.divisor != 1 else ", KiB × 1024" if self.factor == KIB else ""
+        unit = f" / {self.divisor}" if self.divisor != 1 else {KIB: ", KiB × 1024", MEGA: ", MB/s × 1000000"}.get(self.factor, "")
         pace = {READING: "", SECOND: ", 1 s", TEN_SECONDS: ", 10 s", ONCE: ", once"}[self.every]
         otherwise = f", else {self.otherwise.source.words}" if self.otherwise is not None else ""
         return f"{self.source.words}{otherwise}{member}{unit}{self.note}{pace}"
@@ -189,6 +201,17 @@ MEMORY = Call(
     fallback=_MEMORY_V1,
 )
 """Bytes. The second version leaves the driver's reserve out of ``used``; older drivers have the first alone."""
+SRAM = Call(
+    ("nvmlDeviceGetSramEccErrorStatus",),
+    "8x11QI4x",
+    (
+        *("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed", "volatileCor"),
+        *("aggregateUncBucketL2", "aggregateUncBucketSm", "aggregateUncBucketPcie", "aggregateUncBucketMcu", "aggregateUncBucketOther"),
+        "bThresholdExceeded",
+    ),
+    version=0x01000068,
+    structure="c_nvmlEccSramErrorStatus_v1_t",
+)
 EVENT_REASONS = Call(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "Q")
 BAR1 = Call(("nvmlDeviceGetBAR1MemoryInfo",), "16xQ", ("bar1Used",), structure="c_nvmlBAR1Memory_t")
 
@@ -207,8 +230,9 @@ THROTTLE = (
 THROTTLED = sum(1 << bit for bit, name in enumerate(THROTTLE) if not name.endswith(("Idle", "Setting")))
 """The bits that are no states of clocks."""
 
-_HOST = "; unified memory: /proc/meminfo"
-_LINKS = "; else the sum of the links, 10 s"
+_HOST_TOTAL = "; unified memory, where NVML has no total: MemTotal of /proc/meminfo"
+_HELD = "; unified memory, where NVML does not say: the sum over the processes, 1 s"
+_LINKS = "; the sum of the links, 10 s, where that is refused or stays 0"
 
 
 def _call(function: str, *arguments: str, layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
@@ -227,31 +251,109 @@ def _memory_errors(name: str, kind: str, counter: str, identifier: int, symbol: 
     return _by_field(NvmlMetric(name, call, every=TEN_SECONDS, maximum=LARGEST, aliases=aliases), identifier, symbol)
 
 
+def _sram(name: str, member: str, maximum: int = LARGEST) -> NvmlMetric:
+    return NvmlMetric(name, SRAM, member, every=TEN_SECONDS, maximum=maximum)
+
+
 def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
-    field = NvmlField(identifier, f"PERF_POLICY_{symbol}")
-    return NvmlMetric(f"violationSeconds.{reason}", field, every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
+    # Newer drivers refuse fields 77 to 79, and the older call still answers. The throttling counters that NVIDIA added later
+    # (NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN and the two behind it) are not read. Their numbers are 251 to 253 in the
+    # header of 575 and the binding of 580.65, and 269 to 271 in the binding from 580.82 on, where 251 to 253 are power smoothing
+    # again, as in 570. Headers of 580 differ, so a driver's version does not tell which register a number stands for.
+    call = Call(
+        ("nvmlDeviceGetViolationStatus",),
+        "8xQ",
+        ("violationTime",),
+        (f"NVML_PERF_POLICY_{symbol}",),
+        structure="c_nvmlViolationTime_t",
+    )
+    row = NvmlMetric(f"violationSeconds.{reason}", call, "violationTime", every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
+    return _by_field(row, identifier, f"PERF_POLICY_{symbol}")
+
+
+def _two(function: str, first: str, second: str) -> Call:
+    """Make a call that writes two unsigned numbers through two pointers."""
+    return Call((function,), "II", (first, second), pointers=(0, 4))
+
+
+def _limit(name: str, threshold: str) -> NvmlMetric:
+    call = _call("nvmlDeviceGetTemperatureThreshold", f"NVML_TEMPERATURE_THRESHOLD_{threshold}")
+    return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=1)
+
+
+def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: str) -> NvmlMetric:
+    row = NvmlMetric(name, call, member, every=ONCE, minimum=1, maximum=MOST_MILLIWATTS, divisor=1000)
+    return _by_field(row, identifier, f"POWER_{symbol}_LIMIT")
+
+
+_ECC_MODE = _two("nvmlDeviceGetEccMode", "current", "pending")
+_MIG_MODE = _two("nvmlDeviceGetMigMode", "currentMode", "pendingMode")
+_POWER_RANGE = _two("nvmlDeviceGetPowerManagementLimitConstraints", "minLimit", "maxLimit")
+_MARGIN = Call(
+    ("nvmlDeviceGetMarginTemperature",),
+    "4xi",
+    ("marginTemperature",),
+    version=0x01000008,
+    structure="c_nvmlMarginTemperature_v1_t",
+)
+MARGIN = NvmlMetric("tempMargin", _MARGIN, "marginTemperature", every=TEN_SECONDS, maximum=HOTTEST, minimum=COLDEST)
+T_LIMITS = {
+    "tempLimit.shutdown": NvmlField(193, "TEMPERATURE_SHUTDOWN_TLIMIT"),
+    "tempLimit.slowdown": NvmlField(194, "TEMPERATURE_SLOWDOWN_TLIMIT"),
+    "maxOpTemp": NvmlField(196, "TEMPERATURE_GPU_MAX_TLIMIT"),
+}
+"""By limit, the field that says how large the margin is there: Ada and later have these instead of thresholds."""
+FACTS = (
+    # Beside the mean of a second, and in the same batch of fields: it costs no call.
+    NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_MILLIWATTS, divisor=1000),
+    MARGIN,
+    NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_VIDEO"), every=TEN_SECONDS),
+    NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
+    NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
+    NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
+    NvmlMetric("migModePending", _MIG_MODE, "pendingMode", every=TEN_SECONDS, maximum=1),
+    _by_field(NvmlMetric("eccMode", _ECC_MODE, "current", every=TEN_SECONDS, maximum=1), 1, "ECC_CURRENT"),
+    _by_field(NvmlMetric("eccModePending", _ECC_MODE, "pending", every=TEN_SECONDS, maximum=1), 2, "ECC_PENDING"),
+    NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
+    _limit("maxOpTemp", "GPU_MAX"),
+    _limit("memoryMaxOpTemp", "MEM_MAX"),
+    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_VIDEO"), every=ONCE, minimum=1),
+    _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
+    _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
+    _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
+    NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
+    NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
+    NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
+)
+"""Settings and limits of a GPU, and what it has beside what is watched most."""
 
 
 # Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
 METRICS = (
     NvmlMetric("gpu", UTILIZATION, "gpu", maximum=100),
     NvmlMetric("memory", UTILIZATION, "memory", maximum=100),
-    NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=LARGEST, minimum=1, note=_HOST),
-    NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=LARGEST, within="memoryTotalBytes", note=_HOST),
-    NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=LARGEST, note=_HOST),
-    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST),
+    NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=MOST_MEMORY, minimum=1, note=_HOST_TOTAL),
+    NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
+    NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST, minimum=FREEZING + 1),
     # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
-    _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000), 185, "POWER_AVERAGE")._replace(minimum=1),
-    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
-    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
+    _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
+        minimum=1
+    ),
+    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"), maximum=FASTEST),
+    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"), maximum=FASTEST),
     NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
-    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
-    NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=LARGEST, divisor=1000),
+    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=FREEZING + 1),
+    NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=MOST_ENERGY, divisor=1000),
     NvmlMetric("pcieTxBytesTotal", NvmlField(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
     NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
     NvmlMetric("nvlinkTxBytesTotal", NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     NvmlMetric("nvlinkRxBytesTotal", NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
-    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS"), every=SECOND),
+    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS"), every=SECOND, maximum=FASTEST),
     NvmlMetric("performanceState", _call("nvmlDeviceGetPerformanceState"), every=SECOND, maximum=15),
     # The sampling period, which comes through a second pointer, is not used.
     NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
@@ -259,16 +361,23 @@ METRICS = (
     # Percent of the noise tolerance speed, which NVML says may be exceeded.
     NvmlMetric("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
     _by_field(
-        NvmlMetric("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
+        NvmlMetric(
+            "enforcedPowerLimitWatts",
+            _call("nvmlDeviceGetEnforcedPowerLimit"),
+            every=TEN_SECONDS,
+            maximum=MOST_POWER,
+            minimum=LEAST_LIMIT,
+            divisor=1000,
+        ),
         *(190, "POWER_CURRENT_LIMIT"),
     ),
     _memory_errors("correctedMemoryErrors", "CORRECTED", "VOLATILE", 11, "ECC_SBE_VOL_DEV"),
     _memory_errors("uncorrectedMemoryErrors", "UNCORRECTED", "VOLATILE", 12, "ECC_DBE_VOL_DEV", "unCorrectedMemoryErrors"),
     _memory_errors("correctedMemoryErrorsAggregate", "CORRECTED", "AGGREGATE", 22, "ECC_SBE_AGG_DEV"),
     _memory_errors("uncorrectedMemoryErrorsAggregate", "UNCORRECTED", "AGGREGATE", 23, "ECC_DBE_AGG_DEV"),
-    NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=255, minimum=1),
+    NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=15, minimum=1),
     NvmlMetric("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
-    NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=MOST_MEMORY),
     NvmlMetric("pcieReplays", NvmlField(94, "PCIE_REPLAY_COUNTER"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("remappedRowsCorrected", NvmlField(142, "REMAPPED_COR"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("remappedRowsUncorrected", NvmlField(143, "REMAPPED_UNC"), every=TEN_SECONDS, maximum=LARGEST),
@@ -279,27 +388,42 @@ METRICS = (
     NvmlMetric("uncorrectedEccErrors", NvmlField(4, "ECC_DBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("correctedEccErrorsAggregate", NvmlField(5, "ECC_SBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("uncorrectedEccErrorsAggregate", NvmlField(6, "ECC_DBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    _sram("correctedSramErrors", "volatileCor"),
+    _sram("uncorrectedSramParityErrors", "volatileUncParity"),
+    _sram("uncorrectedSramSecDedErrors", "volatileUncSecDed"),
+    _sram("correctedSramErrorsAggregate", "aggregateCor"),
+    _sram("uncorrectedSramParityErrorsAggregate", "aggregateUncParity"),
+    _sram("uncorrectedSramSecDedErrorsAggregate", "aggregateUncSecDed"),
+    _sram("uncorrectedSramErrorsAggregate.l2", "aggregateUncBucketL2"),
+    _sram("uncorrectedSramErrorsAggregate.sm", "aggregateUncBucketSm"),
+    _sram("uncorrectedSramErrorsAggregate.microcontroller", "aggregateUncBucketMcu"),
+    _sram("uncorrectedSramErrorsAggregate.pcie", "aggregateUncBucketPcie"),
+    _sram("uncorrectedSramErrorsAggregate.other", "aggregateUncBucketOther"),
+    _sram("sramThresholdExceeded", "bThresholdExceeded", 1),
     _violation("power", 74, "POWER"),
     _violation("thermal", 75, "THERMAL"),
     _violation("syncBoost", 76, "SYNC_BOOST"),
     _violation("boardLimit", 77, "BOARD_LIMIT"),
     _violation("lowUtilization", 78, "LOW_UTILIZATION"),
     _violation("reliability", 79, "RELIABILITY"),
-    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
-    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
+    *FACTS,
+    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE, maximum=FASTEST, minimum=1),
+    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE, maximum=FASTEST, minimum=1),
     NvmlMetric(
         "tempLimit.shutdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
         every=ONCE,
         maximum=HOTTEST,
+        minimum=FREEZING + 1,
     ),
     NvmlMetric(
         "tempLimit.slowdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
         every=ONCE,
         maximum=HOTTEST,
+        minimum=FREEZING + 1,
     ),
-    NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=255, minimum=1),
+    NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=15, minimum=1),
     NvmlMetric("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
 )
 POWER_LIMIT = "enforcedPowerLimitWatts"
@@ -316,12 +440,46 @@ LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
 """The state on drivers without the field, link by link."""
 LINK_TRAFFIC = {"txBytesTotal": NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX"), "rxBytesTotal": NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX")}
 """KiB of payload; the scope is a link, or all of them."""
-LINK_ERRORS = {
-    "nvlinkCrcErrors": (NvmlField(163, "NVLINK_ERROR_DL_CRC"), NvmlField(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")),
-    "nvlinkReplayErrors": (NvmlField(161, "NVLINK_ERROR_DL_REPLAY"), NvmlField(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL")),
-    "nvlinkRecoveryErrors": (NvmlField(162, "NVLINK_ERROR_DL_RECOVERY"), NvmlField(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL")),
+LINK_COUNTS = {
+    "nvlinkCrcErrors": (NvmlField(163, "NVLINK_ERROR_DL_CRC"),),
+    "nvlinkReplayErrors": (NvmlField(161, "NVLINK_ERROR_DL_REPLAY"),),
+    # Blackwell has the second alone.
+    "nvlinkRecoveryErrors": (NvmlField(162, "NVLINK_ERROR_DL_RECOVERY"), NvmlField(215, "NVLINK_COUNT_LINK_RECOVERY_EVENTS")),
+    "nvlinkRecoverySuccesses": (NvmlField(213, "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS"),),
+    "nvlinkRecoveryFailures": (NvmlField(214, "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"),),
+    "nvlinkMalformedErrors": (NvmlField(206, "NVLINK_COUNT_MALFORMED_PACKET_ERRORS"),),
+    "nvlinkOverrunErrors": (NvmlField(207, "NVLINK_COUNT_BUFFER_OVERRUN_ERRORS"),),
+    "nvlinkReceiveErrors": (NvmlField(208, "NVLINK_COUNT_RCV_ERRORS"),),
+    "nvlinkRemoteErrors": (NvmlField(209, "NVLINK_COUNT_RCV_REMOTE_ERRORS"),),
+    "nvlinkHeaderErrors": (NvmlField(210, "NVLINK_COUNT_RCV_GENERAL_ERRORS"),),
+    "nvlinkIntegrityErrors": (NvmlField(211, "NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS"),),
+    "nvlinkDiscardErrors": (NvmlField(212, "NVLINK_COUNT_XMIT_DISCARDS"),),
+    "nvlinkEffectiveErrors": (NvmlField(219, "NVLINK_COUNT_EFFECTIVE_ERRORS"),),
+    "nvlinkSymbolErrors": (NvmlField(221, "NVLINK_COUNT_SYMBOL_ERRORS"),),
+    **{f"nvlinkFec.bin{bin_}": (NvmlField(235 + bin_, f"NVLINK_COUNT_FEC_HISTORY_{bin_}"),) for bin_ in range(16)},
 }
-"""The field of one link, and the one of all links that older GPUs have instead."""
+"""Fields of one link, of which the first that the GPU has is added up over the links. All but the first three are of NVLink 5."""
+LINK_COUNTS_OF_ALL = {
+    "nvlinkCrcErrors": NvmlField(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"),
+    "nvlinkReplayErrors": NvmlField(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL"),
+    "nvlinkRecoveryErrors": NvmlField(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL"),
+}
+"""The field of all links that older GPUs have instead."""
+LINK_RATIOS = {
+    "nvlinkEffectiveErrorRatio": NvmlField(220, "NVLINK_COUNT_EFFECTIVE_BER"),
+    "nvlinkSymbolErrorRatio": NvmlField(222, "NVLINK_COUNT_SYMBOL_BER"),
+}
+"""Bit error ratios of one link: the exponent in the lower eight bits, the mantissa in the four above them."""
+
+FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
+FABRIC_FLAGS = {"degradedBandwidth": 0, "routeRecovery": 2, "routeUnhealthy": 4, "accessTimeoutRecovery": 6}
+"""Where the two bits of each stand in the health mask: 0 not supported, 1 true, 2 false."""
+FABRIC_CONFIGURATION = 8
+"""Where the four bits of ``incorrectConfiguration`` stand there."""
+OF_FABRIC = (
+    *("fabricState", "fabricHealthMask", "fabricHealthSummary"),
+    *(f"fabricHealth.{name}" for name in (*FABRIC_FLAGS, "incorrectConfiguration")),
+)
 
 FAST_ROWS = tuple(row for row in METRICS if row.every == READING)
 SLOW_ROWS = {pace: tuple(row for row in METRICS if row.every == pace) for pace in (SECOND, TEN_SECONDS, ONCE)}
@@ -333,6 +491,8 @@ MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
 _SUPPORT = Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), version=1, structure="c_nvmlGpmSupport_t")
 GPM_SUPPORT = NvmlMetric("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
 """Not a metric: whether the GPU has profiling metrics."""
+MOST_PCIE, MOST_NVLINK = 2.0**41, 2.0**46
+"""Bytes per second, several times what the fastest links carry one way."""
 GPM_METRICS = (
     GpmMetric("grEngineActive", 1, "GRAPHICS_UTIL"),
     GpmMetric("smActive", 2, "SM_UTIL"),
@@ -343,10 +503,10 @@ GPM_METRICS = (
     GpmMetric("pipeFp64Active", 11, "FP64_UTIL"),
     GpmMetric("pipeFp32Active", 12, "FP32_UTIL"),
     GpmMetric("pipeFp16Active", 13, "FP16_UTIL"),
-    GpmMetric("pcieTxBytes", 20, "PCIE_TX_PER_SEC", MIB, 2.0**63),
-    GpmMetric("pcieRxBytes", 21, "PCIE_RX_PER_SEC", MIB, 2.0**63),
-    GpmMetric("nvlinkTxBytes", 61, "NVLINK_TOTAL_TX_PER_SEC", MIB, 2.0**63),
-    GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, 2.0**63),
+    GpmMetric("pcieTxBytes", 20, "PCIE_TX_PER_SEC", MIB, MOST_PCIE),
+    GpmMetric("pcieRxBytes", 21, "PCIE_RX_PER_SEC", MIB, MOST_PCIE),
+    GpmMetric("nvlinkTxBytes", 61, "NVLINK_TOTAL_TX_PER_SEC", MIB, MOST_NVLINK),
+    GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, MOST_NVLINK),
 )
 """Percent, and bytes per second: NVML answers MiB per second."""
 GPM_OF_INSTANCES = GPM_METRICS[:9]
@@ -356,9 +516,18 @@ GPM_PACE = 0.19
 
 
 OF_LINKS = frozenset(
-    {"nvlinkTxBytesTotal", "nvlinkRxBytesTotal", *LINK_ERRORS, *(f"nvlink.{{link}}.{way}" for way in ("state", *LINK_TRAFFIC))}
+    {
+        *("nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
+        *(*LINK_COUNTS, *LINK_RATIOS),
+        *(f"nvlink.{{link}}.{way}" for way in ("state", *LINK_TRAFFIC)),
+    }
 )
 OF_XIDS = frozenset({"xidErrors", "lastXid", "xid.{code}.errors"})
+PCIE_COUNTERS = tuple(row for row in FAST_ROWS if row.name in ("pcieTxBytesTotal", "pcieRxBytesTotal"))
+PCIE_RATES = {"pcieTxBytes": "NVML_PCIE_UTIL_TX_BYTES", "pcieRxBytes": "NVML_PCIE_UTIL_RX_BYTES"}
+"""The rates that are measured on GPUs without GPM and counters, and the counter's name in the call."""
+PCIE_EACH_SECOND = "PCIe throughput each second"
+"""Stands among the needed metrics where one of them is asked for by name."""
 PROCESSES = "process"
 """Stands among the needed metrics for the lists of processes."""
 
@@ -375,6 +544,9 @@ def needed_for(metrics: MetricSelection) -> frozenset[str]:
     for share in SHARES:
         if share.name in names:
             names |= {share.part, share.whole}
+    by_name = [item for item in metrics.items if "pcie" in item and not item.startswith("-")]
+    if by_name and any(name in names and MetricSelection(by_name).wants_some(f"gpu.{{i}}.{name}") for name in PCIE_RATES):
+        names.add(PCIE_EACH_SECOND)
     return frozenset(names)
 
 
@@ -384,6 +556,12 @@ def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
     return (*plain, *(share.name for share in SHARES if share.part in plain))
 
 
+def _or(fields: tuple[NvmlField, ...], of_all: NvmlField | None) -> str:
+    """Say where a count of links is read, and where else."""
+    first, *others = (f"{field.words} over the links" for field in fields)
+    return ", else ".join((first, *([of_all.words] if of_all is not None else []), *others))
+
+
 def coverage() -> Coverage:
     """List every metric with the words that say where it is read."""
     rows = {name: row.words for row in METRICS for name in row.names if not row.flags}
@@ -391,10 +569,21 @@ def coverage() -> Coverage:
         reason = name.removeprefix("throttle.")
         rows[name] = f"{EVENT_REASONS.function}, bit nvmlClocksEventReason{reason[0].upper()}{reason[1:]} (0x{1 << bit:x})"
     rows["throttled"] = f"{EVENT_REASONS.function}, any of 0x{THROTTLED:x}"
+    for name, field in T_LIMITS.items():
+        rows[name] += f"; else temp + {MARGIN.source.words} - {field.words}"
     shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
     gpm = {metric.name: metric.words for metric in GPM_METRICS}
-    links = {
-        name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
+    for name, counter in PCIE_RATES.items():
+        gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s where asked for by name"
+    links = {name: f"the sum of {_or(fields, LINK_COUNTS_OF_ALL.get(name))}, 10 s" for name, fields in LINK_COUNTS.items()}
+    links |= {name: f"the largest {field.words} of the links, 10 s" for name, field in LINK_RATIOS.items()}
+    mask = f"{FABRIC_CALL}().healthMask"
+    fabric = {
+        "fabricState": f"{FABRIC_CALL}().state",
+        "fabricHealthMask": mask,
+        "fabricHealthSummary": f"{FABRIC_CALL}().healthSummary of version 3",
+        **{f"fabricHealth.{name}": f"{mask}, bits {shift} and {shift + 1}" for name, shift in FABRIC_FLAGS.items()},
+        "fabricHealth.incorrectConfiguration": f"{mask}, bits {FABRIC_CONFIGURATION} to {FABRIC_CONFIGURATION + 3}",
     }
     traffic = {f"nvlink.{{link}}.{way}": f"{field.words} of the link, KiB × 1024, 10 s" for way, field in LINK_TRAFFIC.items()}
     held = (
@@ -407,7 +596,7 @@ def coverage() -> Coverage:
             **shares,
             **gpm,
             **links,
-            "fabricState": "nvmlDeviceGetGpuFabricInfoV().state on drivers from 550 on, 10 s",
+            **{name: f"{words} on drivers from 550 on, 10 s" for name, words in fabric.items()},
             "xidErrors": "events nvmlEventTypeXidCriticalError of an event set, 1 s",
         },
         partitions={name: {**rows, **shares}[name] for name in fast_names(MEMORY_ROWS)}

@@ -8,14 +8,16 @@ and a test holds them equal to the binding's. NVML counts its users, so that ano
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import re
+import struct
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
-from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.nvidia import advise, kernel_module_version, library_path
-from accelmetrics.backends.nvidia.metrics import MEMORY
+from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -25,6 +27,7 @@ SUCCESS = 0
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
+NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
@@ -33,12 +36,15 @@ LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 LIB_RM_VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
 GPU_NOT_FOUND = 28
 
 GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
 """Answers after which only opening the driver again can help."""
 LOST = GONE | {GPU_IS_LOST}
 """Answers that speak for the whole device or driver, not for the call's own values alone."""
+MISFIT = -1
+"""Not NVML's: the call succeeded, and what it filled is not of the layout that was asked for."""
 
 
 class Meaning(NamedTuple):
@@ -60,10 +66,12 @@ class Meaning(NamedTuple):
 _LOAD = "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
 _PERMIT = "run as a user who may read /dev/nvidia*, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)"
 _CONTAINER = "start the container with its GPUs (`docker run --gpus all`), and check that its device cgroup allows /dev/nvidia*"
+_REINSTALL = "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
 _RESET = "stop what runs on the GPU and reset it (`nvidia-smi --gpu-reset -i N`), or reboot"
 _LOST = "look for Xid messages in the kernel log; the GPU comes back with a reset or a reboot, if the hardware is sound"
 
 MEANINGS: dict[int, Meaning] = {
+    MISFIT: Meaning("", Reason.PARSE_ERROR, "the driver's answer is of a layout that is not known"),
     1: Meaning("NVML_ERROR_UNINITIALIZED", Reason.DRIVER_UNAVAILABLE, "the driver's library is not initialised"),
     2: Meaning("NVML_ERROR_INVALID_ARGUMENT", Reason.DRIVER_ERROR, "the driver refuses the call's arguments"),
     3: Meaning("NVML_ERROR_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have it"),
@@ -98,6 +106,10 @@ MEANINGS: dict[int, Meaning] = {
 }
 
 
+DECISIVE = LOST | {code for code, found in MEANINGS.items() if found.reason in (Reason.DEVICE_LOST, Reason.NO_PERMISSION)}
+"""Answers that an older form of the call would give too."""
+
+
 def meaning(code: int) -> Meaning:
     """Look up a return code; codes of a newer driver are an error without a name."""
     return MEANINGS.get(code) or Meaning(f"NVML error {code}", Reason.DRIVER_ERROR, "an error that is newer than this table")
@@ -107,8 +119,9 @@ def meaning(code: int) -> Meaning:
 def unavailable(code: int) -> Unavailable:
     """Make a failed call's code the reason of its values; the same object for the same code."""
     found = meaning(code)
-    plain = code == NOT_SUPPORTED
-    return Unavailable(found.reason, found.symbol if plain else f"{found.symbol}: {found.words}")
+    if code == NOT_SUPPORTED:
+        return Unavailable(found.reason, found.symbol)
+    return Unavailable(found.reason, f"{found.symbol}: {found.words}" if found.symbol else found.words)
 
 
 @cache
@@ -145,6 +158,17 @@ CONSTANTS = {
     "NVML_CLOCK_GRAPHICS": 0,
     "NVML_CLOCK_SM": 1,
     "NVML_CLOCK_MEM": 2,
+    "NVML_CLOCK_VIDEO": 3,
+    "NVML_TEMPERATURE_THRESHOLD_MEM_MAX": 2,
+    "NVML_TEMPERATURE_THRESHOLD_GPU_MAX": 3,
+    "NVML_PERF_POLICY_POWER": 0,
+    "NVML_PERF_POLICY_THERMAL": 1,
+    "NVML_PERF_POLICY_SYNC_BOOST": 2,
+    "NVML_PERF_POLICY_BOARD_LIMIT": 3,
+    "NVML_PERF_POLICY_LOW_UTILIZATION": 4,
+    "NVML_PERF_POLICY_RELIABILITY": 5,
+    "NVML_PCIE_UTIL_TX_BYTES": 0,
+    "NVML_PCIE_UTIL_RX_BYTES": 1,
     "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
     "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
     "NVML_VOLATILE_ECC": 0,
@@ -161,16 +185,72 @@ def function_not_found(*_arguments: Any) -> int:
     return FUNCTION_NOT_FOUND
 
 
+class Forms:
+    """A call in its forms, the newest first, until it is known which of them answers.
+
+    A form that fails gives way to the next older one for that call, and is asked again at the next call. Once a form has answered, no
+    older one is asked, so that a failure is a reason and not another number: the first form of the memory call counts the driver's reserve.
+
+    Args:
+        forms: What is called.
+        answers: The return codes of a form that works.
+        chosen: Where the place of the form that answered is kept, under ``key``.
+        key: The device and the call.
+
+    Attributes:
+        forms: Those that may still be asked.
+        place: Which of them was the last to answer.
+    """
+
+    def __init__(
+        self,
+        forms: Sequence[NvmlFunction],
+        answers: frozenset[int] = frozenset({SUCCESS}),
+        chosen: dict[object, int] | None = None,
+        key: object = None,
+    ) -> None:
+        self._chosen: dict[object, int] = {} if chosen is None else chosen
+        self._key = key
+        self._answers = answers
+        self.forms = forms[: self._chosen.get(key, len(forms)) + 1]
+        self.place = 0
+
+    def __call__(self, *arguments: Any) -> int:
+        failure = FUNCTION_NOT_FOUND
+        for place, form in enumerate(self.forms):
+            status = form(*arguments)
+            if status in self._answers:
+                self._chosen[self._key] = self.place = place
+                self.forms = self.forms[: place + 1]
+                return status
+            if status in DECISIVE:
+                return status
+            if failure in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):  # what another form says for now says more
+                failure = status
+        return failure
+
+
+OLDER = {
+    "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
+    "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
+}
+"""Older forms that take the same arguments and fill the same."""
+
+
 class Library:
     """NVML, loaded.
 
     Args:
         loaded: The shared library.
+
+    Attributes:
+        chosen: By device and call or metric, the place of the source that has answered: it stays the source while the driver is open.
     """
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
         self._loaded = loaded
         self._functions: dict[str, NvmlFunction] = {}
+        self.chosen: dict[object, int] = {}
 
     def function(self, *names: str) -> NvmlFunction:
         """Look up the first of several exported functions that the driver has; without one, a function that answers as NVML would."""
@@ -185,6 +265,10 @@ class Library:
     def has(self, *names: str) -> bool:
         """Return whether the driver has one of these functions."""
         return self.function(*names) is not function_not_found
+
+    def forms(self, *names: str) -> list[NvmlFunction]:
+        """List those of some functions that the driver has, in their order."""
+        return [self.function(name) for name in names if self.has(name)]
 
     def close(self) -> None:
         """Shut NVML down. It counts its users, so another one in this process goes on undisturbed."""
@@ -212,8 +296,11 @@ class Queries:
         self._fatal = fatal
 
     def call(self, name: str, *arguments: Any) -> bool:
-        """Call a function. Returns: whether it succeeded."""
-        self.status = self._library.function(name)(*arguments)
+        """Call a function, or its older form where it fails. Returns: whether it succeeded."""
+        return self._ask(name, Forms(self._library.forms(name, *(OLDER[name],) if name in OLDER else ())), *arguments)
+
+    def _ask(self, name: str, call: Forms, *arguments: Any) -> bool:
+        self.status = call(*arguments)
         self._progress.append(name)
         if self.status in self._fatal:
             raise source_error(self.status, name)
@@ -222,37 +309,80 @@ class Queries:
 
     def number(self, name: str, *arguments: Any, most: int = 2**32 - 2) -> int | None:
         """Ask for an unsigned number; None where it is not given, or above the most that is possible."""
-        answer = ctypes.c_uint()
-        return answer.value if self.call(name, *arguments, ctypes.byref(answer)) and answer.value <= most else None
+        answer = (ctypes.c_uint * 4)(ALL_ONES)  # not available, until it is filled; with room for a wider one
+        return answer[0] if self.call(name, *arguments, ctypes.byref(answer)) and answer[0] <= most else None
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Ask for a text; empty where it is not given. What is not UTF-8 is replaced."""
-        buffer = ctypes.create_string_buffer(LONGEST_TEXT)
-        return _decoded(buffer.raw) if self.call(name, *arguments, buffer, LONGEST_TEXT) else ""
+        """Ask for a text; empty where it is not given, or garbled."""
+        buffer = ctypes.create_string_buffer(4 * LONGEST_TEXT)
+        return decode_text(buffer.raw) if self.call(name, *arguments, buffer, LONGEST_TEXT) else ""
 
     def handle(self, name: str, *arguments: Any) -> Handle | None:
         """Ask for a handle."""
         found = Handle()
         return found if self.call(name, *arguments, ctypes.byref(found)) else None
 
-    def pci_bus_id(self, handle: Handle) -> str:
-        """Ask for a GPU's PCI address, as NVML writes it: ``00000000:C1:00.0``."""
-        info = ctypes.create_string_buffer(PCI_INFO_SIZE)
-        return _decoded(info.raw[PCI_BUS_ID:]) if self.call("nvmlDeviceGetPciInfo_v3", handle, info) else ""
+    def pci(self, handle: Handle) -> tuple[str, str]:
+        """Ask for a GPU's PCI address, as NVML writes it (``00000000:C1:00.0``), and its vendor's and its own id (``10de:2330``)."""
+        info = ctypes.create_string_buffer(4 * PCI_INFO_SIZE)
+        names = ("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo")
+        if not self._ask(names[0], Forms(self._library.forms(*names)), handle, info):
+            return "", ""
+        domain, bus, device, identifier = PCI_NUMBERS.unpack_from(info)
+        address = f"{domain:08X}:{bus:02X}:{device:02X}.0"
+        # Older forms end before the long text. A structure of another layout has no text that fits its numbers.
+        texts = [info.raw[start:].partition(b"\0")[0].decode("ascii", "replace").upper() for start in (PCI_BUS_ID, 0)]
+        long, short = ((text if _ADDRESS.fullmatch(text) else "") for text in texts)
+        words = f"{identifier & 0xFFFF:04x}:{identifier >> 16:04x}" if identifier else ""
+        return long or (address if short and address.endswith(short[-8:]) else ""), words
+
+    def platform(self, handle: Handle) -> dict[str, Any]:
+        """Ask where in its rack a GPU is. The older form of the answer has the same bytes under other names."""
+        complete = self.complete
+        for version in PLATFORM_VERSIONS:
+            info = ctypes.create_string_buffer(PLATFORM.size)
+            PLATFORM.pack_into(info, 0, version, *[b""] * 2, *[0] * 5)
+            if self.call("nvmlDeviceGetPlatformInfo", handle, info):
+                _, _, serial, slot, tray, host, _, module = PLATFORM.unpack_from(info)
+                places = (slot, tray, host, module)
+                known = any(serial) or any(places)
+                told = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
+                return {"chassis_serial": _decoded_serial(serial), **told}
+            if self.status != ARGUMENT_VERSION_MISMATCH:
+                return {}
+        self.complete = complete  # a driver that knows neither form will not learn one
+        return {}
 
     def architecture(self, handle: Handle) -> str:
         """Ask for a GPU's architecture in words."""
         return ARCHITECTURES.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
 
+    def compute_capability(self, handle: Handle) -> str:
+        """Ask for a GPU's CUDA compute capability: ``9.0``."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        found = self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}" if found and 0 < major.value < 100 and 0 <= minor.value < 10 else ""
+
+    def cpu_affinity(self, handle: Handle) -> str:
+        """Ask for the CPUs near to a GPU, as ranges: ``0-31,64-95``."""
+        words = (ctypes.c_ulong * (MOST_CPUS // (8 * ctypes.sizeof(ctypes.c_ulong))))()
+        if not self.call("nvmlDeviceGetCpuAffinity", handle, len(words), words):
+            return ""
+        mask = sum(word << 8 * ctypes.sizeof(ctypes.c_ulong) * place for place, word in enumerate(words))
+        # Runs of ones, from the highest CPU on.
+        runs = [(MOST_CPUS - run.end(), MOST_CPUS - 1 - run.start()) for run in re.finditer("1+", f"{mask:0{MOST_CPUS}b}")]
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in reversed(runs))
+
     def memory_total(self, handle: Handle) -> int | None:
-        """Ask for a device's memory in bytes: 0 where it has none of its own, None where that is not known."""
-        # The same function that readings use: what it does not support must not be found in its older form.
-        newest = self._library.has("nvmlDeviceGetMemoryInfo_v2")
-        info = (ctypes.c_ulonglong * 5)(MEMORY.version or 0)
-        if self.call("nvmlDeviceGetMemoryInfo_v2" if newest else "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(info)):
-            total: int = info[1 if newest else 0]
-            return total if total < 2**63 else None
-        return 0 if self.status == NOT_SUPPORTED else None
+        """Ask for a device's memory in bytes; None where the driver does not say."""
+        newer, older = (ctypes.c_ulonglong * 16)(MEMORY.version or 0), (ctypes.c_ulonglong * 16)()
+        names = {"nvmlDeviceGetMemoryInfo_v2": newer, "nvmlDeviceGetMemoryInfo": older}
+        calls = [
+            partial(self._library.function(name), handle, ctypes.byref(info)) for name, info in names.items() if self._library.has(name)
+        ]
+        given = self._ask("nvmlDeviceGetMemoryInfo_v2", Forms(calls))
+        total: int = newer[1] or older[0]
+        return total if given and 0 < total <= MOST_MEMORY else None
 
 
 ARCHITECTURES = {
@@ -268,14 +398,55 @@ ARCHITECTURES = {
     11: "Orin",
 }
 """``NVML_DEVICE_ARCH_…``; numbers that are not here are newer than this table."""
+PLATFORM = struct.Struct("=I16s16s5B3x")
+"""``nvmlPlatformInfo_v2_t``: InfiniBand GUID, serial number of the chassis, slot, tray, host, type of peer and module."""
+PLATFORM_VERSIONS = (0x0200002C, 0x0100002C)
+PLACES = ("chassis_slot", "tray_index", "host_id", "module_id")
+NO_PLACE = 0xFF
 LONGEST_TEXT = 96
 """Bytes: the longest that NVML has, that of a UUID."""
+MOST_CPUS = 8192
+"""CPUs that Linux can have; the driver fills masks of any length."""
 PCI_INFO_SIZE, PCI_BUS_ID = 68, 36
 """Bytes of ``nvmlPciInfo_t``, and where in it the address stands as text."""
+PCI_NUMBERS = struct.Struct("=16x4I")
+"""Its first text (skipped), which the older forms have alone; domain, bus, device; the device's and its vendor's id as one number."""
+_ADDRESS = re.compile(r"(?:[0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")
 
 
-def _decoded(text: bytes) -> str:
-    return text.partition(b"\0")[0].decode(errors="replace")
+def decode_text(raw: bytes) -> str:
+    """Decode a driver's text; empty where it is garbled.
+
+    In WSL (drivers 555 and others) the library takes two UTF-16 characters for one of 32 bits when the process has a locale, and writes
+    such characters as the first UTF-8 did, in five bytes. That is undone.
+    """
+    text = raw.partition(b"\0")[0]
+    try:
+        found = text.decode()
+    except UnicodeDecodeError:
+        found = "".join(map(_two_characters, _LONG_GROUP.findall(text))) if _LONG_GROUPS.fullmatch(text) else ""
+    return found if len(text) <= LONGEST_TEXT and found.isprintable() else ""
+
+
+_LONG_GROUP = re.compile(rb"[\xf8-\xfb][\x80-\xbf]{4}|[\xf0-\xf7][\x80-\xbf]{3}|[\xc0-\xef][\x80-\xbf]+|[\x00-\x7f]")
+_LONG_GROUPS = re.compile(rb"(?:[\xf8-\xfb][\x80-\xbf]{4})+(?:[\xf0-\xf7][\x80-\xbf]{3}|[\xc0-\xef][\x80-\xbf]+|[\x00-\x7f])?")
+"""Two characters in five bytes each, and the last one alone."""
+
+
+def _two_characters(group: bytes) -> str:
+    """Decode the code point of a group, whose halves are characters."""
+    if len(group) < 5:
+        return group.decode(errors="replace")
+    point = group[0] & 3
+    for byte in group[1:]:
+        point = point << 6 | byte & 63
+    return (chr(point & 0xFFFF) + chr(point >> 16)).rstrip("\0")
+
+
+def _decoded_serial(serial: bytes) -> str:
+    """Return a serial number as text where it is one, else as hexadecimal digits; empty where there is none."""
+    text = serial.rstrip(b"\0")
+    return text.decode() if text.isascii() and text.decode().isprintable() else serial.hex()
 
 
 def open_library() -> Library:
@@ -284,10 +455,16 @@ def open_library() -> Library:
     Raises:
         SourceError: Why that is not possible, and what to do about it.
     """
+    name = library_path()
     try:
-        library = Library(load_library(library_path()))
+        library = Library(load_library(name))
     except OSError as error:
-        raise _refusal(LIBRARY_NOT_FOUND, None) from error
+        failure = loading_failure(name, error)
+        if failure is None:
+            raise _refusal(LIBRARY_NOT_FOUND, None) from error
+        # The same words as detection's, where that has any: they are shown once.
+        advice = advise(library=True) or _REINSTALL
+        raise SourceError(failure.reason, failure.detail, backend=BACKEND, advice=advice) from error
     if status := library.function("nvmlInitWithFlags")(0):
         raise _refusal(status, library)
     return library

@@ -1,7 +1,8 @@
 """The processes on one device: pids, what they hold, how busy they keep it; and what the watched process uses of the device.
 
 The lists are arrays of structures, taken by columns. As long as the driver answers with the same bytes as a second ago, nothing is
-decoded, and that is left until all calls of a reading were made.
+decoded, and that is left until all calls of a reading were made. How long a structure is differs between drivers under one name of a
+function, so that it is found out from what was filled.
 
 Most GPUs that compute have neither graphics nor MPS processes: these two lists are read every ten seconds while they stay empty.
 """
@@ -10,21 +11,26 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
-from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers
+from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers, namespace_of
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, Paced
-from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND, TEN_SECONDS
+from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, MOST_MEMORY, POWER_LIMIT, SECOND, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
+    MISFIT,
     NOT_FOUND,
     NOT_SUPPORTED,
+    Forms,
     Handle,
     Library,
     check_device,
@@ -36,14 +42,26 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
 """Entries in a list: at first, to spare when it has grown, and the most that is believed."""
-_MOST_MEMORY = 2**47
-"""Bytes, more than any board has: above it no process is believed to hold, and sums over a list stay below 2^63."""
-_LARGEST_PID, _LATEST = 2**31 - 1, 2**63 - 1
-"""The largest process number and time that are believed."""
+_GROWTHS = 5
+"""How often a list is asked for that grows between two calls."""
+_WIDEST, _BEHIND = 64, 1024
+"""Bytes that are kept free for an entry, whatever its form, and behind the last one."""
+_UNWRITTEN = b"\xc5"
+"""What an array is filled with before a call: what the driver has filled is seen by it."""
+_LATEST = 2**63 - 1
+"""The latest time that is believed."""
+_LARGEST_PID = 2**22 if sys.platform == "linux" else 2**31 - 1
+"""The largest process number where the kernel does not say; Linux has no larger one."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""That of the machine's own processes: the kernel fixes its number."""
 
-PROCESS_V1 = struct.Struct("=I4xQ")
 PROCESS = struct.Struct("=I4xQ8x")
-"""``nvmlProcessInfo_t``: pid and bytes held; the second form has the ids of the MIG instance too."""
+"""``nvmlProcessInfo_v2_t``: pid and bytes held, with the ids of the MIG instance behind them."""
+PROCESS_SIZES = (24, 16, 32)
+"""Bytes of an entry of a list: today's; the first form's, without ids; that of drivers 535.43 to 535.86, with the protected memory."""
+_SIZE_OF_FORM = {"_v3": 24, "_v2": 24, "": 16}
+_LONG_ENTRIES = ((535, 43), (535, 86))
+"""The first driver and the last one whose newest form has entries of 32 bytes."""
 SAMPLE = struct.Struct("=I4xQII8x")
 """``nvmlProcessUtilizationSample_t``: pid, time, percent of the device's compute and of its memory controller's time."""
 UTILIZATION = "nvmlDeviceGetProcessUtilization"
@@ -56,22 +74,26 @@ class ProcessList:
     Args:
         library: The open library.
         handle: The device's handle.
-        forms: The function's names, the newest first, each with the layout of an entry.
+        forms: The function's names, the newest first, each with the sizes that an entry can have, the likeliest first.
+        layout: That of an entry in ``data``; all sizes begin alike.
 
     Attributes:
-        supported: Whether the driver has it, as far as is known.
-        layout: That of an entry.
+        supported: Whether the driver has it, as far as is known: one that has answered may answer again.
         data: The entries that the last call gave, as bytes.
         due: When it is wanted next, at a pace of its own; always, unless it rests.
     """
 
-    def __init__(self, library: Library, handle: Handle, forms: Mapping[str, struct.Struct]) -> None:
-        self._name = next(filter(library.has, forms), "")
-        self._function = library.function(self._name)
-        self.supported = bool(self._name)
-        self.layout = forms[self._name or next(iter(forms))]
+    def __init__(self, library: Library, handle: Handle, forms: Mapping[str, tuple[int, ...]], layout: struct.Struct) -> None:
+        self._name = next(iter(forms))
+        calls = [
+            partial(ProcessList._fill, function=library.function(name), sizes=sizes) for name, sizes in forms.items() if library.has(name)
+        ]
+        self._call = Forms(calls, chosen=library.chosen, key=(handle.value, self._name))
+        self.supported = bool(calls)
+        self._answered = False
         self.data = b""
         self.due = -math.inf
+        self._layout = layout
         self._watched = -math.inf
         self._handle = handle
         self._count = ctypes.c_uint()
@@ -84,14 +106,11 @@ class ProcessList:
             progress: Grows with every call.
             since: For utilisation samples, the time since which they are wanted.
         """
-        status = self._call(progress, since)
-        if status == INSUFFICIENT_SIZE and self._room < self._count.value <= _MOST:
-            self._reserve(self._count.value + _SPARE)
-            status = self._call(progress, since)
-        self.supported = status != NOT_SUPPORTED
+        self.data = b""
+        status = self._call(self, progress, since)
+        self._answered = self._answered or status == 0
+        self.supported = status != NOT_SUPPORTED or self._answered
         check_device(status, self._name)
-        count = 0 if status else min(self._count.value, self._room)
-        self.data = ctypes.string_at(self._entries, count * self.layout.size)
         return status
 
     def watch(self, now: float) -> None:
@@ -105,18 +124,91 @@ class ProcessList:
             self.due = now + TEN_SECONDS * EARLY
 
     def _reserve(self, room: int) -> None:
-        self._room = room
-        self._entries = (ctypes.c_ulonglong * (room * self.layout.size // 8))()
+        # Without a factor of the sizes of entries: an array that is cleared as a whole is not taken for one of other entries.
+        self._room = next(each for each in range(room, room + 6) if each % 6 in (1, 5))
+        self._bytes = self._room * _WIDEST + _BEHIND
+        self._entries = (ctypes.c_ulonglong * (self._bytes // 8))()
 
-    def _call(self, progress: list[Any], since: int | None) -> int:
-        self._count.value = self._room
-        count = ctypes.byref(self._count)
-        if since is None:
-            status = self._function(self._handle, count, self._entries)
-        else:
-            status = self._function(self._handle, self._entries, count, ctypes.c_ulonglong(since))
-        progress.append(status)
+    def _fill(self, progress: list[Any], since: int | None, function: Callable[..., int], sizes: tuple[int, ...]) -> int:
+        """Call one form, with more room while the list grows, and set ``data``. Returns: the return code."""
+        for _ in range(_GROWTHS):
+            self._count.value = self._room
+            ctypes.memset(self._entries, _UNWRITTEN[0], self._bytes)
+            if since is None:
+                status = function(self._handle, ctypes.byref(self._count), self._entries)
+            else:
+                status = function(self._handle, self._entries, ctypes.byref(self._count), ctypes.c_ulonglong(since))
+            progress.append(status)
+            if status != INSUFFICIENT_SIZE or not self._room < self._count.value <= _MOST:
+                break
+            self._reserve(2 * self._count.value if self._room > 2 * _ROOM else self._count.value + _SPARE)
+        if status or not self._count.value:
+            return status
+        filled = ctypes.string_at(self._entries, self._bytes).rstrip(_UNWRITTEN)
+        size = entry_size(filled, min(self._count.value, self._room), self._room, sizes)
+        if size is None:
+            return MISFIT
+        # A driver may say that it filled more than it did.
+        count = min(self._count.value, self._room, -(-len(filled) // size))
+        data, width = filled, self._layout.size
+        if len(data) != count * size:
+            data = data.ljust(count * size, b"\0")[: count * size]
+        if size != width:
+            whole = [data[at : at + min(size, width)] for at in range(0, len(data), size)]
+            data = b"".join(entry.ljust(width, b"\0") for entry in whole)
+        self.data = data
         return status
+
+
+def entry_size(filled: bytes, count: int, room: int, sizes: tuple[int, ...]) -> int | None:
+    """Find the size of an entry from what a driver has filled.
+
+    Args:
+        filled: The array up to the last byte that the driver has written.
+        count: How many entries it says that it filled.
+        room: How many it was given room for; some drivers clear all of it.
+        sizes: Those that are known, the likeliest first.
+
+    Returns:
+        Bytes; None where the array is filled as with none of them.
+    """
+    words = -(-len(filled) // 8)
+    gap = _UNWRITTEN * 8
+    if words * 8 == count * sizes[0] and gap not in filled:  # as nearly always
+        return sizes[0]
+    gaps = [place for place in range(words) if filled[8 * place : 8 * place + 8] == gap] if gap in filled else []
+    for total in dict.fromkeys((count, room)):
+        for size in sizes:
+            if words == total * size // 8 and not gaps:
+                return size
+    for size in sizes:
+        # Members at an entry's end may be left out, its number and what it holds are not.
+        if (count - 1) * size // 8 + 2 <= words <= count * size // 8 and all(place % (size // 8) >= 2 for place in gaps):
+            return size
+    # Fewer than were said: whole entries, as far as they go.
+    return sizes[0] if words <= count * sizes[0] // 8 and not gaps and not words % (sizes[0] // 8) else None
+
+
+def entry_sizes(form: str, driver_version: str) -> tuple[int, ...]:
+    """List the sizes that an entry of a list of processes can have, the likeliest first.
+
+    Args:
+        form: ``_v3``, ``_v2``, or nothing for the first form.
+        driver_version: The driver's version, empty when unknown.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", driver_version)
+    branch = (int(numbers.group(1)), int(numbers.group(2))) if numbers else (0, 0)
+    usual = 32 if form and _LONG_ENTRIES[0] <= branch <= _LONG_ENTRIES[1] else _SIZE_OF_FORM[form]
+    return (usual, *(size for size in PROCESS_SIZES if size != usual))
+
+
+def largest_pid() -> int:
+    """Read the largest number that a process can have."""
+    text = read_text("/proc/sys/kernel/pid_max") or ""
+    if not text.isdecimal() or not 0 < int(text) <= 2**31 - 1:
+        return _LARGEST_PID
+    # In a namespace (from Linux 6.14 on, where each has its own) it says nothing of the machine's processes, which the driver may list.
+    return max(int(text), _LARGEST_PID) if namespace_of("self") not in ("", _FIRST_NAMESPACE) else int(text)
 
 
 class DeviceProcesses(Paced):
@@ -131,17 +223,18 @@ class DeviceProcesses(Paced):
         pending: Whether it is to be decoded, which is left until all calls were made.
     """
 
-    def __init__(self, library: Library, handle: Handle) -> None:
+    def __init__(self, library: Library, handle: Handle, driver_version: str) -> None:
         super().__init__(SECOND)
         self.answer: DecodedProcesses | Unavailable = unavailable(FUNCTION_NOT_FOUND)
         self.pending = False
         names = {kind: f"nvmlDeviceGet{kind}RunningProcesses" for kind in (COMPUTE, GRAPHICS, MPS)}
+        sizes = {form: entry_sizes(form, driver_version) for form in _SIZE_OF_FORM}
         self._lists = {
-            kind: ProcessList(library, handle, {f"{name}_v3": PROCESS, f"{name}_v2": PROCESS, name: PROCESS_V1})
+            kind: ProcessList(library, handle, {f"{name}{form}": each for form, each in sizes.items()}, PROCESS)
             for kind, name in names.items()
         }
-        self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
-        self._table = DecodedProcesses({kind: source.layout for kind, source in self._lists.items()})
+        self._samples = ProcessList(library, handle, {UTILIZATION: (SAMPLE.size,)}, SAMPLE)
+        self._table = DecodedProcesses()
         self._answered: tuple[Mapping[str, bytes], bytes] = ({}, b"")
         self._computing = b""  # the numbers of computing processes, as they stand in the list
         self._refusal = FUNCTION_NOT_FOUND
@@ -158,7 +251,7 @@ class DeviceProcesses(Paced):
                 lists[kind] = source.data
                 continue
             status = source.read(progress)
-            failed |= status not in (0, NOT_SUPPORTED)
+            failed |= status != 0 and source.supported
             if status == 0:
                 lists[kind] = source.data
             if kind == COMPUTE:
@@ -170,7 +263,7 @@ class DeviceProcesses(Paced):
                 source.rest(now)
         samples = b""
         if any(lists.values()) and self._samples.supported:
-            failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
+            failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND) and self._samples.supported
             samples = self._samples.data
         self.schedule(now, failed)
         self.pending = (lists, samples) != self._answered
@@ -184,7 +277,7 @@ class DeviceProcesses(Paced):
         data = lists.get(COMPUTE, b"")
         if data == self._answered[0].get(COMPUTE, b""):
             return
-        pids = memoryview(data).cast("I")[:: self._lists[COMPUTE].layout.size // 4].tobytes()
+        pids = memoryview(data).cast("I")[:: PROCESS.size // 4].tobytes()
         if pids != self._computing:
             computing, before = (frozenset(memoryview(column).cast("I")) for column in (pids, self._computing))
             self._computing = pids
@@ -204,20 +297,17 @@ class DecodedProcesses:
     Usual lists are taken by columns, odd ones (a process several times, an impossible number, lists of several kinds) entry by entry; what
     is as before is recognised. A test holds both ways equal.
 
-    Args:
-        layouts: By kind of process, the layout of an entry.
-
     Attributes:
         processes: The processes, by process number. The same object while nothing changed, and so is each of them.
         pids: Their numbers; the same object while they are equal.
         seen: The time of the newest sample, in the driver's microseconds.
     """
 
-    def __init__(self, layouts: Mapping[str, struct.Struct]) -> None:
+    def __init__(self) -> None:
         self.processes: tuple[DeviceProcess, ...] = ()
         self.pids: frozenset[int] = frozenset()
         self.seen = 0
-        self._layouts = layouts
+        self._largest = 0  # until a process is listed
         self._lists: Mapping[str, bytes] = {}
         self._holdings = _Holdings([], [], [])
         self._columns: tuple[Sequence[Any], ...] = ([],) * 5
@@ -247,20 +337,23 @@ class DecodedProcesses:
 
     def _merge_usual(self, lists: Mapping[str, bytes]) -> _Holdings | None:
         """Take the columns of a list of computing processes; None where there is more to look at."""
-        data, size = lists.get(COMPUTE, b""), self._layouts[COMPUTE].size
+        data, size = lists.get(COMPUTE, b""), PROCESS.size
         if not data or any(other for kind, other in lists.items() if kind != COMPUTE):
             return None
         pids, used = _column(data, "I", 0, size), _column(data, "Q", 8, size)
-        if min(pids) <= 0 or max(pids) > _LARGEST_PID or max(used) > _MOST_MEMORY or len(set(pids)) < len(pids):
+        if min(pids) <= 0 or max(pids) > self._largest or max(used) > MOST_MEMORY or len(set(pids)) < len(pids):
             return None
         entries = sorted(zip(pids, used, strict=True))
         return _Holdings([pid for pid, _ in entries], ["compute"] * len(entries), [held for _, held in entries])
 
     def _merge(self, lists: Mapping[str, bytes]) -> _Holdings:
         """Merge the lists by process number."""
-        held = {kind: _add_up(self._layouts[kind].iter_unpack(data)) for kind, data in lists.items()}
+        held = {kind: _add_up(PROCESS.iter_unpack(data)) for kind, data in lists.items()}
         computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
-        pids = sorted(pid for pid in {*computing, *drawing} if 0 < pid <= _LARGEST_PID)
+        listed = sorted({*computing, *drawing})
+        if listed and listed[-1] > self._largest:  # not known yet, or an administrator has raised it
+            self._largest = largest_pid()
+        pids = [pid for pid in listed if 0 < pid <= self._largest]
         kinds = ["+".join(word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those) for pid in pids]
         # Each list has the whole of what a process holds, so what several lists say is not added up.
         known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]
@@ -311,7 +404,7 @@ def _add_up(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
     """Add up bytes by process in one list, where a process appears once per MIG instance that it uses."""
     held: dict[int, int | None] = {}
     for pid, answer in entries:
-        used = answer if answer <= _MOST_MEMORY else None
+        used = answer if answer <= MOST_MEMORY else None
         before = held.get(pid)
         held[pid] = used if before is None else before + (used or 0)
     return held
@@ -329,10 +422,11 @@ class ProcessShare:
 
     Args:
         tree: The watched process and its descendants.
+        nodes: A pattern of the device's nodes.
     """
 
-    def __init__(self, tree: ProcessTree) -> None:
-        self._members = TreeMembers(tree)
+    def __init__(self, tree: ProcessTree, nodes: str) -> None:
+        self._members = TreeMembers(tree, nodes)
         self._processes: tuple[DeviceProcess, ...] | None = None
         self._until = -math.inf
         self._own: dict[str, Number] | None = None

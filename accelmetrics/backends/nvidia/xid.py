@@ -4,6 +4,9 @@ The thread looks every 2 s whether something has happened, and waits inside the 
 closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins at 0 when the GPU
 was registered for events; as long as it is not, or the driver does not say what happened, there is a reason and no number. Errors are
 counted by their code, so that of several between two readings none is lost.
+
+Each GPU has an event set of its own: NVML may answer GPU_IS_LOST for a whole set, and a set of all GPUs would then tell nothing of the
+others. The counts of a lost GPU stay: the driver reports a loss itself (Xid 79), and no call to the GPU is needed to know them.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
-from accelmetrics.backends.contract import Value
+from accelmetrics.backends.contract import Number, Value
 from accelmetrics.backends.nvidia.calls import Paced
 from accelmetrics.backends.nvidia.metrics import SECOND
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     GONE,
+    GPU_IS_LOST,
     NOT_SUPPORTED,
+    SUCCESS,
     TIMEOUT,
+    Forms,
     Handle,
     Library,
     check_device,
@@ -48,24 +54,22 @@ LONGEST_HOLD = 0.1
 
 
 class XidListener:
-    """The event set of an open driver, and the thread that looks into it.
+    """The event sets of an open driver, and the thread that looks into them.
 
     Attributes:
-        missing: The return code that says why there is no event set; 0 while there is one.
-        failure: The return code of the last look; 0 while looking works.
+        failures: By GPU's handle, the return code of the last look; 0 while looking works.
         counts: By GPU's handle, how many Xid errors there were of each code, the newest code last; 0 stands for those that are none.
         calling: Held while the thread is in the driver.
     """
 
     def __init__(self, library: Library) -> None:
+        self._create = library.function("nvmlEventSetCreate")
         self._register = library.function("nvmlDeviceRegisterEvents")
-        self._look = library.function("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        forms = library.forms("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        self._look = Forms(forms, frozenset({SUCCESS, TIMEOUT})) if forms else function_not_found
         self._free = library.function("nvmlEventSetFree")
-        self._set = ctypes.c_void_p()
-        self.missing = FUNCTION_NOT_FOUND
-        if function_not_found not in (self._register, self._look):
-            self.missing = library.function("nvmlEventSetCreate")(ctypes.byref(self._set))
-        self.failure = 0
+        self._sets: dict[int | None, ctypes.c_void_p] = {}
+        self.failures: dict[int | None, int] = {}
         self.counts: dict[int | None, dict[int, int]] = {}
         self.calling = threading.Lock()
         self._stop = threading.Event()
@@ -74,41 +78,57 @@ class XidListener:
 
     def register(self, handle: Handle, progress: list[Any]) -> int:
         """Register a GPU and begin to count its errors. Returns: the return code."""
-        status = self.missing or self._register(handle, ctypes.c_ulonglong(XID_EVENT), self._set)
+        if function_not_found in (self._register, self._look):
+            return FUNCTION_NOT_FOUND
+        events = ctypes.c_void_p()
+        status = self._create(ctypes.byref(events))
         progress.append(status)
-        if status == 0:
-            self.counts.setdefault(handle.value, {})
-            with self._starting:
-                if self._thread is None and not self._stop.is_set():
-                    thread = threading.Thread(target=self._listen, name="accelmetrics-nvidia-xid", daemon=True)
-                    _LISTENERS.add(self)
-                    thread.start()
-                    self._thread = thread
-        return status
+        if status:
+            return status
+        status = self._register(handle, ctypes.c_ulonglong(XID_EVENT), events)
+        progress.append(status)
+        if status:
+            self._free(events)
+            return status
+        self.counts.setdefault(handle.value, {})
+        self._sets[handle.value] = events
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                thread = threading.Thread(target=self._listen, name="accelmetrics-nvidia-xid", daemon=True)
+                _LISTENERS.add(self)
+                thread.start()
+                self._thread = thread
+        return 0
 
     def close(self) -> bool:
-        """End the thread and free the set. Returns: False when a call hangs, and nothing can be freed."""
+        """End the thread and free the sets. Returns: False when a call hangs, and nothing can be freed."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(LONGEST_CALL)
             if self._thread.is_alive():
                 return False
-        if self._set.value is not None:
-            self._free(self._set)
-            self._set = ctypes.c_void_p()
+        while self._sets:
+            self._free(self._sets.popitem()[1])
         return True
 
     def _listen(self) -> None:
-        event = (ctypes.c_ulonglong * (EVENT.size // 8))()
+        event = (ctypes.c_ulonglong * 32)()  # with room for a longer form
         while not self._stop.is_set():
-            with self.calling:
-                status = self._look(self._set, ctypes.byref(event), WAIT_MS)
-            self.failure = 0 if status == TIMEOUT else status
-            if status == 0:
-                self._count(*EVENT.unpack(event))
-            elif status in GONE:
-                return
-            else:
+            found = False
+            for device, events in list(self._sets.items()):
+                with self.calling:
+                    status = self._look(events, ctypes.byref(event), WAIT_MS)
+                if status in GONE:
+                    self.failures = dict.fromkeys(self._sets, status)
+                    return
+                # A lost GPU has reported what there was to report.
+                self.failures[device] = 0 if status in (TIMEOUT, GPU_IS_LOST) else status
+                if status == 0:
+                    self._count(*EVENT.unpack_from(event))
+                    found = True
+                if self._stop.is_set():
+                    return
+            if not found:
                 self._stop.wait(PAUSE)
 
     def _count(self, device: int, kind: int, code: int) -> None:
@@ -133,12 +153,18 @@ class Xids(Paced):
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
         self.schedule(now, status != 0)
-        if self._listener.missing or status == NOT_SUPPORTED:
+        if status == NOT_SUPPORTED:
             self.due = math.inf
         elif status:
             check_device(status, "nvmlDeviceRegisterEvents")
-        if failure := status or self._listener.failure:
+        if failure := status or self._listener.failures.get(self._handle.value, 0):
             return {"xidErrors": unavailable(failure)}
+        return self.known()
+
+    def known(self) -> dict[str, Number]:
+        """Return the counts, without a call; empty while they are not known."""
+        if not self._registered or self._listener.failures.get(self._handle.value, 0):
+            return {}
         counts = self._listener.counts[self._handle.value]
         codes = [code for code in counts if code]
         last = {"lastXid": codes[-1]} if codes else {}

@@ -54,6 +54,8 @@ from accelmetrics.schemas.identity import DeviceIdentity
 
 FRESH = 0.5
 """Seconds for which a poll is served to consumers that have not had it: half of the source's interval."""
+MACHINE = -1
+"""Stands for the number of a device where something is about all of them."""
 HOLDERS_INTERVAL = 0.95
 """Seconds between two looks at which processes hold the chips."""
 
@@ -63,10 +65,13 @@ class PortAssignment:
 
     Attributes:
         ports: By device, the port that served it last.
+        from_sdk: By device (or ``MACHINE``) and metric, whether the SDK gave its first value, and not the runtime: while a runtime
+            reports the device, neither stands in for the other.
     """
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
+        self.from_sdk: dict[tuple[int, str], bool] = {}
         self._conflicts: dict[int, tuple[int, int]] = {}
 
     @property
@@ -75,6 +80,11 @@ class PortAssignment:
         return "; ".join(
             f"the runtimes on ports {first} and {second} both have a device {n}" for n, (first, second) in self._conflicts.items()
         )
+
+    def forget(self, device: int) -> None:
+        """Let either source give the values of a device that no runtime reports."""
+        for place in [place for place in self.from_sdk if place[0] == device]:
+            del self.from_sdk[place]
 
     def assign(self, reports: Mapping[int, PortDevices]) -> dict[int, PortDevices]:
         """Choose the port that serves each device this time.
@@ -167,6 +177,9 @@ class TpuPoll:
         if unserved is not None and unserved.reason == Reason.NOT_IN_USE:
             return dict.fromkeys(COVERAGE.devices, unserved)
         values: dict[str, Value] = {}
+        first = self._assignment.from_sdk
+        if report is None:
+            self._assignment.forget(device.number)
         for field in FIELDS:
             value = unserved or (report.value(field.name, device.number) if report else NOT_LISTED)
             of_all = sdk[field.name]
@@ -174,7 +187,11 @@ class TpuPoll:
             # The SDK's value where the runtime has none, and the SDK's reason where the runtime never has one.
             sdk_decides = unserved is None and not field.grpc
             use_second = isinstance(value, Unavailable) and (sdk_decides or not isinstance(second, Unavailable))
+            place = (device.number, field.name)
+            use_second = first.get(place, use_second)
             values[field.name] = second if use_second else value
+            if report is not None and not isinstance(values[field.name], Unavailable):
+                first[place] = use_second
         return with_derived(values)
 
     def _why_unserved(self, device: TpuDevice) -> Unavailable:
@@ -197,16 +214,22 @@ class TpuPoll:
         """Collect the values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
         failures = [failure for _, failure, _ in self._answers if failure is not None]
         if len(failures) == len(self._answers):
+            self._assignment.forget(MACHINE)
             broken = [failure for failure in failures if failure.reason != Reason.NOT_IN_USE]
             return dict.fromkeys(COVERAGE.machine, (broken or failures)[0])
         answering = [metrics for _, failure, metrics in self._answers if failure is None]
         values: dict[str, Value] = {}
         for family in FAMILIES:
             found = distributions(family, [metrics.get(family.grpc, NOT_LISTED) for metrics in answering])
-            if isinstance(found, Unavailable) or not found:
+            place = (MACHINE, family.grpc)
+            why = found if isinstance(found, Unavailable) else NOTHING_YET
+            use_sdk = self._assignment.from_sdk.get(place, why is found or not found)
+            if use_sdk:
                 series = self._sdk.first(family.sdk)
-                why = found if isinstance(found, Unavailable) else NOTHING_YET
                 found = sdk_distributions(family, series) or (series if why == NOT_LISTED and isinstance(series, Unavailable) else why)
+            if not isinstance(found, Unavailable) and found:
+                self._assignment.from_sdk[place] = use_sdk
+            found = found or why
             values |= machine_keys(family, found)
         lengths = queues([metrics.get(QUEUE_GRPC, NOT_LISTED) for metrics in answering]) or sdk_counts(self._sdk.first(QUEUE_SDK))
         return {**values, **{f"{QUEUE_KEY}.{name}": sound(length) for name, length in lengths.items()}}

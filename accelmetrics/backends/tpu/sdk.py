@@ -17,16 +17,15 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Clock, Number, Value
 from accelmetrics.backends.kit import commands
+from accelmetrics.backends.kit.watchdog import script
 from accelmetrics.backends.tpu.values import LINK_HEALTH, MAX_LABELS, DeviceField, checked, sanitized
 from accelmetrics.schemas.catalogue.tpu import Family
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
-SCRIPT = Path(__file__).with_name("sdk_script.py")
 INTERVAL = 10.0
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 8.0
@@ -119,7 +118,7 @@ def ask(names: Sequence[str], clock: Clock) -> SdkReading:
     if not sys.executable:
         return SdkReading(clock.monotonic(), {}, Unavailable(Reason.NOT_SUPPORTED, "there is no Python to run libtpu's SDK with"), True)
     try:
-        completed = commands.run((sys.executable, str(SCRIPT), *names), timeout=TIMEOUT, max_output=MAX_OUTPUT)
+        completed = commands.run((sys.executable, *script(__package__, "sdk_script.py"), *names), timeout=TIMEOUT, max_output=MAX_OUTPUT)
     except SourceError as error:
         return SdkReading(clock.monotonic(), {}, Unavailable(error.reason, f"libtpu's SDK: {error.message}"))
     return understood(completed.stdout, completed.returncode, clock.monotonic())
@@ -134,6 +133,9 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
         name, data = str(line.get("name")), line.get("data")
         if "missing" in line:
             return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_THERE} ({line['missing']})"), missing=True)
+        if "broken" in line:
+            why = f"libtpu's SDK is there and does not load: {line['broken']}"
+            return SdkReading(taken, {}, Unavailable(Reason.DRIVER_UNAVAILABLE, why), missing=True)
         if "done" in line:
             otherwise = Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK does not have it")
         elif isinstance(data, list):

@@ -4,7 +4,7 @@ libtpu is Google's library of two hundred megabytes, whose initialisation ends t
 machine. Whatever it does here, it does to this process alone, and the lines printed until then are not lost.
 
 Usage: ``sdk_script.py NAME...``. A line is ``{"name": …, "description": …, "data": [strings]}`` or ``{"name": …, "error": …}``;
-the last one is ``{"done": true}``, or ``{"missing": …}`` where there is no SDK.
+the last one is ``{"done": true}``, ``{"missing": …}`` where there is no SDK, or ``{"broken": …}`` where it does not load.
 """
 
 import json
@@ -46,8 +46,11 @@ def main(names: list[str]) -> int:
         from libtpu import sdk
 
         monitoring = sdk.tpumonitoring
-    except (ImportError, AttributeError) as error:
+    except (ModuleNotFoundError, AttributeError) as error:
         say(missing=str(error)[:LONGEST])
+        return 0
+    except (ImportError, OSError) as error:  # it is there, and something that it needs is not
+        say(broken=str(error)[:LONGEST])
         return 0
     for name in names:
         ask(monitoring, name)

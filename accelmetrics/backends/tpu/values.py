@@ -174,7 +174,11 @@ def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float)
             if number is None:
                 missing[field.name] = Unavailable(Reason.PARSE_ERROR, f"the runtime reports {field.grpc} without a device")
             else:
-                found[number] = _read(field, entry, now)
+                value = _read(field, entry, now)
+                twice = found.setdefault(number, value) != value
+                found[number] = (
+                    Unavailable(Reason.PARSE_ERROR, f"the runtime reports {field.grpc} twice for this device") if twice else value
+                )
         if field.per_chip and per_chip > 1:
             found = _fanned_out(found, sorted(devices), per_chip)
         for number, value in found.items():

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib import resources
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -65,7 +66,13 @@ class NvmlFeed:
         binding = find_spec("pynvml")
         self._binding = "" if binding is None else binding.origin or ""
         self.folder = Path(tempfile.mkdtemp(prefix="accelmetrics-nvml-"))
+        self._startup = STARTUP
         try:
+            if not STARTUP.is_dir():  # the package is imported from a zip
+                self._startup = self.folder / "startup"
+                self._startup.mkdir()
+                for file in resources.files(__package__).joinpath("startup").iterdir():
+                    (self._startup / file.name).write_bytes(file.read_bytes())
             self.write(first)
         except OSError:
             self.remove()
@@ -74,7 +81,7 @@ class NvmlFeed:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that the program is started with."""
-        path = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(self._startup), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"PYTHONPATH": os.pathsep.join(path), "ACCELMETRICS_AS_NVML": str(self.folder)}
 
     def reached(self, command: Sequence[str]) -> list[str]:

@@ -46,6 +46,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("GPU", "Faults", gpu.FAULTS),
     Section("GPU", "NVLink", gpu.NVLINK),
     Section("GPU", "xGMI", gpu.XGMI),
+    Section("GPU", "Modes and NVLink-C2C", gpu.MODES),
     Section("GPU", "Profiling", gpu.PROFILING),
     Section("GPU", "Apple silicon", gpu.APPLE),
     Section("TPU", "Activity", tpu.ACTIVITY),

@@ -50,6 +50,18 @@ ACTIVITY = (
         )
         for engine in ("encoder", "decoder")
     ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.{engine}Utilization",
+            "%",
+            "gauge",
+            f"Share of the time during which the {unit} was busy.",
+            f'accel_utilization_ratio{{engine="{engine}"}}',
+            f'hw.gpu.utilization{{hw.gpu.task="{engine}"}}',
+            maximum=100,
+        )
+        for engine, unit in (("jpeg", "JPEG engine"), ("ofa", "optical-flow accelerator"))
+    ),
 )
 
 MEMORY = (
@@ -116,14 +128,14 @@ def _sensor(name: str, sensor: str, meaning: str, preset: Preset = "standard") -
     )
 
 
-def _limit(limit: str, otel: str, meaning: str) -> Metric:
+def _limit(limit: str, otel: str, meaning: str, name: str = "", sensor: str = "core") -> Metric:
     return Metric(
-        f"{{kind}}.{{i}}.tempLimit.{limit}",
+        f"{{kind}}.{{i}}.{name or f'tempLimit.{limit}'}",
         "Cel",
         "gauge",
         meaning,
         f'accel_temperature_limit_celsius{{limit="{limit}"}}',
-        f'hw.temperature.limit{{hw.sensor_location="core",hw.limit_type="{otel}"}}',
+        f'hw.temperature.limit{{hw.sensor_location="{sensor}",hw.limit_type="{otel}"}}',
         minimum=ABSOLUTE_ZERO,
     )
 
@@ -134,6 +146,19 @@ TEMPERATURE = (
     _sensor("hotspotTemp", "hotspot", "Temperature of the hottest point of the chip."),
     _limit("slowdown", "throttled", "Core temperature at which the device starts to slow itself down."),
     _limit("shutdown", "high.critical", "Core temperature at which the device switches itself off."),
+    _limit("operating", "high.degraded", "Highest core temperature at which the device keeps its clocks.", "maxOpTemp"),
+    _limit(
+        "memory_operating", "high.degraded", "Highest memory temperature at which the device keeps its clocks.", "memoryMaxOpTemp", "memory"
+    ),
+    Metric(
+        "{kind}.{i}.tempMargin",
+        "Cel",
+        "gauge",
+        "Degrees that the device may still warm up before it slows itself down, as its driver says; negative above that.",
+        "accel_temperature_margin_celsius",
+        "accel.temperature.margin",
+        minimum=ABSOLUTE_ZERO,
+    ),
     Metric(
         "{kind}.{i}.fanSpeed",
         "%",
@@ -179,6 +204,29 @@ POWER = (
         'hw.energy{hw.type="{kind}"}',
         preset="core",
     ),
+    Metric(
+        "{kind}.{i}.powerInstantWatts",
+        "W",
+        "gauge",
+        "Power that the board draws at this moment, where `powerWatts` is a mean.",
+        "accel_power_instant_watts",
+        "accel.power.instant",
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.{bound}PowerLimitWatts",
+            "W",
+            "gauge",
+            meaning,
+            f'accel_power_limit_bound_watts{{bound="{bound}"}}',
+            f'accel.power.limit.bound{{accelmetrics.bound="{bound}"}}',
+        )
+        for bound, meaning in (
+            ("min", "Lowest power limit that can be set."),
+            ("max", "Highest power limit that can be set."),
+            ("default", "Power limit that the device starts with."),
+        )
+    ),
 )
 
 
@@ -201,6 +249,8 @@ CLOCKS = (
     _clock("graphicsClock", "graphics", "Clock of the graphics units."),
     _clock("maxSmClock", "sm", "Highest clock that the compute units can run at.", highest=True),
     _clock("maxMemoryClock", "memory", "Highest clock that the memory can run at.", highest=True),
+    _clock("videoClock", "video", "Clock of the video engines."),
+    _clock("maxVideoClock", "video", "Highest clock that the video engines can run at.", highest=True),
     Metric(
         "{kind}.{i}.performanceState",
         "1",
@@ -301,6 +351,27 @@ def _chip_errors(name: str, severity: str, scope: str, meaning: str) -> Metric:
     )
 
 
+def _sram_errors(name: str, severity: str, error: str, scope: str, meaning: str) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        f'accel_sram_ecc_errors_total{{severity="{severity}",error="{error}",scope="{scope}"}}',
+        f'accel.sram.ecc.errors{{accelmetrics.severity="{severity}",error.type="{error}",accelmetrics.scope="{scope}"}}',
+        integer=True,
+    )
+
+
+_SRAM_SOURCES = {
+    "l2": "the L2 cache",
+    "sm": "the streaming multiprocessors",
+    "microcontroller": "the microcontrollers",
+    "pcie": "the PCIe interface",
+    "other": "other parts of the chip",
+}
+
+
 def _remapped(severity: str) -> Metric:
     return Metric(
         f"{{kind}}.{{i}}.remappedRows{severity.capitalize()}",
@@ -353,6 +424,40 @@ ERRORS = (
         "aggregate",
         "Errors of all memories of the chip that could not be corrected over the life of the device.",
     ),
+    *(
+        _sram_errors(f"{name}{suffix}", severity, error, scope, f"Errors of the chip's SRAM that {what}, {since}.")
+        for suffix, scope, since in (
+            ("", "volatile", "since the driver was loaded"),
+            ("Aggregate", "aggregate", "over the life of the device"),
+        )
+        for name, severity, error, what in (
+            ("correctedSramErrors", "corrected", "any", "were corrected"),
+            ("uncorrectedSramParityErrors", "uncorrected", "parity", "a parity check found and nothing could correct"),
+            ("uncorrectedSramSecDedErrors", "uncorrected", "sec_ded", "a code for single errors found and could not correct"),
+        )
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.uncorrectedSramErrorsAggregate.{source}",
+            "1",
+            "counter",
+            f"Errors of the SRAM of {part} that could not be corrected, over the life of the device.",
+            f'accel_sram_ecc_source_errors_total{{source="{source}"}}',
+            f'accel.sram.ecc.source.errors{{accelmetrics.source="{source}"}}',
+            integer=True,
+        )
+        for source, part in _SRAM_SOURCES.items()
+    ),
+    Metric(
+        "{kind}.{i}.sramThresholdExceeded",
+        "1",
+        "gauge",
+        "1 if the chip's SRAM had more errors than its maker allows in service, else 0.",
+        "accel_sram_threshold_exceeded",
+        "accel.sram.threshold.exceeded",
+        integer=True,
+        maximum=1,
+    ),
     _remapped("corrected"),
     _remapped("uncorrected"),
     Metric(
@@ -372,6 +477,44 @@ ERRORS = (
         "1 if a memory row could not be replaced by a spare one, else 0.",
         "accel_row_remap_failure",
         "accel.memory.row_remap.failure",
+        integer=True,
+        maximum=1,
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.eccMode{name}",
+            "1",
+            "gauge",
+            f"1 if error correction is on {when}, else 0.",
+            f'accel_ecc_mode{{state="{state}"}}',
+            f'accel.ecc.mode{{accelmetrics.state="{state}"}}',
+            integer=True,
+            maximum=1,
+        )
+        for name, state, when in (("", "current", "now"), ("Pending", "pending", "after the next reset"))
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.retiredPages{name}",
+            "1",
+            "counter",
+            f"Memory pages that are no longer used because of {errors}.",
+            f'accel_retired_pages_total{{cause="{cause}"}}',
+            f'accel.memory.retired_pages{{accelmetrics.cause="{cause}"}}',
+            integer=True,
+        )
+        for name, cause, errors in (
+            ("SingleBit", "single_bit", "repeated single-bit errors"),
+            ("DoubleBit", "double_bit", "a double-bit error"),
+        )
+    ),
+    Metric(
+        "{kind}.{i}.retiredPagesPending",
+        "1",
+        "gauge",
+        "1 while memory pages wait for a restart of the driver to be retired, else 0.",
+        "accel_retired_pages_pending",
+        "accel.memory.retired_pages.pending",
         integer=True,
         maximum=1,
     ),

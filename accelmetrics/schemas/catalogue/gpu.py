@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import Metric, field_of
 
 _WORDS = {"tx": "transmit", "rx": "receive"}
 """OpenTelemetry's words for directions."""
@@ -144,6 +144,57 @@ NVLINK = (
     _link_errors("crc", "Checksum errors on all NVLinks."),
     _link_errors("replay", "Transmissions over all NVLinks that had to be repeated."),
     _link_errors("recovery", "Times that an NVLink had to be set up again after errors."),
+    *(
+        Metric(
+            f"gpu.{{i}}.nvlinkRecovery{result.capitalize()}",
+            "1",
+            "counter",
+            meaning,
+            f'accel_link_recoveries_total{{link_type="nvlink",result="{result}"}}',
+            f'accel.link.recoveries{{accelmetrics.link_type="nvlink",accelmetrics.result="{result}"}}',
+            integer=True,
+        )
+        for result, meaning in (
+            ("successes", "Times that an NVLink came up again after errors."),
+            ("failures", "Times that an NVLink stayed down after errors."),
+        )
+    ),
+    _link_errors("malformed", "Packets received over all NVLinks that were malformed."),
+    _link_errors("overrun", "Packets received over all NVLinks that were discarded since a buffer was full."),
+    _link_errors("receive", "Packets received over all NVLinks that had errors."),
+    _link_errors("remote", "Packets received over all NVLinks that the other end had marked as bad."),
+    _link_errors("header", "Packets received over all NVLinks whose header did not match."),
+    _link_errors("integrity", "Times that an NVLink had more errors of its own than a threshold allows."),
+    _link_errors("discard", "Packets with errors that were to be sent over all NVLinks and were discarded."),
+    _link_errors("effective", "Errors in packets received over all NVLinks that forward error correction left."),
+    _link_errors("symbol", "Symbols received over all NVLinks that were wrong."),
+    *(
+        Metric(
+            f"gpu.{{i}}.nvlink{error.capitalize()}ErrorRatio",
+            "1",
+            "gauge",
+            meaning,
+            f'accel_link_bit_error_rate{{link_type="nvlink",error="{error}"}}',
+            f'accel.link.bit_error_rate{{accelmetrics.link_type="nvlink",error.type="{error}"}}',
+        )
+        for error, meaning in (
+            ("effective", "Share of wrong bits that forward error correction left, on the worst NVLink."),
+            ("symbol", "Share of wrong bits before they were corrected, on the worst NVLink."),
+        )
+    ),
+    *(
+        Metric(
+            f"gpu.{{i}}.nvlinkFec.bin{number}",
+            "1",
+            "counter",
+            f"What all NVLinks count in bin {number} of the histogram of symbol errors that forward error correction corrected.",
+            f'accel_link_fec_total{{link_type="nvlink",bin="{number}"}}',
+            f'accel.link.fec{{accelmetrics.link_type="nvlink",accelmetrics.bin="{number}"}}',
+            integer=True,
+            preset="all",
+        )
+        for number in range(16)
+    ),
     Metric(
         "gpu.{i}.nvlink.{link}.state",
         "1",
@@ -168,11 +219,117 @@ NVLINK = (
         minimum=1,
         maximum=3,
     ),
+    Metric(
+        "gpu.{i}.fabricHealthSummary",
+        "1",
+        "gauge",
+        "How well the device is connected to that fabric: 1 healthy, 2 unhealthy, 3 with less than its full capacity.",
+        "accel_fabric_health",
+        "accel.fabric.health",
+        integer=True,
+        minimum=1,
+        maximum=3,
+    ),
+    Metric(
+        "gpu.{i}.fabricHealthMask",
+        "1",
+        "gauge",
+        "All that the driver says of its health there, as one number; its parts are `fabricHealth`.",
+        "accel_fabric_health_mask",
+        "accel.fabric.health.mask",
+        integer=True,
+    ),
+    *(
+        Metric(
+            f"gpu.{{i}}.fabricHealth.{name}",
+            "1",
+            "gauge",
+            f"1 while {meaning}, else 0.",
+            f"accel_fabric_{field_of(name)}",
+            f"accel.fabric.{field_of(name)}",
+            integer=True,
+            maximum=1,
+        )
+        for name, meaning in (
+            ("degradedBandwidth", "the device has less than its full bandwidth to the fabric"),
+            ("routeRecovery", "a route of it through the fabric is being recovered"),
+            ("routeUnhealthy", "a route of it through the fabric is unhealthy"),
+            ("accessTimeoutRecovery", "it recovers from an access over the fabric that timed out"),
+        )
+    ),
+    Metric(
+        "gpu.{i}.fabricHealth.incorrectConfiguration",
+        "1",
+        "gauge",
+        "What is wrong with its configuration in the fabric: 1 nothing, 2 the system's GUID, 3 the chassis' serial number, 4 it has no "
+        "partition, 5 too few NVLinks, 6 its firmware, 7 its location, 8 the state of the device.",
+        "accel_fabric_incorrect_configuration",
+        "accel.fabric.incorrect_configuration",
+        integer=True,
+        minimum=1,
+        maximum=15,
+    ),
 )
 
 XGMI = (
     _link_bytes("xgmi", "tx", "Bytes written to other devices over all xGMI links since the driver was loaded."),
     _link_bytes("xgmi", "rx", "Bytes read from other devices over all xGMI links since the driver was loaded."),
+)
+
+MODES = (
+    *(
+        Metric(
+            f"gpu.{{i}}.migMode{name}",
+            "1",
+            "gauge",
+            f"1 if the GPU is in MIG mode {when}, whether or not it has instances, else 0.",
+            f'accel_mig_mode{{state="{state}"}}',
+            f'accel.mig.mode{{accelmetrics.state="{state}"}}',
+            integer=True,
+            maximum=1,
+        )
+        for name, state, when in (("", "current", "now"), ("Pending", "pending", "after the next reset"))
+    ),
+    Metric(
+        "gpu.{i}.computeMode",
+        "1",
+        "gauge",
+        "Which programs may compute: 0 any, 1 one thread alone (before CUDA 8), 2 none, 3 one process alone.",
+        "accel_compute_mode",
+        "accel.compute.mode",
+        integer=True,
+        maximum=3,
+    ),
+    Metric(
+        "gpu.{i}.persistenceMode",
+        "1",
+        "gauge",
+        "1 if the driver keeps the GPU initialised while no program uses it, else 0.",
+        "accel_persistence_mode",
+        "accel.persistence.mode",
+        integer=True,
+        maximum=1,
+    ),
+    Metric(
+        "gpu.{i}.c2cMode",
+        "1",
+        "gauge",
+        "1 if the link between the GPU and its processor (NVLink-C2C) is on, else 0.",
+        "accel_c2c_mode",
+        "accel.c2c.mode",
+        integer=True,
+        maximum=1,
+    ),
+    Metric("gpu.{i}.c2cLinks", "1", "gauge", "NVLink-C2C links that the GPU has.", "accel_c2c_links", "accel.c2c.links", integer=True),
+    Metric(
+        "gpu.{i}.c2cLinkSpeed",
+        "By/s",
+        "gauge",
+        "Highest speed of an NVLink-C2C link.",
+        "accel_c2c_link_bytes_per_second",
+        "accel.c2c.link.speed",
+        integer=True,
+    ),
 )
 
 

@@ -21,7 +21,7 @@ from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values, rfc3339
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
 from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Detail, Event, EventKind, Missing, Plain, ReducedSeries, Stretch, Strip
@@ -409,7 +409,7 @@ class RecordStream:
         if row.layout is not self._layout:
             self._heard.update(dict.fromkeys(self._speaking, before))
             self._layout = row.layout
-            self._speaking = [place.key for place in snapshot.identities if snapshot.values_of(place.key)]
+            self._speaking = [place.key for place in snapshot.identities if has_values(snapshot, place.key)]
             self.places.update((place.key, place) for place in snapshot.identities)
             self.sources.update((status.name, status.source or status.detail) for status in snapshot.backends)
             self._note_silences(self._speaking, moment)

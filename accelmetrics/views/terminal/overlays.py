@@ -21,7 +21,7 @@ LABEL = 22
 """Columns of the names of values."""
 IDENTITY = (
     *("vendor", "uuid", "pci_bus_id", "serial", "part_number", "architecture", "driver_version", "runtime_version", "firmware"),
-    *("numa_node", "cpu_affinity", "fabric"),
+    *("compute_capability", "numa_node", "cpu_affinity", "fabric", "chassis_serial", "chassis_slot", "tray_index", "host_id", "module_id"),
 )
 """What does not change about a device, in the order of its details."""
 Told = tuple[str, str, Role]

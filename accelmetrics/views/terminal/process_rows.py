@@ -110,7 +110,7 @@ class ProcessTable:
             if title in self._taken:
                 line.add("", width=SPACE if line.left < self._width - 1 else 1)
                 line.add(found[title], width=self._taken[title], right=_right(title))
-        line.add("", width=SPACE).add(process.command or process.program or UNKNOWN, "plain" if process.command else "dim")
+        line.add("", width=SPACE).add(process.command or process.program or process.why or UNKNOWN, "plain" if process.command else "dim")
         return line.parts(chosen and active)
 
 

@@ -80,6 +80,42 @@ def test_who_the_cards_are(stand_in: AmdSmiStandIn) -> None:
     assert (second.vendor_index, second.uuid) == (1, "0x3b7a21c0ffee0002")
 
 
+def test_partitions_of_one_card_are_told_apart_and_have_its_values_once(stand_in: AmdSmiStandIn) -> None:
+    """They share the chip's serial number; all but the first print next to nothing in some releases, and the card's values in others."""
+    serial = "0x3B7A21C0FFEE0001"
+    fixed = [static(number, f"0000:63:00.{number}", serial) for number in range(3)]
+    fixed[1]["limit"] = "N/A"
+    bare = metric(1, usage="N/A", power="N/A", energy="N/A", pcie="N/A", ecc="N/A", temperature={"edge": "N/A", "hotspot": "N/A"})
+    stand_in.behave(document([metric(0), bare, metric(2)], "gpu_data"), document(fixed, "gpu_data"))
+    opened = backend.open()
+    assert [device.uuid for device in opened.devices] == [serial.lower(), f"{serial.lower()}/xcp1", f"{serial.lower()}/xcp2"]
+    readings = [opened.reader(OPTIONS).read(unit, []) for unit in range(3)]
+    assert values(readings[0]) == pytest.approx(MI210)
+    for reading in readings[1:]:
+        for name in (
+            "powerWatts",
+            "enforcedPowerLimitWatts",
+            "powerPercent",
+            "energyJoules",
+            "correctedMemoryErrors",
+            "pcieReplays",
+            "temp",
+        ):
+            assert reading.unavailable[name] == (Reason.NOT_SUPPORTED, "amd-smi gives it of the whole, and GPU 0 has it")
+        assert values(reading)["memoryAllocatedBytes"] == 4096 * MIB
+    assert (values(readings[2])["gpu"], values(readings[2])["smClock"]) == (62, 1695)
+
+
+def test_a_number_that_several_cards_have_joins_nothing(stand_in: AmdSmiStandIn) -> None:
+    """What `static` tells under that number is left out; the card that has a number of its own keeps its part."""
+    fixed = [*STATIC, static(2, "0000:83:00.0", "0x3B7A21C0FFEE0003")]
+    stand_in.behave(document([metric(0), metric(2), metric(0, power={"socket_power": value(90, "W")})], "list"), document(fixed, "list"))
+    opened = backend.open()
+    assert [device.uuid for device in opened.devices] == ["", "0x3b7a21c0ffee0003", ""]
+    assert [values(opened.reader(OPTIONS).read(unit, []))["powerWatts"] for unit in range(3)] == [173, 173, 90]
+    assert "enforcedPowerLimitWatts" in opened.reader(OPTIONS).read(0, []).unavailable
+
+
 @pytest.mark.parametrize(
     ("asic", "name"),
     [
@@ -203,6 +239,31 @@ def test_static_is_run_again_once_a_minute(stand_in: AmdSmiStandIn) -> None:
     assert stand_in.calls.count("static --json") == 2
 
 
+def test_missing_groups_are_told_with_what_to_do(stand_in: AmdSmiStandIn) -> None:
+    """A paragraph of that in front of a good document is noise."""
+    paragraph = (
+        "Permission needed to access required GPU device node(s):\n  - /dev/dri/card0: Permission denied; owner=root(0):video(39);\n\n"
+    )
+    stand_in.behave(paragraph)
+    with pytest.raises(SourceError, match="Permission needed to access") as caught:
+        backend.open()
+    assert (caught.value.reason, "usermod -aG video,render" in caught.value.advice) == (Reason.NO_PERMISSION, True)
+    metrics, statics = good()
+    stand_in.behave(paragraph + metrics, paragraph + statics)
+    assert values(backend.open().reader(OPTIONS).read(1, [])) == pytest.approx(MI210)
+
+
+@pytest.mark.parametrize("odd", [None, "gpu", [], {"gpu": "1"}, {"gpu": None}])
+def test_an_entry_that_is_no_card_costs_no_other(stand_in: AmdSmiStandIn, odd: Any) -> None:
+    stand_in.behave(*good())
+    reader = driver().reader(OPTIONS)
+    stand_in.behave(document([metric(0), odd], "list"), document(STATIC, "list"))
+    assert values(reader.read(0, [])) == pytest.approx(MI210)
+    with pytest.raises(SourceError) as caught:
+        reader.read(1, [])
+    assert caught.value.reason == Reason.PARSE_ERROR
+
+
 def test_a_maximum_of_0_megahertz_is_none(stand_in: AmdSmiStandIn) -> None:
     clock = {"gfx_0": {"clk": value(90, "MHz"), "max_clk": value(0, "MHz")}}
     stand_in.behave(*good(clock=clock))
@@ -215,6 +276,10 @@ FAILURES: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "nothing": ({}, Reason.PARSE_ERROR, "printed nothing (exit status 0)"),
     "a crash": ({"errors": "Traceback\nKeyError: 'libamd_smi.so'\n", "status": 1}, Reason.DRIVER_ERROR, "KeyError: 'libamd_smi.so'"),
     "no rights": ({"errors": "Permission denied: /dev/kfd\n", "status": 1}, Reason.NO_PERMISSION, "Permission denied"),
+    "no groups": (
+        {"errors": "Traceback\nRuntimeError: User is missing the following required groups: video. Please add user.\n", "status": 1},
+        *(Reason.NO_PERMISSION, "required groups: video"),
+    ),
     "prose": ({"metrics": "no GPU here\n"}, Reason.DRIVER_ERROR, "listed no device (exit status 0): no GPU here"),
     "cut": ({"metrics": '[{"gpu": 0, "usage": {"gfx'}, Reason.PARSE_ERROR, "cut or holds no card"),
 }
@@ -352,3 +417,33 @@ leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 )
 def test_any_record_gives_possible_numbers_or_reasons(card: dict[str, Any]) -> None:
     check(json.dumps([{"gpu": 0, **{name: inner for name, inner in card.items() if name != "gpu"}}]))
+
+
+@pytest.mark.parametrize(
+    ("crashing", "lost"), [(("power",), "powerWatts"), (("clock", "power"), "smClock"), (("mem_usage",), "memoryTotalBytes")]
+)
+def test_a_section_that_crashes_the_tool_is_left_out_and_the_cards_stay(
+    stand_in: AmdSmiStandIn, crashing: tuple[str, ...], lost: str
+) -> None:
+    printed = [{name: section for name, section in metric(number).items() if name not in crashing} for number in (0, 1)]
+    stand_in.behave(document(printed, "gpu_data"), document(STATIC, "gpu_data"), crashing=crashing)
+    opened = driver()
+    reading = opened.reader(OPTIONS).read(0, [])
+    assert values(reading)["temp"] == 47
+    why = reading.unavailable[lost]
+    assert why.reason == Reason.DRIVER_ERROR
+    assert "amd-smi crashes when it is asked for --" in why.detail
+    before = len(stand_in.calls)
+    opened.reader(OPTIONS).read(0, [])
+    assert not any(flag.replace("_", "-") in call for call in stand_in.calls[before:] for flag in (f"--{each}" for each in crashing))
+
+
+def test_the_energy_counter_of_a_radeon_is_not_believed(stand_in: AmdSmiStandIn) -> None:
+    """Nothing documents what it counts; no other source gives it."""
+    told = static(0, "0000:63:00.0", "0x3B7A21C0FFEE0001")
+    told["asic"] |= {"market_name": "Navi 21 [Radeon RX 6900 XT]", "device_id": "0x73bf"}
+    stand_in.behave(document([metric(0)], "gpu_data"), document([told], "gpu_data"))
+    assert driver().reader(OPTIONS).read(0, []).unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
+    told["vram"] = {"type": "HBM2E"}
+    stand_in.behave(document([metric(0)], "gpu_data"), document([told], "gpu_data"))
+    assert values(driver().reader(OPTIONS).read(0, []))["energyJoules"] == pytest.approx(8123.5)

@@ -14,7 +14,7 @@ from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.selection import MetricSelection
 from tests.simulators import libamd_smi
 from tests.simulators.amdgpu import Device, Tree, machines
-from tests.simulators.libamd_smi import Rocm, StandInUnavailable
+from tests.simulators.libamd_smi import MODULE, RELEASES, Rocm, StandInUnavailable
 from tests.simulators.libamd_smi.machines import mi300x
 
 OPTIONS = ReadOptions(pid=1)
@@ -25,7 +25,7 @@ ALONE = {
     **{"maxSmClock": 2103, "memoryClock": 1301, "maxMemoryClock": 1302, "correctedMemoryErrors": 17, "uncorrectedMemoryErrors": 2},
     **{"unCorrectedMemoryErrors": 2, "pcieReplays": 6, "pcieLinkGen": 5, "maxPcieLinkGen": 5, "pcieLinkWidth": 16},
     **{"maxPcieLinkWidth": 16, "memoryAllocatedBytes": 31 * GIB, "memoryTotalBytes": 192 * GIB, "memoryFreeBytes": 161 * GIB},
-    "memoryAllocated": 100 * 31 / 192,
+    **{"memoryAllocated": 100 * 31 / 192, "tempLimit.slowdown": 100, "tempLimit.shutdown": 105},
 }
 
 
@@ -35,15 +35,18 @@ def rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rocm:
     return installed(tmp_path, monkeypatch)
 
 
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str = "7.0.2-56") -> Rocm:
+def installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str = "7.0.2-56", version: str = MODULE, file: str | None = None
+) -> Rocm:
     try:
-        made = Rocm(tmp_path / "rocm", release)
+        made = Rocm(tmp_path / "rocm", release, version, file)
     except StandInUnavailable as error:
         pytest.skip(str(error))
     monkeypatch.setenv("ROCM_PATH", str(made.root))
     monkeypatch.delenv("ROCM_HOME", raising=False)
     monkeypatch.setattr(amdsmi_library, "DEFAULT_ROOT", str(tmp_path / "opt"))
     monkeypatch.setenv("AMDSMI_STAND_IN", str(made.state))
+    monkeypatch.setenv("AMDSMI_STAND_IN_STARTS", str(made.starts))
     monkeypatch.syspath_prepend(str(libamd_smi.module()))
     made.behave(mi300x())
     return made
@@ -245,3 +248,160 @@ def test_what_a_module_prints_goes_to_standard_error(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "Unable to find" in printed.err
+
+
+# Which module matches, and what it wakes
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_module_that_each_rocm_ships_opens_and_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, version: str
+) -> None:
+    """It bears the library's number, and the library tells that only once it is initialised."""
+    rocm = installed(tmp_path, monkeypatch, f"{version}-1", version)
+    rocm.ship()
+    opened = backend.pinned("amdsmi").open()
+    assert opened.source == "amdsmi"
+    expected = dict(ALONE)
+    if version.startswith("5"):
+        # It knows an average power alone, which this card does not have.
+        for name in ("powerWatts", "powerPercent", "energyJoules"):
+            del expected[name]
+    assert values(read(opened)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("version", ["6.2.4", "7.0.2"])
+def test_a_library_whose_file_has_its_version_is_not_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, version: str
+) -> None:
+    """Nothing is initialised for a module that does not match."""
+    rocm = installed(tmp_path, monkeypatch, "", version)
+    rocm.ship("23.9.1")
+    refused = refusal().message
+    assert "amdsmi is of version 23.9.1" in refused
+    assert "does not match" in refused
+    assert rocm.initialised == 0
+    assert backend.open().source == "sysfs"
+
+
+@pytest.mark.parametrize(("module", "source"), [("24.6.0", "sysfs+amdsmi"), ("24.5.3", "sysfs")])
+def test_a_library_whose_file_has_no_version_is_initialised_and_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, module: str, source: str
+) -> None:
+    rocm = installed(tmp_path, monkeypatch, "", "6.2.4", "")
+    rocm.ship(module)
+    assert backend.open().source == source
+    assert rocm.initialised >= 1
+
+
+def test_a_library_is_never_asked_while_a_card_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device) -> None:
+    """Whatever is known of it: initialising it wakes cards."""
+    rocm = installed(tmp_path, monkeypatch, "", "6.2.4", "")
+    rocm.ship()
+    card.write({"power/runtime_status": "suspended"})
+    assert backend.open().source == "sysfs"
+    assert rocm.initialised == 0
+
+
+def test_a_library_that_does_not_start_is_not_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device) -> None:
+    rocm = installed(tmp_path, monkeypatch, "", "6.2.4", "")
+    rocm.ship()
+    rocm.behave({"init.status": 34})
+    assert "does not start: amdsmi_init answers 34" in refusal().message
+
+
+# What is believed
+
+
+def test_a_card_without_ecc_has_no_error_counts(rocm: Rocm, card: Device) -> None:
+    """The count itself succeeds there, with zeros."""
+    without = {name: value for name, value in mi300x().items() if ".ecc." not in name}
+    rocm.behave(without)
+    for opened in (backend.pinned("amdsmi").open(), backend.open()):
+        reading = read(opened)
+        assert reading.unavailable["uncorrectedMemoryErrors"].reason == Reason.NOT_SUPPORTED
+        assert "correctedMemoryErrors" not in values(reading)
+
+
+def test_an_energy_counter_that_nothing_documents_is_read_by_no_source(rocm: Rocm, system: Path) -> None:
+    """A Radeon's, which the library gives and the files do not."""
+    machines.rx_7900(Tree(system))
+    radeon = {name: value for name, value in mi300x(machines.CARD).items() if "socket_power" not in name}
+    rocm.behave({**radeon, "0.power.average_socket_power": 241})
+    for name in ("sysfs", "amdsmi", ""):
+        opened = backend.pinned(name).open() if name else backend.open()
+        assert read(opened).unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
+    rocm.behave({**radeon, "0.power.average_socket_power": 241, "0.temperature.3": 51})
+    assert values(read(backend.pinned("amdsmi").open()))["energyJoules"] == 9000
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "watts"),
+    [("7.0.2", 740000000, 740), ("6.2.4", 740000000, 740), ("6.2.4", 740, 740), ("6.2.4", 0xFFFF, None), ("5.7.0", 740, None)],
+)
+def test_the_limit_of_power_info_is_used_in_the_unit_of_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, version: str, limit: int, watts: int | None
+) -> None:
+    """Where there is no cap; in 5.7 it is the largest that can be set."""
+    rocm = installed(tmp_path, monkeypatch, f"{version}-1", version)
+    rocm.ship()
+    rocm.behave({**mi300x(), "0.cap.status": 2, "0.power.power_limit": limit})
+    assert values(read(backend.pinned("amdsmi").open())).get("enforcedPowerLimitWatts") == watts
+
+
+def test_limits_are_those_of_the_sensor_that_the_temperature_is_of(rocm: Rocm, card: Device) -> None:
+    both = {**mi300x(), "0.temperature.0": 47, "0.temperature.0.7": 98}
+    rocm.behave(both)
+    reading = read(backend.pinned("amdsmi").open())
+    assert [values(reading).get(name) for name in ("temp", "hotspotTemp", "tempLimit.shutdown")] == [47, 59, 98]
+    assert reading.unavailable["tempLimit.slowdown"].reason == Reason.NOT_SUPPORTED, "the junction's would be no answer"
+
+
+def test_where_the_files_show_no_id_the_library_gives_it_as_the_kernel_writes_it(rocm: Rocm, card: Device) -> None:
+    named = backend.open().devices[0].uuid
+    card.remove("unique_id")
+    assert backend.pinned("sysfs").open().devices[0].uuid == ""
+    assert backend.open().devices[0].uuid == named == "0x18ef14e9dec61d7e"
+
+
+def test_of_partitions_with_one_address_the_first_answers_for_the_card(rocm: Rocm, card: Device) -> None:
+    second = {name.replace("0.", "1.", 1): value for name, value in mi300x().items() if name.startswith("0.")}
+    rocm.behave({**mi300x(), **second, "cards": 2, "1.power.current_socket_power": 0, "1.energy.counter": 0})
+    found = values(read(backend.pinned("amdsmi").open()))
+    assert (found["powerWatts"], found["energyJoules"]) == (613, 9000)
+
+
+# The source of a value
+
+
+def test_where_the_edge_sensor_is_silent_once_the_temperature_is_not_the_hotspots(rocm: Rocm, card: Device) -> None:
+    both = {**mi300x(), "0.temperature.0": 47}
+    rocm.behave(both)
+    reader = backend.pinned("amdsmi").open().reader(OPTIONS)
+    assert values(reader.read(0, []))["temp"] == 47
+    rocm.behave({**both, "0.temperature.0": 0, "0.temperature.status": 43})
+    assert "temp" not in values(reader.read(0, []))
+    rocm.behave(both)
+    assert values(reader.read(0, []))["temp"] == 47
+
+
+def test_what_the_files_gave_is_not_the_librarys_where_they_are_silent_once(rocm: Rocm, card: Device) -> None:
+    reader = backend.open().reader(OPTIONS)
+    assert values(reader.read(0, []))["powerWatts"] == 611
+    card.sensors({"power1_input": "N/A"})
+    silent = reader.read(0, [])
+    assert silent.unavailable["powerWatts"].reason == Reason.NOT_SUPPORTED
+    card.sensors({"power1_input": 609000000})
+    assert values(reader.read(0, []))["powerWatts"] == 609
+
+
+def test_what_the_library_gave_is_not_the_files_where_it_is_silent_once(rocm: Rocm, card: Device) -> None:
+    """Errors of a card whose files came later."""
+    reader = backend.open().reader(OPTIONS)
+    assert values(reader.read(0, []))["correctedMemoryErrors"] == 17
+    card.write({"ras/umc_err_count": "ue: 900\nce: 900", "ras/features": "feature mask: 0x1"})
+    reader._driver.units[0].card._due = 0  # type: ignore[attr-defined]
+    rocm.behave({**mi300x(), "0.ecc.status": 30})
+    silent = reader.read(0, [])
+    assert "correctedMemoryErrors" not in values(silent)
+    assert "correctedMemoryErrors" in silent.unavailable

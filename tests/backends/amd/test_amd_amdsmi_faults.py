@@ -43,6 +43,7 @@ class Module:
             "amdsmi_init": lambda: None,
             "amdsmi_get_processor_handles": lambda: ["card"],
             "amdsmi_get_gpu_device_bdf": lambda handle: address.upper(),
+            "amdsmi_get_gpu_ecc_enabled": lambda handle: 0x1,
             **answers,
         }
 

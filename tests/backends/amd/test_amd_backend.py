@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from accelmetrics.backends.amd import backend as amd, rocm_smi
-from accelmetrics.backends.amd.rocm_smi import ALL, FULL
+from accelmetrics.backends.amd.rocm_smi import ALL, FLAGS
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.polled import PolledDriver
@@ -19,6 +19,7 @@ from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
 from tests.support.waiting import wait_for
 
 OPTIONS = ReadOptions(pid=1)
+FULL = ("--showid", *(word for flag in FLAGS for word in flag), "--json")
 PAIR = "mi250_pair_5_4"
 backend = amd.pinned("rocm-smi")
 
@@ -278,3 +279,95 @@ def test_failures_pass_the_guard_as_reasons(stand_in: RocmSmiStandIn) -> None:
     outcome = guarded(backend.open)
     assert outcome.failure is not None
     assert outcome.failure.reason == Reason.PARSE_ERROR
+
+
+@pytest.mark.parametrize("function", ["0", "1"])
+def test_a_card_s_power_stands_on_its_first_partition(stand_in: RocmSmiStandIn, function: str) -> None:
+    """Each partition prints the whole card's, under one id and, in some releases, one address: sums are those of the cards."""
+    printed = {"Current Socket Graphics Package Power (W)": "131.0", "Max Graphics Package Power (W)": "750.0", "GPU use (%)": "7"}
+    printed |= {"Energy counter": str(1000 * 65536), "Unique ID": "0xabc", "PCI Bus": "0000:01:00.0"}
+    other = printed | {"Unique ID": "0xdef", "PCI Bus": "0000:02:00.0"}
+    stand_in.behave(json.dumps({"card0": printed, "card1": printed | {"PCI Bus": f"0000:01:00.{function}"}, "card2": other}))
+    reader = driver().reader(ReadOptions(1))
+    found = [
+        {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+        for reading in (reader.read(unit, []) for unit in range(3))
+    ]
+    sums = {name: sum(each.get(name, 0) for each in found) for name in ("powerWatts", "enforcedPowerLimitWatts", "energyJoules", "gpu")}
+    assert sums == {"powerWatts": 262, "enforcedPowerLimitWatts": 1500, "energyJoules": 2000, "gpu": 21}
+
+
+# Flags that crash it
+
+
+RANGES = ("--showsclkrange", "--showmclkrange")
+
+
+@pytest.mark.parametrize("crashing", [RANGES, RANGES[:1], ("--showpower", "--showmclkrange"), ("--showmeminfo",)])
+def test_a_tool_that_crashes_on_a_flag_is_asked_without_it_until_it_changes(stand_in: RocmSmiStandIn, crashing: tuple[str, ...]) -> None:
+    stand_in.behave(output("radeon_6_2"), crashing_flags=crashing)
+    opened = driver()
+    reader = opened.reader(OPTIONS)
+    reading = reader.read(0, [])
+    assert values(reading)["temp"] > 0
+    before = len(stand_in.calls)
+    reader.read(0, [])
+    (asked,) = [call["flags"] for call in stand_in.calls[before:]]
+    assert [flag for flag in FULL if flag.startswith("--") and flag not in asked] == [flag for flag in FULL if flag in crashing]
+    stand_in.behave(output("radeon_6_2"))
+    stand_in.command.write_text(f"{stand_in.command.read_text()}\n# a later release\n")
+    reader.read(0, [])
+    assert stand_in.calls[-1]["flags"] == list(FULL)
+
+
+def test_what_a_crashing_flag_would_give_says_so(stand_in: RocmSmiStandIn) -> None:
+    printed = json.loads(output("radeon_6_2"))
+    for card in printed.values():
+        card.pop("Valid sclk range", None)
+    stand_in.behave(json.dumps(printed), crashing_flags=RANGES[:1])
+    why = driver().reader(OPTIONS).read(0, []).unavailable["maxSmClock"]
+    assert (why.reason, why.detail) == (
+        Reason.DRIVER_ERROR,
+        "rocm-smi crashes when it is asked for --showsclkrange, and is asked without it",
+    )
+
+
+def test_a_tool_that_crashes_whatever_it_is_asked_is_not_asked_over_and_over(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output("radeon_6_2"), crashing_flags=("--json",))
+    assert opening_failure().reason == Reason.DRIVER_ERROR
+    assert len(stand_in.calls) <= 4
+
+
+# The source of a value
+
+
+def test_where_the_edge_sensor_is_left_out_once_the_temperature_is_not_the_hotspots(stand_in: RocmSmiStandIn) -> None:
+    """rocm-smi leaves out what it cannot read."""
+    whole = json.loads(output("radeon_6_2"))
+    silent = json.loads(output("radeon_6_2"))
+    for card in silent.values():
+        card.pop("Temperature (Sensor edge) (C)", None)
+    stand_in.behave(json.dumps(whole))
+    reader = driver().reader(OPTIONS)
+    known = values(reader.read(0, []))
+    stand_in.behave(json.dumps(silent))
+    reading = reader.read(0, [])
+    assert "temp" in reading.unavailable
+    assert values(reading)["hotspotTemp"] == known["hotspotTemp"]
+    stand_in.behave(json.dumps(whole))
+    assert values(reader.read(0, []))["temp"] == known["temp"]
+
+
+def test_a_card_is_not_taken_for_a_processors_where_its_sensors_are_left_out_once(stand_in: RocmSmiStandIn) -> None:
+    """An edge sensor alone, beside a socket's power, is otherwise how such a GPU is told."""
+    card = {
+        **{"Temperature (Sensor edge) (C)": "41.0", "Temperature (Sensor junction) (C)": "45.0"},
+        **{"Current Socket Graphics Package Power (W)": "88.0", "VRAM Total Memory (B)": str(2**34), "VRAM Total Used Memory (B)": "7"},
+        **{"GTT Total Memory (B)": str(2**35), "GTT Total Used Memory (B)": "5"},
+    }
+    stand_in.behave(json.dumps({"card0": card}))
+    reader = driver().reader(OPTIONS)
+    assert values(reader.read(0, []))["memoryTotalBytes"] == 2**34
+    del card["Temperature (Sensor junction) (C)"]
+    stand_in.behave(json.dumps({"card0": card}))
+    assert values(reader.read(0, []))["memoryTotalBytes"] == 2**34

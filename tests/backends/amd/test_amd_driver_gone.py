@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.amd import backend
+from accelmetrics.backends.amd import backend, in_process
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
@@ -125,6 +125,27 @@ def test_a_sampler_says_so_and_has_the_card_again_when_the_driver_is_back(tree: 
         until(lambda: sampler.sample().metrics.get("gpu.0.gpu") == 12)
 
 
+def test_partitions_that_were_removed_leave_the_list(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card that is listed without them has answered for them; made again, they have their old keys."""
+    monkeypatch.setattr(in_process, "RELIST", 0.0)
+    machines.mi300x(tree, "CPX", 4)
+    parts = [f"gpu.0.mig.{number}" for number in range(4)]
+    with Sampler(["amd"], amd_source="sysfs") as sampler:
+        assert [device.key for device in sampler.sample().devices] == ["gpu.0", *parts]
+        nodes = tree.root / "sys/class/kfd/kfd/topology/nodes"
+        kept = {node.name: (node / "properties").read_text() for node in nodes.iterdir() if (node / "properties").exists()}
+        gpus = sorted((name for name, text in kept.items() if "simd_count 0" not in text), key=int)[1:]
+        for name in gpus:
+            (nodes / name / "properties").rename(nodes / name / "removed")
+        until(lambda: sampler.sample().metrics and [device.key for device in sampler.sample().devices] == ["gpu.0"])
+        snapshot = sampler.sample()
+        assert snapshot.backends[0].status == "ok"
+        assert not [key for key in snapshot.unavailable if ".mig." in key]
+        for name in gpus:
+            (nodes / name / "removed").rename(nodes / name / "properties")
+        until(lambda: [device.key for device in sampler.sample().devices] == ["gpu.0", *parts])
+
+
 # What is found out late
 
 
@@ -186,4 +207,4 @@ def test_that_a_gpu_shares_the_hosts_memory_is_known_once_it_wakes(tree: Tree) -
     card.write({"power/runtime_status": "active"})
     assert values(reader.read(0, []))["memoryTotalBytes"] == 31 * machines.GIB // 2
     assert (opened.devices[0].unified, opened.devices[0].memory_total_bytes) == (True, 31 * machines.GIB // 2)
-    assert opened.processes.unified == {card.address}
+    assert opened.processes.pools == {card.address: ("vram", "gtt")}

@@ -1,6 +1,7 @@
 """The processes on a card, from ``/proc``: trees of processes, and all that the kernel may say of them."""
 
 import os
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from accelmetrics.backends.kit import processes as holders
 from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.metric import NOTHING
 from accelmetrics.schemas.selection import MetricSelection
 from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Tree, client, machines
@@ -31,14 +33,14 @@ class Watcher:
     """A table on a fake clock.
 
     Args:
-        unified: As for the table.
+        pools: As for the table.
         each: Seconds that looking through one process takes.
     """
 
-    def __init__(self, unified: frozenset[str] = frozenset(), each: float = 0.0) -> None:
+    def __init__(self, pools: Mapping[str, Sequence[str]] = NOTHING, each: float = 0.0) -> None:
         self.now = 100.0
         ticks = count()
-        self.table = DriverProcesses(unified, NodeHolders(is_gpu, lambda: next(ticks) * each))
+        self.table = DriverProcesses(pools, NodeHolders(is_gpu, lambda: next(ticks) * each))
         self.progress: list[Any] = []
 
     def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | Unavailable:
@@ -135,7 +137,7 @@ def test_processes_are_looked_for_where_they_are_wanted(tree: Tree, mocker: Mock
 
 def test_an_apus_memory_is_with_the_gtt(tree: Tree) -> None:
     tree.process(41, {7: (RENDER, client(CARD, 1, 100, 900))})
-    assert [process.memory_bytes for process in found(Watcher(frozenset({CARD})))] == [1000 * 1024]
+    assert [process.memory_bytes for process in found(Watcher({CARD: ("vram", "gtt")}))] == [1000 * 1024]
     assert [process.memory_bytes for process in found(Watcher())] == [100 * 1024]
 
 

@@ -14,8 +14,9 @@ from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
+from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.amd.fake_clock import FakeClock
-from tests.simulators.amdgpu import Device, Tree, location, machines
+from tests.simulators.amdgpu import Device, Tree, client, location, machines
 from tests.simulators.amdgpu.machines import GIB, mi300_table
 from tests.simulators.amdgpu.tables import table
 
@@ -473,3 +474,161 @@ def test_a_device_in_the_tree_is_what_the_helpers_say(tree: Tree) -> None:
     with (card.path / "gpu_busy_percent").open("rb", buffering=0) as file:
         card.write({"gpu_busy_percent": 9})
         assert file.read() == b"9\n"
+
+
+# Which of several places
+
+
+def test_where_the_edge_sensor_is_silent_once_neither_temperature_nor_limits_are_the_hotspots(tree: Tree) -> None:
+    clock, card = FakeClock(), machines.rx_7900(tree)
+    reader = InProcessDriver(clock).reader(OPTIONS)
+    names = ("temp", "tempLimit.slowdown", "hotspotTemp")
+    assert pick(reader.read(0, []), names) == [51, 100, 68]
+    card.sensors({"temp1_input": "N/A"})
+    silent = reader.read(0, [])
+    assert silent.unavailable["temp"].reason == Reason.NOT_SUPPORTED
+    assert pick(silent, names[1:]) == [100, 68]
+    card.sensors({"temp1_input": 52000})
+    assert pick(reader.read(0, []), names) == [52, 100, 68]
+
+
+@pytest.mark.parametrize(
+    ("metric", "sensor", "before", "other"),
+    [
+        ("powerWatts", "power1_average", 241_000_000, {"hwmon/hwmon3/power1_input": 87_000_000}),
+        ("energyJoules", "energy1_input", 5_500_000, {"gpu_metrics": table(1, 3, energy_accumulator=65536 * 3, temperature_hbm=[40] * 4)}),
+        ("memoryTemp", "temp3_input", 74_000, {"gpu_metrics": table(1, 3, temperature_hbm=[40] * 4)}),
+        ("smClock", "freq1_input", 2_411_000_000, {"pp_dpm_sclk": "0: 500Mhz *"}),
+    ],
+)
+def test_a_value_comes_from_one_register_until_the_driver_is_opened_again(
+    tree: Tree, metric: str, sensor: str, before: int, other: dict[str, Any]
+) -> None:
+    card = machines.rx_7900(tree)
+    card.write({f"hwmon/hwmon3/{sensor}": before, **other})
+    reader = backend.open().reader(OPTIONS)
+    known = values(reader.read(0, []))[metric]
+    card.sensors({sensor: "N/A"})
+    assert reader.read(0, []).unavailable[metric].reason == Reason.NOT_SUPPORTED
+    assert values(backend.open().reader(OPTIONS).read(0, []))[metric] not in (known, None)
+
+
+def test_a_card_that_came_back_is_looked_at_anew(tree: Tree) -> None:
+    first, _ = machines.mi250(tree)
+    reader = backend.open().reader(OPTIONS)
+    assert values(reader.read(0, []))["temp"] == 45
+    driver = (first.path / "driver").readlink()
+    (first.path / "driver").unlink()
+    with pytest.raises(SourceError):
+        reader.read(0, [])
+    (first.path / "driver").symlink_to(driver)
+    first.sensors({"temp1_input": "N/A"})
+    assert values(reader.read(0, []))["temp"] == 61
+
+
+# Errors, as the enabled blocks count them
+
+
+@pytest.mark.parametrize(
+    ("mask", "counts"),
+    [("feature mask: 0x5", [11, 0]), ("feature mask: 0x1", [7, 0]), ("feature mask: 0x4", [4, 0]), (None, [11, 0]), ("?", [11, 0])],
+)
+def test_errors_are_those_of_the_blocks_that_count(tree: Tree, mask: str | None, counts: list[int]) -> None:
+    """As AMD's library adds them; without a mask all are."""
+    first, _ = machines.mi250(tree)
+    if mask is None:
+        first.remove("ras/features")
+    else:
+        first.write({"ras/features": mask})
+    first.write({"ras/a_block_of_later_cards_err_count": "ue: 0\nce: 0"})
+    assert pick(read(), ("correctedMemoryErrors", "uncorrectedMemoryErrors")) == counts
+
+
+def test_a_card_none_of_whose_blocks_counts_has_no_errors(tree: Tree) -> None:
+    first, _ = machines.mi250(tree)
+    first.write({"ras/features": "feature mask: 0x0"})
+    why = read().unavailable["correctedMemoryErrors"]
+    assert (why.reason, why.detail) == (Reason.NOT_SUPPORTED, "ras/features is 0: the card counts no errors")
+
+
+# The memory of a processor's GPU
+
+
+def halo(tree: Tree, compute: int | None) -> Device:
+    """128 GiB, of which 96 are carved out; the rest is for the GTT."""
+    card = machines.phoenix(tree)
+    card.write({"mem_info_vram_total": 96 * GIB, "mem_info_vram_used": 8 * GIB, "mem_info_gtt_total": 36 * GIB, "mem_info_gtt_used": GIB})
+    if compute is not None:
+        tree.node(1, {"simd_count": 80, "location_id": location(0xC4), "domain": 0, "gfx_target_version": 110501}, compute)
+    return card
+
+
+@pytest.mark.parametrize(
+    ("compute", "total", "used"),
+    [(96 * GIB, 96, 8), (36 * GIB - 4096, 36, 1), (None, 132, 9), (512 * GIB, 132, 9)],
+    ids=["the carve-out", "the GTT", "no compute driver", "neither"],
+)
+def test_two_memories_are_not_added_where_the_kernel_says_which_one_compute_uses(
+    tree: Tree, compute: int | None, total: int, used: int
+) -> None:
+    tree.whole_machine()
+    halo(tree, compute)
+    tree.process(41, {7: ("/dev/dri/renderD128", client("0000:c4:00.0", 1, 1024, 4096))}, parent=2)
+    opened = backend.open()
+    reading = opened.reader(OPTIONS).read(0, [])
+    assert pick(reading, ("memoryTotalBytes", "memoryAllocatedBytes")) == [total * GIB, used * GIB]
+    assert opened.devices[0].memory_total_bytes == total * GIB
+    of_process = {96: 1024, 36: 4096}.get(total, 5120)
+    assert reading.processes == (DeviceProcess(41, "", of_process * 1024, None),)
+
+
+def test_where_a_size_is_silent_once_the_memory_is_not_another(tree: Tree) -> None:
+    card = halo(tree, 36 * GIB)
+    reader = backend.open().reader(OPTIONS)
+    assert values(reader.read(0, []))["memoryAllocatedBytes"] == GIB
+    card.write({"mem_info_gtt_total": "N/A"})
+    reader._driver.units[0].card._due = 0  # type: ignore[attr-defined]
+    assert "memoryTotalBytes" not in values(reader.read(0, []))
+
+
+# The link to the slot
+
+
+@pytest.mark.parametrize(
+    ("levels", "link"),
+    [
+        ("0: 2.5GT/s, x8 81Mhz \n1: 8.0GT/s, x8 619Mhz *", [3, 8, 3, 8]),
+        ("0: 2.5GT/s, x1 310Mhz *\n1: 16.0GT/s, x16 619Mhz ", [1, 1, 4, 16]),
+        ("0: 16.0GT/s, x16 78Mhz *\n1: 16.0GT/s, x16 156Mhz *", [4, 16, 4, 16]),
+        ("0: 2.5GT/s, x16 *\n1: 8.0GT/s, x16 *", [None, None, 3, 16]),
+        ("0: 2.5GT/s, x1 81Mhz \n1: 16.0GT/s, x8 306Mhz ", [None, None, 4, 8]),
+        ("", [4, 16, 4, 16]),
+    ],
+)
+def test_where_no_bridge_can_be_read_the_driver_has_the_link_to_the_slot(tree: Tree, levels: str, link: list[int | None]) -> None:
+    """What the card itself shows is the link inside it."""
+    card = machines.rx_7900(tree)
+    home = card.path.resolve()
+    for address in (machines.SLOT, machines.BRIDGE):
+        (card.path.parent / address).unlink()
+    card.write({"pp_dpm_pcie": levels})
+    assert home.exists()
+    found = values(read())
+    assert [found.get(name) for name in ("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth")] == link
+
+
+def test_where_a_bridge_can_be_read_its_link_is_the_one(tree: Tree) -> None:
+    machines.rx_7900(tree).write({"pp_dpm_pcie": "0: 2.5GT/s, x1 81Mhz *"})
+    assert pick(read(), ("pcieLinkGen", "pcieLinkWidth")) == [3, 8]
+
+
+# Cards that share an id
+
+
+def test_two_cards_with_one_id_are_both_there_and_named_by_neither(tree: Tree) -> None:
+    first, second = machines.mi250(tree)
+    second.write({"unique_id": (first.path / "unique_id").read_text().strip()})
+    opened = backend.open()
+    assert [(device.uuid, device.pci_bus_id) for device in opened.devices] == [("", first.address), ("", second.address)]
+    reader = opened.reader(OPTIONS)
+    assert [values(reader.read(unit, []))["gpu"] for unit in (0, 1)] == [97, 98]

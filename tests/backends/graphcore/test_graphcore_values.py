@@ -120,6 +120,16 @@ def test_one_call_serves_every_ipu_of_a_reading(stand_in: GcipuinfoStandIn, samp
     assert stand_in.listings == before + 5
 
 
+def test_ipus_of_one_board_have_its_power_once(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(number, board_serial_number="0071.1") for number in (0, 1)])
+    snapshot = sampler.sample()
+    assert snapshot.metrics["ipu.0.total board power (W)"] == 87.3
+    assert snapshot.unavailable["ipu.1.total board power (W)"] == (
+        Reason.NOT_SUPPORTED,
+        "gcipuinfo gives it of the whole, and IPU 0 has it",
+    )
+
+
 def test_what_is_no_metric_is_the_device_s(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
     stand_in.behave([c600(3), m2000(1)])
     machine, card = sampler.sample().devices

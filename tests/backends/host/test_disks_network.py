@@ -233,6 +233,20 @@ def test_an_interfaces_counter_that_falls_neither_goes_back_nor_jumps(tree: Host
     assert watch.read(1.0)["network.recv"] == 12
 
 
+def test_a_machine_without_a_network(tree: HostTree) -> None:
+    """No interface but loopback is no traffic of 0 bytes; one that comes later is counted from then on."""
+    tree.network({"lo": (5, 5)})
+    watch = tree.reader()
+    for _ in range(2):
+        values = watch.read(1.0)
+        assert not [name for name in values if name.startswith("network.") and name != "network.tcpRetransmits"]
+    assert watch.detail("network.recv") == "there is no network interface but loopback"
+    tree.network({"lo": (5, 5), "eth0": (1000, 2000)})
+    watch.read(1.0)
+    tree.network({"lo": (5, 5), "eth0": (1010, 2020)})
+    assert watch.read(1.0)["network.recv"] == 10
+
+
 def test_an_interface_that_goes_leaves_what_it_gave(tree: HostTree) -> None:
     watch = tree.reader()
     watch.read()

@@ -422,3 +422,108 @@ def test_a_reading_has_values_reasons_and_the_rest() -> None:
     assert (block.names, tuple(block.values)) == (("temp",), (40,))
     assert dict(reading.unavailable) == {"powerWatts": LATE}
     assert (reading.processes, reading.read_at) == ((DeviceProcess(7),), 12.5)
+
+
+# What values say about one another
+
+TOGETHER = (
+    Field("utilization", "use", "%"),
+    Field("temp", "temp", "C"),
+    Field("memoryTemp", "hbm", "C"),
+    Field("powerWatts", "power", "W"),
+    Field("enforcedPowerLimitWatts", "limit", "W"),
+    POWER_SHARE,
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "believed"),
+    [
+        ({"temp": -1.85, "use": 0, "power": 12, "limit": 300}, True),
+        ({"temp": -1.85}, True),
+        ({"temp": 0, "use": 90}, True),
+        ({"temp": -1.85, "use": 1}, False),
+        ({"temp": -1.85, "power": 120, "limit": 300}, False),
+        ({"temp": -1.85, "hbm": 36}, False),
+        ({"temp": -41}, False),
+        ({"temp": 151}, False),
+    ],
+)
+def test_a_chip_is_cold_at_rest_alone(record: dict[str, float], believed: bool) -> None:
+    found = read(TOGETHER, record)
+    assert found["temp"] == record["temp"] if believed else reason_of(found["temp"]) == Reason.INVALID_VALUE
+    for name, place in (("utilization", "use"), ("memoryTemp", "hbm"), ("powerWatts", "power")):
+        assert place not in record or found[name] == record[place]
+
+
+@pytest.mark.parametrize(("power", "limit", "share_"), [(3000, 300, 1000), (150, 300, 50), (3001, 300, None), (3999, 100, None)])
+def test_power_is_believed_up_to_ten_times_its_limit(power: float, limit: float, share_: float | None) -> None:
+    found = read(TOGETHER, {"power": power, "limit": limit})
+    assert found["enforcedPowerLimitWatts"] == limit
+    if share_ is None:
+        assert {reason_of(found[name]) for name in ("powerWatts", "powerPercent")} == {Reason.INVALID_VALUE}
+    else:
+        assert (found["powerWatts"], found["powerPercent"]) == (power, share_)
+
+
+def test_a_limit_of_next_to_nothing_is_none() -> None:
+    found = read(TOGETHER, {"power": 40, "limit": 1e-5})
+    assert found["powerWatts"] == 40
+    assert {reason_of(found[name]) for name in ("enforcedPowerLimitWatts", "powerPercent")} == {Reason.INVALID_VALUE}
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "value", "reason"),
+    [
+        ("maxSmClock", "MHz", 0, Reason.NOT_SUPPORTED),
+        ("maxMemoryClock", "MHz", 0, Reason.NOT_SUPPORTED),
+        ("tempLimit.slowdown", "C", 0, Reason.NOT_SUPPORTED),
+        ("tempLimit.shutdown", "C", 5, Reason.INVALID_VALUE),
+        ("powerWatts", "mW", 4294967295, Reason.INVALID_VALUE),
+        ("powerWatts", "kW", 4294967, Reason.INVALID_VALUE),
+    ],
+)
+def test_nonsense_that_is_a_number_is_no_value(metric: str, unit: str, value: float, reason: Reason) -> None:
+    assert reason_of(read((Field(metric, "it", unit),), {"it": value})[metric]) == reason
+    computed = (Field("_it", "it", "1"), Derived(metric, ("_it",), lambda it: it * {"mW": 1e-3, "kW": 1e3}.get(unit, 1), "computed"))
+    assert reason_of(read(computed, {"it": value})[metric]) == reason
+
+
+# Where a value is read
+
+ELSEWHERE = (
+    Field("temp", ("edge", "junction"), "C"),
+    Rate("powerWatts", "energy", "J"),
+    Field("powerWatts", "power", "W"),
+    Field("memoryAllocated", "printed", "%"),
+    Field("memoryAllocatedBytes", "used", "B"),
+    Field("memoryTotalBytes", "total", "B"),
+    *MEMORY,
+)
+
+
+def test_a_value_stays_with_the_place_that_gave_it_first() -> None:
+    """One N/A is a reason, and not the hotspot's temperature, another register's energy, a share of something else."""
+    table, counters, chosen = Table("tool", "npu", ELSEWHERE), {}, {}  # type: ignore[var-annotated]
+
+    def reading(at: float, **record: object) -> dict[str, Value]:
+        found = table.read(flat(record), counters, at, chosen=chosen)
+        table.derive(found, chosen)
+        return found
+
+    whole_: dict[str, object] = {"edge": 45, "junction": 51, "power": 9, "printed": 12, "used": 50, "total": 100}
+    first = reading(1.0, **whole_, energy=100)
+    assert (first["temp"], first["memoryAllocated"], reason_of(first["powerWatts"])) == (45, 12, Reason.NEEDS_INTERVAL)
+    second = reading(2.0, **(whole_ | {"edge": "N/A", "printed": "N/A", "energy": "N/A"}))
+    assert {reason_of(second[name]) for name in ("temp", "powerWatts", "memoryAllocated")} == {Reason.NOT_SUPPORTED}
+    third = reading(3.0, **whole_, energy=300)
+    fourth = reading(4.0, **whole_, energy=307)
+    assert (third["temp"], third["memoryAllocated"], fourth["powerWatts"]) == (45, 12, 7)
+
+
+def test_a_value_that_was_computed_first_stays_computed() -> None:
+    table, chosen = Table("tool", "npu", ELSEWHERE), {}  # type: ignore[var-annotated]
+    for printed, share_ in (("N/A", 50), (12, 50)):
+        found = table.read(flat({"junction": 51, "edge": printed, "printed": printed, "used": 50, "total": 100}), {}, 1.0, chosen=chosen)
+        table.derive(found, chosen)
+        assert (found["temp"], found["memoryAllocated"]) == (51, share_)

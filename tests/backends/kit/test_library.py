@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from accelmetrics.backends.kit import import_library, load_library
+from accelmetrics.backends.kit.library import loading_failure
 from tests.simulators import hanging
 from tests.support.programs import Program
 
@@ -85,3 +87,40 @@ def test_a_module_that_is_no_shared_library_is_imported_as_any() -> None:
     assert import_library("json").__name__ == "json"
     with pytest.raises(ImportError, match="no_such_module"):
         import_library("no_such_module")
+
+
+def made(folder: Path, code: str, *flags: str) -> Path:
+    """A library of this code."""
+    library = folder / "libvendor.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-xnone", "-o", library, *flags], input=code, text=True, check=True)
+    return library
+
+
+@pytest.mark.parametrize("how", ["undefined symbol", "missing dependency", "not a library", "cut off"])
+def test_a_library_that_is_there_and_does_not_load(tmp_path: Path, how: str) -> None:
+    """The loader's own words; that one which it needs is missing is not taken for its own absence."""
+    code, words = "int nowhere(void); int start(void) { return nowhere(); }", {"undefined symbol": "nowhere"}
+    library = made(tmp_path, code if how == "undefined symbol" else "int start(void) { return 0; }")
+    if how == "missing dependency":
+        needed = tmp_path / "libneeded.so.2"
+        made(tmp_path, "int nowhere(void) { return 0; }").rename(needed)
+        library = made(tmp_path, code, "-Wl,--no-as-needed", str(needed), "-Wl,-rpath,/nowhere")
+        needed.unlink()
+        words = {how: needed.name}
+    elif how == "not a library":
+        library.write_text("no library")
+    elif how == "cut off":
+        library.write_bytes(library.read_bytes()[:200])
+    with pytest.raises(OSError, match=words.get(how, library.name)) as refused:
+        load_library(str(library))
+    why = loading_failure(str(library), refused.value)
+    assert why is not None
+    assert (why.reason, why.detail) == ("driver_unavailable", f"{library} is there and does not load: {refused.value}")
+
+
+def test_a_library_that_is_not_there() -> None:
+    """By a name that the loader looks for, and by its path."""
+    for name in ("libvendor-that-is-not-here.so.1", "/nowhere/libvendor.so.1"):
+        with pytest.raises(OSError, match="No such file") as refused:
+            load_library(name)
+        assert loading_failure(name, refused.value) is None

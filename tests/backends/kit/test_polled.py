@@ -10,7 +10,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import NOT_NEEDED, Reading, ReadOptions
-from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source, polled
+from accelmetrics.backends.kit import MEMORY, POWER_SHARE, DeviceSample, Field, PolledBackend, Rate, Source, polled
 from accelmetrics.backends.kit.fields import DeviceRecord
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -352,6 +352,81 @@ def test_one_that_is_new_is_added(tool: Tool, clock: FakeClock) -> None:
     assert values(reader.read(2, []))["powerWatts"] == 102
 
 
+@pytest.mark.parametrize(
+    "shared",
+    [{"uuid": "RBLN-X"}, {"bdf": "0000:C1:00.0"}, {"npu": 0}, {"uuid": "RBLN-X", "bdf": "0000:C1:00.0", "npu": 0}],
+    ids=["uuid", "address", "number", "all"],
+)
+def test_devices_that_share_an_identity_are_all_there(clock: FakeClock, shared: dict[str, Any]) -> None:
+    """What they share names none of them, in later polls too: where one is missing, the others stay what they are."""
+    records = [npu(number, bdf=f"0000:C{number}:00.0") | shared for number in range(3)]
+    for number, record in enumerate(records):
+        record["power"] = 100 + number
+    tool = Tool(*records)
+    driver = opened(tool, clock)
+    before = driver.devices
+    reader = driver.reader(WATCHING)
+    assert [values(reader.read(unit, []))["powerWatts"] for unit in range(3)] == [100, 101, 102]
+    assert len({device.anchor for device in before}) == 3
+    for part, attribute in (("uuid", "uuid"), ("bdf", "pci_bus_id")):
+        assert [bool(getattr(device, attribute)) for device in before] == [part not in shared] * 3
+    if len(shared) == 1:
+        tool.records = [*records[1:]]
+        clock.advance(2.0)
+        with pytest.raises(SourceError, match="no longer lists NPU 0"):
+            reader.read(0, [])
+        assert [values(reader.read(unit, []))["powerWatts"] for unit in (1, 2)] == [101, 102]
+    tool.records = [*records]
+    clock.advance(2.0)
+    assert [values(reader.read(unit, []))["powerWatts"] for unit in range(3)] == [100, 101, 102]
+    assert driver.devices == before
+
+
+def test_an_id_that_a_new_device_brings_again_costs_neither(tool: Tool, clock: FakeClock) -> None:
+    """As when a card is partitioned while it is watched."""
+    driver = opened(tool, clock)
+    reader = driver.reader(WATCHING)
+    tool.records += [npu(2, uuid="RBLN-0")]
+    clock.advance(2.0)
+    reader.read(0, [])
+    assert [values(reader.read(unit, []))["powerWatts"] for unit in range(3)] == [100, 101, 102]
+
+
+def test_a_source_beside_joins_nothing_by_what_repeats(tool: Tool, clock: FakeClock) -> None:
+    info = Tool(*({"npu": 0, "uuid": f"RBLN-{number}", "limit": 250 + number} for number in (1, 0)), {"npu": 0, "limit": 999})
+    reader = opened(tool, clock, also=[slow(info, LIMIT)]).reader(WATCHING)
+    assert [values(reader.read(unit, []))["enforcedPowerLimitWatts"] for unit in (0, 1)] == [250, 251]
+
+
+def test_the_value_of_a_whole_stands_once(clock: FakeClock) -> None:
+    """With its first part, and with the next one while that is not listed; what follows from it too."""
+    boards = ["a", "a", "b", "a", ""]
+    rows = (
+        Field("powerWatts", "power", "W", of_whole=True),
+        Field("enforcedPowerLimitWatts", "limit", "W", of_whole=True),
+        Rate("throttle.swPowerCap", "capped", "us", rose=True, of_whole=True),
+        POWER_SHARE,
+        Field("temp", "temp", "C"),
+    )
+    tool = Tool(*(npu(number, power=80, limit=100) for number in range(5)))
+
+    def connect() -> Any:
+        return lambda: [each._replace(whole=boards[each.record["npu"]]) for each in tool()]  # type: ignore[index]
+
+    backend = PolledBackend("acme", kind="npu", source="s", connect=connect, fields=rows, identity=IDENTITY, interval=2.0, clock=clock)
+    driver = backend.open()
+    reader = driver.reader(WATCHING)
+    readings = [reader.read(unit, []) for unit in range(5)]
+    assert [values(reading).get("powerWatts") for reading in readings] == [80, None, 80, None, 80]
+    assert [values(reading).get("powerPercent") for reading in readings] == [80, None, 80, None, 80]
+    assert [values(reading)["temp"] for reading in readings] == [40] * 5
+    why = Unavailable(Reason.NOT_SUPPORTED, "s gives it of the whole, and NPU 0 has it")
+    assert {readings[3].unavailable[name] for name in ("powerWatts", "enforcedPowerLimitWatts", "throttle.swPowerCap")} == {why}
+    tool.records.pop(0)
+    clock.advance(2.0)
+    assert [values(reader.read(unit, [])).get("powerWatts") for unit in range(1, 5)] == [80, 80, None, 80]
+
+
 def test_an_attribute_that_is_missing_for_a_while_is_kept(tool: Tool, clock: FakeClock) -> None:
     driver = opened(tool, clock)
     before = driver.devices
@@ -453,6 +528,22 @@ def test_a_metric_that_no_source_has_is_missing_for_the_reason_that_says_most(to
     other.fail(SourceError(Reason.TIMED_OUT, "acme-stat hangs"))
     clock.advance(2.0)
     assert reader.read(0, []).unavailable["temp"] == (Reason.TIMED_OUT, "N/A; acme-stat hangs")
+
+
+def test_a_metric_stays_with_its_source_while_that_answers(tool: Tool, clock: FakeClock) -> None:
+    """For every consumer, until the driver is opened again."""
+    other = Tool(npu(0, temp="70C"))
+    tool.records = [npu(0)]
+    driver = opened(tool, clock, also=[Source("acme-stat", other.connect, FIELDS, identity=IDENTITY)])
+    assert values(driver.reader(WATCHING).read(0, []))["temp"] == 40
+    tool.records = [npu(0, temp="N/A")]
+    clock.advance(2.0)
+    assert driver.reader(WATCHING).read(0, []).unavailable["temp"] == (Reason.NOT_SUPPORTED, "N/A")
+    again = opened(tool, clock, also=[Source("acme-stat", other.connect, FIELDS, identity=IDENTITY)]).reader(WATCHING)
+    assert values(again.read(0, []))["temp"] == 70
+    tool.records = [npu(0)]
+    clock.advance(2.0)
+    assert values(again.read(0, []))["temp"] == 70
 
 
 def test_where_every_source_fails_each_is_told(tool: Tool, clock: FakeClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, rows, stream
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Says, json_document, rows, stream
 from accelmetrics.backends.kit.polled import PolledDriver
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.simulators.commands import CommandStandIn
 from tests.support.waiting import wait_for
 
@@ -50,6 +51,111 @@ def test_each_poll_runs_it(tool: CommandStandIn) -> None:
     driver = opened(command(tool, "dump", "-n", "1").poll(parse))
     assert values(driver.reader(ReadOptions(1)).read(0, [])) == {"powerWatts": 30.5}
     assert tool.calls == [["dump", "-n", "1"]]
+
+
+SAYS = (
+    Says("not in group acme", Reason.NO_PERMISSION, "acme-smi may not read the devices", "join the group"),
+    Says("kmd is (down|gone)", Reason.DRIVER_UNAVAILABLE, advice="load it", gone=True),
+    Says("no such sensor", Reason.NOT_SUPPORTED),
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason", "words", "advice"),
+    [
+        (
+            "User is Not In Group acme.\nTraceback",
+            Reason.NO_PERMISSION,
+            "acme-smi may not read the devices: User is Not In Group acme.",
+            "join",
+        ),
+        ("error 3: kmd is gone", Reason.DRIVER_UNAVAILABLE, "acme2-smi listed no device: error 3: kmd is gone", "load it"),
+        ("error 4", Reason.DRIVER_ERROR, "acme2-smi listed no device (exit status 1): error 4", ""),
+    ],
+)
+@pytest.mark.parametrize("stream_", ["stdout", "stderr"])
+def test_a_vendor_s_own_words_are_understood(
+    tool: CommandStandIn, printed: str, reason: Reason, words: str, advice: str, stream_: str
+) -> None:
+    tool.behave(printed if stream_ == "stdout" else "", stderr=printed if stream_ == "stderr" else "", status=1)
+    with pytest.raises(SourceError) as caught:
+        opened(command(tool, says=SAYS).poll(parse))
+    assert (caught.value.reason, caught.value.message) == (reason, words)
+    assert caught.value.advice.startswith(advice)
+    assert isinstance(caught.value, DriverGoneError) == ("kmd" in printed)
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("[Insufficient Permissions]", Reason.NO_PERMISSION),
+        ("no such sensor (7)", Reason.NOT_SUPPORTED),
+        ("not in group acme", Reason.NO_PERMISSION),
+        ("warm", Reason.PARSE_ERROR),
+    ],
+)
+def test_words_in_the_place_of_a_number_are_understood_too(tool: CommandStandIn, printed: str, reason: Reason) -> None:
+    tool.behave(f"{HEAD}1, 0, {printed}\n")
+    reading = opened(command(tool).poll(parse), says=SAYS).reader(ReadOptions(1)).read(0, [])
+    assert reading.unavailable["powerWatts"].reason == reason
+
+
+def throwing(text: str) -> Iterator[DeviceSample]:
+    """A parser that trusts its documents."""
+    for device in json_document(text)["devices"]:
+        yield DeviceSample({"DeviceId": device["id"], "GPU Power": device["power"]["watts"]})
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        '{"devices": null}',
+        '{"devices": 7}',
+        '{"devices": ["0"]}',
+        '{"devices": [{"id": 0}]}',
+        '{"devices": [{"id": 0, "power": "5 W"}]}',
+        '{"devices": [{"id": 0, "power": null}]}',
+        '[["devices"]]',
+        '{"devices": [{"id": 0, "po',
+        '{"error": {}}',
+    ],
+)
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_document_of_another_form_is_not_understood(tool: CommandStandIn, printed: str, status: int) -> None:
+    """Whatever the vendor's parser throws at it, and though the tool says that it failed."""
+    tool.behave(printed, status=status)
+    with pytest.raises(SourceError, match=r"acme2-smi.s output is not understood|no JSON") as caught:
+        opened(command(tool).poll(throwing))
+    assert caught.value.reason == Reason.PARSE_ERROR
+
+
+def test_a_device_that_is_not_understood_costs_those_behind_it_alone(tool: CommandStandIn) -> None:
+    good = [{"id": number, "power": {"watts": 5}} for number in range(2)]
+    tool.behave(json.dumps({"devices": good}))
+    reader = opened(command(tool).poll(throwing), interval=1e-9).reader(ReadOptions(1))
+    tool.behave(json.dumps({"devices": [good[0], {"id": 1, "power": None}]}))
+    assert values(reader.read(0, [])) == {"powerWatts": 5}
+    with pytest.raises(SourceError) as caught:
+        reader.read(1, [])
+    assert caught.value.reason == Reason.PARSE_ERROR
+
+
+@pytest.mark.parametrize("odd", [None, "0", 7, ["DeviceId", 1]])
+def test_an_entry_that_is_no_record_costs_no_other(tool: CommandStandIn, odd: object) -> None:
+    """Nor does it become a device that gives nothing."""
+
+    def trusting(text: str) -> Iterator[DeviceSample]:
+        return map(DeviceSample, json_document(text))
+
+    entries = [{"DeviceId": number, "GPU Power": 5 + number} for number in range(3)]
+    tool.behave(json.dumps(entries))
+    driver = opened(command(tool).poll(trusting), interval=1e-9)
+    reader = driver.reader(ReadOptions(1))
+    tool.behave(json.dumps([entries[0], odd, entries[2]]))
+    assert [values(reader.read(unit, [])) for unit in (0, 2)] == [{"powerWatts": 5}, {"powerWatts": 7}]
+    with pytest.raises(SourceError, match="lists something that is no device") as caught:
+        reader.read(1, [])
+    assert (caught.value.reason, len(driver.devices)) == (Reason.PARSE_ERROR, 3)
 
 
 def test_a_status_says_nothing_where_devices_come_out(tool: CommandStandIn) -> None:

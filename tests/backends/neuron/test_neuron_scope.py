@@ -36,6 +36,19 @@ def test_a_watched_process_alone(pair: NeuronMonitorStandIn) -> None:
     assert snapshot.unavailable["trn.0.neuroncore_utilization"] == (Reason.NOT_IN_USE, "process 12 does not use core 0")
 
 
+def test_a_watched_process_in_a_container(pair: NeuronMonitorStandIn) -> None:
+    """A number of the tool's is the process here that has it only if that holds a device open."""
+    proc = Path(os.environ["ACCELMETRICS_SYSROOT"], "proc")
+    for pid in (1, 12):
+        (proc / f"{pid}/ns").mkdir(parents=True)
+        (proc / f"{pid}/fd").mkdir()
+        (proc / f"{pid}/ns/pid").symlink_to("pid:[4026532209]")
+        (proc / f"{pid}/status").write_text(f"PPid:\t1\nNSpid:\t{pid}\n")
+    assert "trn.1.neuroncore_utilization" not in once(pid=12).metrics
+    (proc / "12/fd/3").symlink_to("/dev/neuron0")
+    assert once(pid=12).metrics["trn.1.neuroncore_utilization"] == 5.0
+
+
 def test_a_core_that_nobody_uses_when_no_process_is_watched(pair: NeuronMonitorStandIn) -> None:
     assert once().unavailable["trn.3.neuroncore_utilization"] == (Reason.NOT_IN_USE, "no program uses core 3")
 

@@ -15,12 +15,34 @@ from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.selection import MetricSelection
+from tests.simulators.nvml import NvmlSimulator
 
-LISTENING = "nvmlEventSetWait_v2"
-"""Called by a thread of its own, at its own pace."""
+LISTENING, MEASURING = "nvmlEventSetWait_v2", "nvmlDeviceGetPcieThroughput"
+"""Called by threads of their own, at their own pace."""
 OWED = frozenset(expected_names("nvidia"))
 """Every name that a reading of a device must have a value or a reason for."""
 OWED_BY_PARTITIONS = frozenset(expected_names("nvidia", True))
+
+
+OLDER = {
+    "nvmlDeviceGetMemoryInfo_v2": ["nvmlDeviceGetMemoryInfo"],
+    "nvmlDeviceGetCurrentClocksEventReasons": ["nvmlDeviceGetCurrentClocksThrottleReasons"],
+    "nvmlDeviceGetPciInfo_v3": ["nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"],
+    "nvmlDeviceGetHandleByIndex_v2": ["nvmlDeviceGetHandleByIndex"],
+    "nvmlDeviceGetCount_v2": ["nvmlDeviceGetCount"],
+    "nvmlSystemGetCudaDriverVersion_v2": ["nvmlSystemGetCudaDriverVersion"],
+    **{
+        f"nvmlDeviceGet{kind}RunningProcesses_v3": [f"nvmlDeviceGet{kind}RunningProcesses{form}" for form in ("_v2", "")]
+        for kind in ("Compute", "Graphics", "MPSCompute")
+    },
+}
+"""The older forms of a call, which stand in for a newer one that fails."""
+
+
+def fail(simulator: NvmlSimulator, function: str, gpu: int | None, code: int) -> None:
+    """Have a function fail in all its forms."""
+    for form in (function, *OLDER.get(function, ())):
+        simulator.rule(form, gpu, error=code)
 
 
 class FakeClock:
@@ -71,7 +93,9 @@ class Consumer:
 
     def __init__(self, clock: FakeClock | None = None, pid: int | None = None, metrics: str = "all") -> None:
         self.clock = clock or FakeClock()
-        self.driver: NvidiaDriver = open_driver(self.clock)
+        opened = open_driver(self.clock)
+        assert isinstance(opened, NvidiaDriver)
+        self.driver = opened
         self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid(), metrics=MetricSelection(metrics)))
 
     def read(self, unit: int = 0, steps: list[Any] | None = None) -> Seen:
@@ -114,4 +138,4 @@ def called(before: dict[Any, int], after: dict[Any, int], functions: Iterable[st
     """What was called between two counts of calls, of some functions or of all; what is called apart from readings is left out."""
     wanted = set(functions)
     risen = {key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0)}
-    return {key: count for key, count in risen.items() if key[0] != LISTENING and (not wanted or key[0] in wanted)}
+    return {key: count for key, count in risen.items() if key[0] not in (LISTENING, MEASURING) and (not wanted or key[0] in wanted)}

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
+from accelmetrics.backends.nvidia.buffer import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
 
-LIMIT = 123.0
+LIMIT = 5000.0
 
 
 def numbers(rows: tuple[NvmlMetric, ...], of: Callable[[NvmlMetric], int]) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Block
-from accelmetrics.backends.nvidia.nvml import unavailable
+from accelmetrics.backends.nvidia.metrics import LINK_COUNTS, LINK_RATIOS
+from accelmetrics.backends.nvidia.nvml import PLACES, unavailable
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, is_conditional
-from tests.simulators.nvml import Location, NvmlSimulator, Process, Ret
+from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, fail, is_conditional
+from tests.simulators.nvml import BLACKWELL, Location, NvmlSimulator, Process, Ret
 
 NEW_CODE = 4242
 CODES = [*(code for code in Ret if code != Ret.SUCCESS), NEW_CODE]
@@ -59,16 +60,27 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetUtilizationRates": {"gpu", "memory"},
     "nvmlDeviceGetMemoryInfo_v2": {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"},
     "nvmlDeviceGetTemperature": {"temp"},
-    "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock"},
+    "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock", "videoClock"},
     "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle")},
     "nvmlDeviceGetPerformanceState": {"performanceState"},
     "nvmlDeviceGetFieldValues": {
         *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
         *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
-        *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "rowRemapPending", "rowRemapFailure", "recoveryAction"),
-        *(name for name in OWED if name.startswith("violationSeconds.") or "EccErrors" in name),
+        *("rowRemapPending", "rowRemapFailure", "recoveryAction"),
+        *(*LINK_COUNTS, *LINK_RATIOS),
+        *(name for name in OWED if "EccErrors" in name),
+        *("powerInstantWatts", "retiredPagesSingleBit", "retiredPagesDoubleBit", "retiredPagesPending", "c2cLinks", "c2cLinkSpeed"),
     },
-    "nvmlDeviceGetGpuFabricInfoV": {"fabricState"},
+    "nvmlDeviceGetMarginTemperature": {"tempMargin"},
+    "nvmlDeviceGetJpgUtilization": {"jpegUtilization"},
+    "nvmlDeviceGetOfaUtilization": {"ofaUtilization"},
+    "nvmlDeviceGetPersistenceMode": {"persistenceMode"},
+    "nvmlDeviceGetComputeMode": {"computeMode"},
+    "nvmlDeviceGetMigMode": {"migMode", "migModePending"},
+    "nvmlDeviceGetC2cModeInfoV": {"c2cMode"},
+    "nvmlDeviceGetGpuFabricInfoV": {name for name in OWED if name.startswith("fabric")},
+    "nvmlDeviceGetSramEccErrorStatus": {name for name in OWED if "sram" in name.lower()},
+    "nvmlEventSetCreate": {"xidErrors"},
     "nvmlDeviceRegisterEvents": {"xidErrors"},
     "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
     "nvmlDeviceGetDecoderUtilization": {"decoderUtilization"},
@@ -76,8 +88,8 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetCurrPcieLinkGeneration": {"pcieLinkGen"},
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcieLinkWidth"},
     "nvmlDeviceGetBAR1MemoryInfo": {"bar1UsedBytes"},
-    "nvmlDeviceGetMaxClockInfo": {"maxSmClock", "maxMemoryClock"},
-    "nvmlDeviceGetTemperatureThreshold": {"tempLimit.slowdown", "tempLimit.shutdown"},
+    "nvmlDeviceGetMaxClockInfo": {"maxSmClock", "maxMemoryClock", "maxVideoClock"},
+    "nvmlDeviceGetTemperatureThreshold": {"tempLimit.slowdown", "tempLimit.shutdown", "maxOpTemp", "memoryMaxOpTemp"},
     "nvmlDeviceGetMaxPcieLinkGeneration": {"maxPcieLinkGen"},
     "nvmlDeviceGetMaxPcieLinkWidth": {"maxPcieLinkWidth"},
     "nvmlGpmQueryDeviceSupport": GPM,
@@ -93,12 +105,21 @@ BEHIND: dict[str, set[str]] = {
     "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
     "nvmlDeviceGetEnforcedPowerLimit": {"enforcedPowerLimitWatts", "powerPercent"},
     "nvmlDeviceGetMemoryErrorCounter": {*ECC, "uncorrectedMemoryErrorsAggregate"},
+    "nvmlDeviceGetViolationStatus": {name for name in OWED if name.startswith("violationSeconds.")},
+    "nvmlDeviceGetEccMode": {"eccMode", "eccModePending"},
+    "nvmlDeviceGetPowerManagementLimitConstraints": {"minPowerLimitWatts", "maxPowerLimitWatts"},
+    "nvmlDeviceGetPowerManagementDefaultLimit": {"defaultPowerLimitWatts"},
 }
 """Calls that are made where the fields which say the same are not supported."""
-BEHIND_FIELDS = ("POWER_AVERAGE", "POWER_CURRENT_LIMIT", "ECC_SBE_VOL_DEV", "ECC_DBE_VOL_DEV", "ECC_SBE_AGG_DEV", "ECC_DBE_AGG_DEV")
-BESIDE = {"nvmlDeviceGetMigMode"}
-"""Called beside the values, and when opening."""
-WITHOUT_GPU = {"nvmlGpmSampleAlloc"}
+BEHIND_FIELDS = (
+    *("POWER_AVERAGE", "POWER_CURRENT_LIMIT", "ECC_SBE_VOL_DEV", "ECC_DBE_VOL_DEV", "ECC_SBE_AGG_DEV", "ECC_DBE_AGG_DEV"),
+    *("PERF_POLICY_POWER", "PERF_POLICY_THERMAL", "PERF_POLICY_SYNC_BOOST"),
+    *("PERF_POLICY_BOARD_LIMIT", "PERF_POLICY_LOW_UTILIZATION", "PERF_POLICY_RELIABILITY"),
+    *("ECC_CURRENT", "ECC_PENDING", "POWER_MIN_LIMIT", "POWER_MAX_LIMIT", "POWER_DEFAULT_LIMIT"),
+)
+ASKED_ONCE = {"c2cLinks", "c2cLinkSpeed", "minPowerLimitWatts", "maxPowerLimitWatts", "defaultPowerLimitWatts"}
+"""Fields that do not change while the driver is open."""
+WITHOUT_GPU = {"nvmlGpmSampleAlloc", "nvmlEventSetCreate"}
 """Calls that name no GPU: their rule holds for all."""
 IDENTITY = {
     "nvmlDeviceGetName": "name",
@@ -111,6 +132,10 @@ IDENTITY = {
     "nvmlDeviceGetMemoryInfo_v2": "memory_total_bytes",
     "nvmlDeviceGetNumaNodeId": "numa_node",
     "nvmlDeviceGetMinorNumber": "minor_number",
+    "nvmlDeviceGetBoardPartNumber": "part_number",
+    "nvmlDeviceGetCudaComputeCapability": "compute_capability",
+    "nvmlDeviceGetCpuAffinity": "cpu_affinity",
+    "nvmlDeviceGetPlatformInfo": "chassis_serial",
 }
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 SYSTEM = {
@@ -118,7 +143,6 @@ SYSTEM = {
     "nvmlDeviceGetCount_v2": True,
     "nvmlSystemGetDriverVersion": False,
     "nvmlSystemGetCudaDriverVersion_v2": False,
-    "nvmlEventSetCreate": False,
 }
 """What opening asks of the driver as a whole, and whether it can do without."""
 CLOSING = {"nvmlGpmSampleFree", "nvmlEventSetFree", "nvmlShutdown", "nvmlErrorString"}
@@ -126,10 +150,10 @@ CLOSING = {"nvmlGpmSampleFree", "nvmlEventSetFree", "nvmlShutdown", "nvmlErrorSt
 
 @pytest.fixture
 def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
-    """Three H100s with fans: everything that the backend knows is there, so that every fault shows."""
+    """Three H100s with all that the backend knows, fans, retired pages, C2C links and what Blackwell adds, so that every fault shows."""
     made = simulate(gpus=3)
     for gpu in made.gpu:
-        gpu.set(num_fans=1, fan_speed=[40])
+        gpu.set(num_fans=1, fan_speed=[40], retired_pages=[3, 1], retired_pending=0, c2c_max_bw_mbps=44_712, **BLACKWELL)
     for index in range(3):
         made.processes(index, [Process(pid=1, used=1 << 20, sm=10, mem=5), Process(pid=2, kind="G", used=1 << 20)])
     return made
@@ -139,12 +163,16 @@ def reason_of(code: int) -> str:
     return REASONS.get(code, "driver_error")
 
 
-def keys_of(function: str, code: int) -> set[str]:
-    """What a call that fails so costs. Behind a field that is not supported is a call."""
+def keys_of(function: str, code: int, later: bool = False) -> set[str]:
+    """What a call that fails so costs. Behind a field that was never supported is a call."""
     keys = {**KEYS, **BEHIND}.get(function, NO_KEYS)
-    if function == "nvmlDeviceGetFieldValues" and reason_of(code) != "not_supported":
-        return keys.union(*BEHIND.values())
-    return keys
+    if function == "nvmlDeviceGetTemperatureThreshold" and reason_of(code) == "not_supported":
+        return {"memoryMaxOpTemp"}  # the others follow from the margin
+    if function != "nvmlDeviceGetFieldValues":
+        return keys
+    if later or reason_of(code) != "not_supported":
+        keys = keys.union(*BEHIND.values())
+    return keys - ASKED_ONCE if later else keys
 
 
 def functions_called(simulator: NvmlSimulator) -> set[str]:
@@ -166,13 +194,13 @@ def test_every_function_that_is_called_is_in_the_matrix(simulator: NvmlSimulator
         read_twice(consumer, unit)
         consumer.later(11, unit)
     consumer.driver.close()
-    assert functions_called(simulator) == {*KEYS, *IDENTITY, *BESIDE, HANDLE, *SYSTEM, *CLOSING} - {"nvmlErrorString"}
+    assert functions_called(simulator) == {*KEYS, *IDENTITY, HANDLE, *SYSTEM, *CLOSING} - {"nvmlErrorString"}
 
 
-def assert_fault(seen: Seen, healthy: Seen, function: str, code: int) -> None:
+def assert_fault(seen: Seen, healthy: Seen, function: str, code: int, later: bool = False) -> None:
     """The right reason on the right keys, everything else as it was."""
     where = f"{function} answers {code}"
-    expected = keys_of(function, code)
+    expected = keys_of(function, code, later)
     assert {name for name in seen.reasons if not is_conditional(name)} == expected, where
     assert {seen.reason(name) for name in seen.reasons} <= {reason_of(code)}, where
     fallen = expected | {name for name in healthy.metrics if is_conditional(name) and function == "nvmlDeviceGetFieldValues"}
@@ -189,11 +217,9 @@ def test_a_call_that_fails_from_the_start(simulator: NvmlSimulator, consume: Cal
     healthy = [read_twice(consume(), unit) for unit in range(3)]
     assert not healthy[1].reasons
     for function in KEYS:
-        if (function, code) == ("nvmlDeviceGetMemoryInfo_v2", Ret.NOT_SUPPORTED):
-            continue  # no memory of its own: test_unified
         consumer = consume()
         gpu = None if function in WITHOUT_GPU else 1
-        simulator.rule(function, gpu, error=code)
+        fail(simulator, function, gpu, code)
         if code in GONE or code == Ret.GPU_IS_LOST:
             assert_unit_fails(consumer, code, function)
         else:
@@ -219,12 +245,12 @@ def test_a_call_that_fails_later(simulator: NvmlSimulator, consume: Callable[...
         if code in GONE or code == Ret.GPU_IS_LOST:
             assert_unit_fails(consumer, code, function)
         else:
-            assert_fault(consumer.read(1), healthy, function, code)
+            assert_fault(consumer.read(1), healthy, function, code, later=True)
         simulator.clear_rules()
         if code not in GONE:
             # "Not found" is how the driver says that no process was busy: an answer, which keeps its pace.
             idle = code == Ret.NOT_FOUND and function == "nvmlDeviceGetProcessUtilization"
-            assert_recovery(consumer, healthy, function, code, 1.0 if idle else 0.2)
+            assert_recovery(consumer, healthy, function, code, 1.0 if idle else 0.2, later=True)
         consumer.driver.close()
 
 
@@ -247,10 +273,10 @@ def assert_unit_fails(consumer: Consumer, code: int, function: str) -> None:
     assert isinstance(raised.value, DriverGoneError) == (code in GONE), function
 
 
-def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int, seconds: float) -> None:
-    """Everything is back so many seconds later, whatever the pace of the value; only "not supported" is remembered."""
+def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int, seconds: float, later: bool = False) -> None:
+    """Everything is back so many seconds later, whatever the pace of the value; only what was never supported is remembered."""
     recovered = consumer.later(seconds, 1)
-    if code == Ret.NOT_SUPPORTED and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
+    if code == Ret.NOT_SUPPORTED and not later and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
         assert {name for name in recovered.reasons if not is_conditional(name)} == keys_of(function, code), function
         return
     if function in ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet") or code == Ret.GPU_IS_LOST:
@@ -263,9 +289,9 @@ def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int,
 
 def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """The memory of "not supported" ends with the driver, and until then the call is not made."""
-    for function in KEYS.keys() - WITHOUT_GPU - {"nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlDeviceGetMemoryInfo_v2"}:
+    for function in KEYS.keys() - WITHOUT_GPU - {"nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlDeviceGetMigMode"}:
         consumer = consume()
-        simulator.rule(function, 1, error=Ret.NOT_SUPPORTED)
+        fail(simulator, function, 1, Ret.NOT_SUPPORTED)
         consumer.read(1)
         simulator.clear_rules()
         simulator.reset_calls()
@@ -277,7 +303,8 @@ def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: Nvml
 
 def test_a_batch_of_fields_that_are_all_unsupported_is_not_made(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """The batch as a whole is dropped where the GPU has none of its fields."""
-    for field in ("POWER_AVERAGE", "MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES"):
+    fields = ("POWER_AVERAGE", "POWER_INSTANT", "MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES")
+    for field in fields:
         simulator.gpu[0].set_field(field, None)
     for field in ("NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX"):
         simulator.gpu[0].set_field(field, None, 0xFFFFFFFF)
@@ -324,7 +351,7 @@ def test_behind_a_field_that_is_missing_is_its_call(simulator: NvmlSimulator, co
     assert consumer.later(0.2).metrics["powerWatts"] == 123.0
     simulator.gpu[0].clear_fields()
     assert consumer.later(11).metrics["correctedMemoryErrors"] == 77
-    assert [simulator.count(function) for function in BEHIND] == [2, 1, 4], "it stays missing until the driver is reopened"
+    assert [simulator.count(function) for function in BEHIND] == [2, 1, 4, 6, 1, 0, 0], "it stays missing until the driver is reopened"
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
@@ -350,13 +377,18 @@ def test_a_field_that_stands_for_a_call_and_fails_for_a_while(simulator: NvmlSim
     assert missing.keys() <= set().union(*BEHIND.values())
     simulator.gpu[0].clear_fields()
     assert not consumer.later(10).reasons
-    assert [simulator.count(function) for function in BEHIND] == [0, 0, 0]
+    assert [simulator.count(function) for function in BEHIND] == [0] * len(BEHIND)
 
 
 def test_a_power_of_zero_is_not_believed_of_the_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """What the call says then is taken."""
+    """What the call says then is taken, unless the field has said something before."""
+    for gpu in (0, 1):
+        simulator.gpu[gpu].set(power_average_mw=100_000, power_mw=123_000)
     simulator.gpu[0].set_field("POWER_AVERAGE", 0)
-    assert consumer.read(0).metrics["powerWatts"] == simulator.gpu[0].get("power_mw") / 1000
+    assert consumer.read(0).metrics["powerWatts"] == 123.0
+    assert consumer.read(1).metrics["powerWatts"] == 100.0
+    simulator.gpu[1].set_field("POWER_AVERAGE", 0)
+    assert consumer.later(0.2, 1).reason("powerWatts") == "invalid_value"
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
@@ -368,7 +400,7 @@ def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Calla
         ("nvmlDeviceGetMPSComputeRunningProcesses_v3", {1, 2}),
         ("nvmlDeviceGetProcessUtilization", {1, 2}),
     ):
-        simulator.rule(function, 1, error=code)
+        fail(simulator, function, 1, code)
         consumer = consume()
         seen = consumer.read(1)
         processes = seen.processes
@@ -383,7 +415,7 @@ def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Calla
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_a_device_that_fails_at_enumeration(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
     """It keeps its place and says why at every reading; others are unharmed; it comes back."""
-    simulator.rule(HANDLE, 1, error=code)
+    fail(simulator, HANDLE, 1, code)
     consumer = consume()
     assert [device.vendor_index for device in consumer.driver.devices] == [0, 1, 2]
     with pytest.raises(SourceError) as raised:
@@ -411,18 +443,16 @@ def test_a_fact_that_fails_at_enumeration(
         return
     whole = consume().identities()
     for function, field in IDENTITY.items():
-        simulator.rule(function, 1, error=code)
+        fail(simulator, function, 1, code)
         consumer = consume()
-        if code == Ret.NOT_SUPPORTED and field == "memory_total_bytes":
-            simulator.clear_rules()
-            continue  # no memory of its own: test_unified
         found = consumer.identities()[1]
         assert getattr(found, field) in ("", None), (function, field)
-        blank: dict[str, Any] = {field: ""}
+        blank: dict[str, Any] = dict.fromkeys((field, *(PLACES if field == "chassis_serial" else ())), "")
         assert found._replace(**blank) == whole[1]._replace(**blank), function
         simulator.clear_rules()
         consumer.later(1.5, 1)
-        final = code in (Ret.NOT_SUPPORTED, Ret.FUNCTION_NOT_FOUND)
+        refused = function == "nvmlDeviceGetPlatformInfo" and code == Ret.ARGUMENT_VERSION_MISMATCH
+        final = refused or code in (Ret.NOT_SUPPORTED, Ret.FUNCTION_NOT_FOUND)
         assert (getattr(consumer.driver.devices[1], field) in ("", None)) == final, function
         consumer.driver.close()
 
@@ -433,13 +463,8 @@ def test_what_opening_asks_of_the_driver(simulator: NvmlSimulator, consume: Call
     for function, needed in SYSTEM.items():
         if code in GONE and not needed:
             continue
-        simulator.rule(function, error=code)
-        if function == "nvmlEventSetCreate":
-            seen = consume().read(0)
-            assert {name: seen.reason(name) for name in seen.reasons if name == "xidErrors"} == {
-                "xidErrors": "device_lost" if code == Ret.GPU_IS_LOST else reason_of(code)
-            }
-        elif needed:
+        fail(simulator, function, None, code)
+        if needed:
             with pytest.raises(SourceError) as raised:
                 consume()
             assert raised.value.reason, function

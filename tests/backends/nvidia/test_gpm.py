@@ -153,9 +153,9 @@ def test_a_sample_that_fails_does_not_spoil_the_next(simulator: NvmlSimulator, c
 def test_a_gpu_without_gpm(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
     """It says so, once, and is not sampled."""
     simulator = simulate(gpus=2, profile="a100")
-    consumer = consume()
-    consumer.read(0)
-    assert consumer.later(0.2).reason("smActive") == "not_supported"
+    consumer = consume(metrics="all,-pcieTxBytes,-pcieRxBytes")
+    consumer.given()
+    assert consumer.given(0.2).unavailable["smActive"].reason == "not_supported"
     assert simulator.count(SAMPLE) == simulator.count(ALLOC) == 0
     assert simulator.calls()[("nvmlGpmQueryDeviceSupport", 0)] == 1
 

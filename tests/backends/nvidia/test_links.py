@@ -12,6 +12,7 @@ from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import ALL_LINKS, NvmlSimulator, Ret
 
 LINKS = 18
+OLD_FIELDS = ("NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL")
 ERRORS = {"nvlinkCrcErrors": "nvlink_crc_flit", "nvlinkReplayErrors": "nvlink_replay", "nvlinkRecoveryErrors": "nvlink_recovery"}
 TOTALS = {"nvlinkTxBytesTotal": ("DATA_TX", "tx"), "nvlinkRxBytesTotal": ("DATA_RX", "rx")}
 FIELDS = "nvmlDeviceGetFieldValues"
@@ -83,6 +84,68 @@ def test_a_sum_that_fails_for_now_is_not_replaced(simulator: NvmlSimulator, cons
     assert consumer.read(0).reason("nvlinkTxBytesTotal") == "timed_out"
 
 
+def test_a_total_that_stays_0_beside_links_that_count(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The sum of the links stands in, and stays, whatever the driver's total becomes later."""
+    for field, _ in TOTALS.values():
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", 0, ALL_LINKS)
+    expected = {name: sum(of_links(simulator, f"nvlink_data_{way}_kib")) * 1024 for name, (_, way) in TOTALS.items()}
+    assert {name: consumer.read(0).metrics[name] for name in TOTALS} == expected
+    for field, _ in TOTALS.values():
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", 7, ALL_LINKS)
+    assert {name: consumer.later(10).metrics[name] for name in TOTALS} == expected
+
+
+def test_links_without_traffic_have_a_total_of_0(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Until there is some: then the driver's total is taken, and stays."""
+    simulator.gpu[0].set(nvlink_data_tx_kib=[0] * LINKS)
+    assert consumer.read(0).metrics["nvlinkTxBytesTotal"] == 0
+    simulator.gpu[0].set(nvlink_data_tx_kib=[5] * LINKS)
+    assert consumer.later(10).metrics["nvlinkTxBytesTotal"] == 5 * LINKS * 1024
+    simulator.gpu[0].set_field("NVLINK_THROUGHPUT_DATA_TX", 0, ALL_LINKS)
+    assert consumer.later(10).metrics["nvlinkTxBytesTotal"] == 0
+
+
+def test_nvlink_5(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+    """Blackwell refuses the older fields and has its own: counts are summed, of the error ratios the worst link's is told."""
+    simulator = simulate(gpus=1, profile="b200")
+    families = ("malformed", "overrun", "receive", "remote", "header", "integrity", "discard", "effective", "symbol")
+    for number, family in enumerate((*families, "recovery_success", "recovery_failure", "recovery_event"), start=1):
+        simulator.gpu[0].set(**{f"nvlink_{family}": dict.fromkeys(range(LINKS), number)})
+    simulator.gpu[0].set(nvlink_symbol_ber={4: 6 << 8 | 11})
+    seen = consume().read(0)
+    found = {name: seen.metrics[f"nvlink{name.capitalize()}Errors"] for name in families}
+    assert found == {name: number * LINKS for number, name in enumerate(families, start=1)}
+    recovered = [seen.metrics[f"nvlinkRecovery{result}"] for result in ("Successes", "Failures", "Errors")]
+    assert recovered == [10 * LINKS, 11 * LINKS, 12 * LINKS]
+    assert (seen.metrics["nvlinkSymbolErrorRatio"], seen.metrics["nvlinkEffectiveErrorRatio"]) == (6e-11, 15e-255)
+    assert [seen.metrics[f"nvlinkFec.bin{number}"] for number in range(4)] == [1_000_000 * LINKS, 40 * LINKS, 2 * LINKS, 0]
+    assert {seen.reason(name) for name in ("nvlinkCrcErrors", "nvlinkReplayErrors")} == {"not_supported"}
+    assert seen.metrics["nvlinkTxBytesTotal"] == sum(of_links(simulator, "nvlink_data_tx_kib")) * 1024
+
+
+def test_the_source_of_a_count_stays(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A link that fails for a while does not make the count jump to that of another field; what is not supported is not asked again."""
+    simulator.gpu[0].set(nvlink_recovery={7: 5})
+    for field in OLD_FIELDS:
+        simulator.gpu[0].set_field(field, 900)
+    assert consumer.read(0).metrics["nvlinkRecoveryErrors"] == 5
+    simulator.gpu[0].set_field("NVLINK_ERROR_DL_RECOVERY", Ret.TIMEOUT, 7)
+    simulator.gpu[0].set(nvlink_symbol=dict.fromkeys(range(LINKS), 1))
+    seen = consumer.later(10)
+    assert (seen.reason("nvlinkRecoveryErrors"), seen.reason("nvlinkSymbolErrors")) == ("timed_out", "not_supported")
+    simulator.gpu[0].clear_fields()
+    assert consumer.later(10).metrics["nvlinkRecoveryErrors"] == 5
+
+
+def test_a_source_is_not_settled_while_it_fails(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A field that times out at the first reading is not given up for another one."""
+    simulator.gpu[0].set_field("NVLINK_ERROR_DL_RECOVERY", Ret.TIMEOUT, 7)
+    simulator.gpu[0].set_field("NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 900)
+    assert consumer.read(0).reason("nvlinkRecoveryErrors") == "timed_out"
+    simulator.gpu[0].clear_fields()
+    assert consumer.later(10).metrics["nvlinkRecoveryErrors"] == 0
+
+
 def test_the_state_of_links_on_drivers_without_its_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """Asked for link by link."""
     for link in range(LINKS):
@@ -108,10 +171,14 @@ def test_links_are_read_every_ten_seconds_in_one_call(simulator: NvmlSimulator, 
     assert simulator.calls()[(FIELDS, 0)] - before == 3, "the fast ones, the slow ones, the links"
 
 
-def test_a_gpu_without_links(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
-    """It has no link's keys, and says of the sums that it has none."""
-    simulate(gpus=1, profile="t4")
+@pytest.mark.parametrize("total", [None, 0], ids=["refused", "zero"])
+def test_a_gpu_without_links(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], total: int | None) -> None:
+    """It has no link's keys, and says of the sums that it has none, whatever the driver answers for all links."""
+    simulator = simulate(gpus=1, profile="t4")
+    for field, _ in TOTALS.values():
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", total, ALL_LINKS)
     seen = consume().read(0)
+    assert {seen.reasons[name].detail for name in (*ERRORS, *TOTALS, "nvlinkSymbolErrors")} == {"the GPU has no NVLink"}
     assert {seen.reason(name) for name in (*ERRORS, "fabricState")} == {"not_supported"}
     assert not [name for name in (*seen.metrics, *seen.reasons) if name.startswith("nvlink.")]
 
@@ -143,6 +210,64 @@ def test_the_part_of_the_fabric(simulator: NvmlSimulator, consumer: Consumer) ->
     simulator.gpu[0].set(fabric_cluster=0x1234, fabric_clique=7)
     consumer.read(0)
     assert consumer.driver.devices[0].fabric == f"NVLink fabric: joined, clique 7 of cluster {'0' * 28}1234"
+
+
+CONDITIONS = ("degradedBandwidth", "routeRecovery", "routeUnhealthy", "accessTimeoutRecovery")
+
+
+@pytest.mark.parametrize(
+    ("mask", "conditions", "configuration", "words"),
+    [
+        (0x1AA, (0, 0, 0, 0), 1, ""),
+        (1194, (0, 0, 0, 0), 4, ", no partition"),
+        (0x15A, (0, 0, 1, 1), 1, ", route unhealthy"),
+        (0x7A5, (1, 1, 0, 0), 7, ", invalid location"),
+        (0xFA6, (0, 1, 0, 0), 15, ", incorrect configuration 15"),
+    ],
+)
+def test_the_health_of_the_fabric(
+    simulator: NvmlSimulator, consumer: Consumer, mask: int, conditions: tuple[int, ...], configuration: int, words: str
+) -> None:
+    """The mask, what it says part by part, and the summary; what is wrong stands beside the state."""
+    simulator.gpu[0].set(fabric_health_mask=mask, fabric_health_summary=2 if words else 1)
+    metrics = consumer.read(0).metrics
+    assert (metrics["fabricHealthMask"], metrics["fabricHealthSummary"]) == (mask, 2 if words else 1)
+    assert tuple(metrics[f"fabricHealth.{name}"] for name in CONDITIONS) == conditions
+    assert metrics["fabricHealth.incorrectConfiguration"] == configuration
+    assert consumer.driver.devices[0].fabric == f"NVLink fabric: joined{words}"
+
+
+def test_a_fabric_that_says_nothing_of_its_health(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Parts of the mask that are 0 are not told, and a value that cannot be is none."""
+    simulator.gpu[0].set(fabric_health_mask=0, fabric_health_summary=0)
+    simulator.gpu[1].set(fabric_health_mask=0xFFFFFFFF, fabric_health_summary=9)
+    names = [*(f"fabricHealth.{name}" for name in (*CONDITIONS, "incorrectConfiguration")), "fabricHealthSummary"]
+    assert {consumer.read(0).reason(name) for name in names} == {"not_supported"}
+    assert {consumer.read(1).reason(name) for name in (*names, "fabricHealthMask")} == {"invalid_value"}
+
+
+def test_a_driver_without_the_newest_form_of_the_fabric(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The older one is taken, which lacks the summary, and stays: the newer one is not tried again."""
+    simulator.gpu[0].set(fabric_version=2, fabric_health_mask=1194)
+    seen = consumer.read(0)
+    assert (seen.metrics["fabricState"], seen.metrics["fabricHealth.incorrectConfiguration"]) == (3, 4)
+    assert seen.reason("fabricHealthSummary") == "not_supported"
+    before = simulator.count(FABRIC)
+    consumer.later(10)
+    assert simulator.count(FABRIC) - before == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_place_in_the_rack(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], version: int) -> None:
+    """Part of the identity, in both forms of the answer; what the platform does not say is not known."""
+    simulator = simulate(gpus=["b200", "b200", "h100"])
+    simulator.gpu[0].set(platform_version=version, platform_host=255)
+    simulator.gpu[1].set(platform_slot=0, platform_tray=0, platform_host=0, platform_module=0, chassis_serial=None)
+    first, bare, other = consume().identities()
+    place = (first.chassis_serial, first.chassis_slot, first.tray_index, first.host_id, first.module_id)
+    assert place == ("1821325191344", 11, 3, None, 2)
+    for device in (bare, other):
+        assert (device.chassis_serial, device.chassis_slot, device.tray_index, device.host_id, device.module_id) == ("", *[None] * 4)
 
 
 def test_a_fabric_that_could_not_be_joined(simulator: NvmlSimulator, consumer: Consumer) -> None:

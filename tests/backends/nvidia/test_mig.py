@@ -14,8 +14,9 @@ from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeClock
-from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, Consumer
+from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, Consumer, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 from tests.support.waiting import wait_for
 
 GIB = 2**30
@@ -111,10 +112,10 @@ def test_processes_of_instances(simulator: NvmlSimulator, consume: Callable[...,
     instances = simulator.partition(0, ["3g.40gb", "1g.10gb"])
     table = [Process(os.getpid(), used=5, gpu_instance=instances[0].gpu_instance, compute_instance=0)]
     table += [Process(os.getpid(), used=7, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
-    table += [Process(4_194_309, used=9, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
+    table += [Process(STRANGER, used=9, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
     simulator.processes(0, table)
     consumer = consume()
-    own, strangers = DeviceProcess(os.getpid(), "compute", 5), DeviceProcess(4_194_309, "compute", 9)
+    own, strangers = DeviceProcess(os.getpid(), "compute", 5), DeviceProcess(STRANGER, "compute", 9)
     assert consumer.read(3).processes == (own,)
     assert consumer.read(4).processes == (own._replace(memory_bytes=7), strangers)
     assert consumer.read(3).share == consumer.read(4).share == {}
@@ -130,8 +131,8 @@ def test_graphics_processes_of_instances(simulator: NvmlSimulator, consume: Call
     for _ in range(25):
         assert consumer.later(1.0, 3).processes == consumer.read(4).processes == ()
     place = {"gpu_instance": instances[1].gpu_instance, "compute_instance": 0}
-    simulator.processes(0, [Process(4_194_309, kind="G", used=9, **place)])
-    assert any(consumer.later(1.0, 4).processes == (DeviceProcess(4_194_309, "graphics", 9),) for _ in range(10))
+    simulator.processes(0, [Process(STRANGER, kind="G", used=9, **place)])
+    assert any(consumer.later(1.0, 4).processes == (DeviceProcess(STRANGER, "graphics", 9),) for _ in range(10))
     assert consumer.read(3).processes == ()
     simulator.processes(0, [])
     assert consumer.later(1.0, 4).processes == ()
@@ -227,12 +228,12 @@ def test_a_look_that_fails_declares_nobody_lost(simulator: NvmlSimulator, consum
 
 
 def test_gpus_without_mig_are_asked_once(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
-    """A product that cannot be divided never will."""
+    """A product that cannot be divided never will: once for instances, and once for the value."""
     simulator = simulate(gpus=1, profile="t4")
     consumer = consume()
     for _ in range(3):
         consumer.later(11.0)
-    assert simulator.count("nvmlDeviceGetMigMode") == 1
+    assert simulator.count("nvmlDeviceGetMigMode") == 2
 
 
 @pytest.mark.parametrize("code", [Ret.TIMEOUT, Ret.NO_PERMISSION, Ret.UNKNOWN, Ret.NOT_SUPPORTED], ids=str)
@@ -241,7 +242,7 @@ def test_memory_that_an_instance_does_not_say(simulator: NvmlSimulator, consume:
     simulator.partition(1, ["3g.40gb"])
     consumer = consume()
     consumer.read(3)
-    simulator.rule("nvmlDeviceGetMemoryInfo_v2", 1, error=code)
+    fail(simulator, "nvmlDeviceGetMemoryInfo_v2", 1, code)
     seen = consumer.later(0.2, 3)
     assert seen.reasons.keys() == OWED_BY_PARTITIONS - SHARES
     assert seen.metrics.keys() == SHARES
@@ -350,7 +351,7 @@ def test_instances_are_chosen_with_their_gpu_or_alone(simulator: NvmlSimulator, 
 
 
 def test_a_reconfiguration_while_sampling(simulator: NvmlSimulator, sample: Make) -> None:
-    """What is gone is lost under its own key, what turns up has new keys; what returns has its old one."""
+    """What was removed leaves the list at once, with its keys; what turns up has new keys; what returns has its old one."""
     simulator.partition(1, ["3g.40gb"])
     sampler, clock = sample()
     sampler.sample()
@@ -358,18 +359,82 @@ def test_a_reconfiguration_while_sampling(simulator: NvmlSimulator, sample: Make
     clock.advance(10.0)
     sampler.sample()
     clock.advance(1.0)
-    keys = ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.0", "gpu.1.mig.1", "gpu.1.mig.2"]
+    keys = ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.1", "gpu.1.mig.2"]
     wait_for(lambda: [device.key for device in sampler.sample().devices] == keys)  # a reading may be late on a busy machine
     snapshot = sampler.sample()
-    assert snapshot.unavailable["gpu.1.mig.0.memoryAllocatedBytes"].reason == Reason.DEVICE_LOST
+    assert not [key for key in (*snapshot.metrics, *snapshot.unavailable) if key.startswith("gpu.1.mig.0.")]
     assert [snapshot.metrics[f"gpu.1.mig.{number}.memoryTotalBytes"] for number in (1, 2)] == [10 * GIB] * 2
-    assert snapshot.backends[0].status == "degraded"
+    assert (snapshot.backends[0].status, snapshot.backends[0].devices) == ("ok", 3)
     assert snapshot.metrics["gpu.1.powerWatts"]
     simulator.partition(1, ["3g.40gb"])
     clock.advance(61.0)
     snapshot = sampler.sample()
     assert snapshot.metrics["gpu.1.mig.0.memoryTotalBytes"] == 40 * GIB
-    assert snapshot.unavailable["gpu.1.mig.1.memoryTotalBytes"].reason == Reason.DEVICE_LOST
+    assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.0"]
+
+
+@pytest.mark.parametrize("seconds", [0.2, 2.0])
+@pytest.mark.parametrize("ends_mode", [False, True])
+def test_a_removed_instance_is_never_said_to_be_lost(simulator: NvmlSimulator, sample: Make, seconds: float, ends_mode: bool) -> None:
+    """The first reading after it leaves it out, whether or not its handle was looked up lately; its sampler goes on without it."""
+    simulator.partition(1, ["3g.40gb"])
+    sampler, clock = sample()
+    sampler.sample()
+    clock.advance(2.0)
+    sampler.sample()
+    simulator.partition(1, None if ends_mode else [])
+    clock.advance(seconds)
+    snapshot = sampler.sample()
+    assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2"]
+    assert (snapshot.backends[0].status, Reason.DEVICE_LOST in {why.reason for why in snapshot.unavailable.values()}) == ("ok", False)
+
+
+@pytest.mark.parametrize("code", [Ret.GPU_IS_LOST, Ret.UNKNOWN, Ret.TIMEOUT], ids=str)
+def test_an_instance_whose_gpu_does_not_answer_for_it_is_lost(simulator: NvmlSimulator, sample: Make, code: Ret) -> None:
+    """It is not found, and its GPU cannot say that it was removed: it stays in the list."""
+    instance = simulator.partition(1, ["3g.40gb"])[0]
+    sampler, clock = sample()
+    sampler.sample()
+    simulator.remove_instance(instance)
+    simulator.rule("nvmlDeviceGetMigMode", 1, error=code)
+    clock.advance(2.0)
+    snapshot = sampler.sample()
+    assert snapshot.unavailable["gpu.1.mig.0.memoryTotalBytes"].reason == Reason.DEVICE_LOST
+    assert snapshot.backends[0].status == "degraded"
+    simulator.clear_rules()
+    clock.advance(2.0)
+    assert "gpu.1.mig.0" not in {device.key for device in sampler.sample().devices}
+
+
+def test_an_instance_that_went_while_the_driver_was_away(simulator: NvmlSimulator, sample: Make) -> None:
+    """The driver that is opened again lists its GPU without it; no later instance has its key."""
+    simulator.partition(1, ["3g.40gb"])
+    sampler, clock = sample()
+    sampler.sample()
+    simulator.driver_away()
+    sampler.sample()
+    simulator.partition(1, ["1g.10gb"])
+    simulator.driver_back()
+    clock.advance(2.0)
+    snapshot = sampler.sample()
+    assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.1"]
+    assert snapshot.backends[0].status == "ok"
+    simulator.driver_away()
+    gone = sampler.sample()
+    assert not any(key.startswith("gpu.1.mig.0.") for key in gone.unavailable)
+
+
+def test_an_instance_that_is_made_again_with_another_profile(simulator: NvmlSimulator, sample: Make) -> None:
+    """The driver derives its UUID from its ids: it is the same device, with the name and the memory that it has now."""
+    simulator.partition(1, ["3g.40gb"])
+    sampler, clock = sample()
+    sampler.sample()
+    simulator.partition(1, ["4g.20gb"])
+    for _ in range(2):
+        clock.advance(10.0)
+        sampler.sample()
+    (instance,) = [device for device in sampler.sample().devices if device.parent]
+    assert (instance.key, instance.name[-7:], instance.memory_total_bytes) == ("gpu.1.mig.0", "4g.20gb", 20 * GIB)
 
 
 def test_an_instance_of_a_gpu_that_nobody_reads(simulator: NvmlSimulator, sample: Make) -> None:

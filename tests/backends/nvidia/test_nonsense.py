@@ -10,6 +10,7 @@ from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator, Process, ValueType
+from tests.support.pids import STRANGER
 
 LARGEST = 2**32 - 1
 EXTREMES = [LARGEST, 2**31, 2**31 - 1, 1_000_000]
@@ -37,17 +38,46 @@ def test_gpus_that_are_only_claimed(simulator: NvmlSimulator, consume: Callable[
         consumer.read(4)
 
 
-@pytest.mark.parametrize("name", ["\udcff", "Tesla \udcc3", "\udc80\udc80 9000", "", "x" * 95])
+@pytest.mark.parametrize("name", ["\udcff", "Tesla \udcc3", "\udc80\udc80 9000", "", "Tesla \x1b[31m"])
 def test_texts_of_any_bytes(simulator: NvmlSimulator, consume: Callable[..., Consumer], name: str) -> None:
-    """What is not UTF-8 is replaced: it costs no other fact, and nothing of the GPU's values."""
+    """A name that is garbled gives way to the PCI ids; other texts are not known; nothing else is lost."""
     gpu = simulator.gpu[1]
-    gpu.set(name=name, serial=name[:20], vbios=name[:20])
+    gpu.set(name=name, serial=name, vbios=name)
     consumer = consume()
-    expected = name.encode(errors="surrogateescape").decode(errors="replace")
     device = consumer.identities()[1]
-    assert (device.name, device.serial, device.firmware) == (expected, expected[:20], expected[:20])
+    assert (device.name, device.serial, device.firmware) == ("NVIDIA GPU 10de:2330", "", "")
     assert device.uuid.startswith("GPU-")
     assert consumer.read(1).metrics["temp"] == gpu.get("temperature")
+
+
+def test_a_long_name(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """As long as there is room for, and in any script."""
+    simulator.gpu[0].set(name="x" * 95)
+    simulator.gpu[1].set(name="NVIDIA Geförce 日本")
+    assert [device.name for device in consume().identities()[:2]] == ["x" * 95, "NVIDIA Geförce 日本"]
+
+
+def in_groups(text: str) -> str:
+    """What WSL makes of a name: two UTF-16 characters at a time, in the five bytes that the first UTF-8 had for 26 bits."""
+    raw = b""
+    for first, second in zip(text[::2], (text + "\0")[1::2], strict=True):
+        point = ord(first) | ord(second) << 16
+        tail = bytes(0x80 | point >> shift & 63 for shift in (18, 12, 6, 0))
+        raw += bytes([0xF8 | point >> 24]) + tail if point > 0xFFFF else first.encode()
+    return raw.decode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4070", "NVIDIA RTX A6000", "NVIDIA GeForce GTX 1080 Ti"])
+def test_names_in_wsl(simulator: NvmlSimulator, consume: Callable[..., Consumer], name: str) -> None:
+    """Of an even and of an odd number of letters: what nvidia-smi shows."""
+    simulator.gpu[1].set(name=in_groups(name))
+    assert consume().identities()[1].name == name
+
+
+def test_a_name_in_wsl_that_is_cut_off(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """What is left of it is not passed off as the name."""
+    simulator.gpu[1].set(name=in_groups("NVIDIA GeForce RTX 3090")[:-3])
+    assert consume().identities()[1].name == "NVIDIA GPU 10de:2330"
 
 
 @pytest.mark.parametrize("value", EXTREMES)
@@ -133,13 +163,15 @@ def test_more_samples_than_they_are(simulator: NvmlSimulator, consumer: Consumer
 @pytest.mark.parametrize(
     ("told", "believed"),
     [
+        (Process(pid=STRANGER + 1001, used=1 << 20), ()),
+        (Process(pid=STRANGER + 1000, used=1 << 20), (DeviceProcess(STRANGER + 1000, "compute", 1 << 20),)),
         (Process(pid=2**31, used=1 << 20), ()),
         (Process(pid=LARGEST, used=1 << 20), ()),
         (Process(pid=1, used=2**63), (DeviceProcess(1, "compute", None),)),
         (Process(pid=1, used=2**64 - 2), (DeviceProcess(1, "compute", None),)),
         (Process(pid=1, sm=LARGEST, mem=101), (DeviceProcess(1, "compute", None, None, None),)),
     ],
-    ids=lambda each: str(each) if isinstance(each, Process) else "",
+    ids=["above", "largest", "negative", "all-ones", "memory", "memory-n/a", "busy"],
 )
 def test_processes_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, told: Process, believed: tuple[DeviceProcess, ...]) -> None:
     """No such number, no such memory, no such share: that alone is left out."""

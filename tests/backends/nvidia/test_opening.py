@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import NvidiaBackend, backend, gpu as opening, nvml
+from accelmetrics import Sampler
+from accelmetrics.backends.nvidia import NvidiaBackend, advise, backend, gpu as opening, nvml
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from tests.backends.nvidia.machine import Consumer, FakeClock, write_tree
+from accelmetrics.testing import FakeClock as SampledClock
+from tests.backends.nvidia.machine import Consumer, FakeClock, fail, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret
 
 pynvml: Any = pytest.importorskip("pynvml")
@@ -119,7 +121,7 @@ def test_no_device(simulator: NvmlSimulator, how: str) -> None:
 
 def test_a_failed_opening_leaves_nothing_initialised(simulator: NvmlSimulator) -> None:
     """What nvmlInit took is given back."""
-    simulator.rule("nvmlDeviceGetCount_v2", error=Ret.UNKNOWN)
+    fail(simulator, "nvmlDeviceGetCount_v2", None, Ret.UNKNOWN)
     simulator.reset_calls()
     failure()
     assert simulator.count("nvmlInitWithFlags") == simulator.count("nvmlShutdown") == 1
@@ -146,6 +148,23 @@ def test_a_library_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyP
     assert "--gpus all" in failure().advice
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
     assert "NVIDIA_VISIBLE_DEVICES" in failure().advice
+
+
+@pytest.mark.parametrize("node", [False, True])
+def test_a_library_that_does_not_load(root: Path, monkeypatch: pytest.MonkeyPatch, node: bool) -> None:
+    """The loader is quoted; where detection has advice, it is the same, so that it is shown once."""
+
+    def refuse(path: str) -> None:
+        raise OSError("/usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver")
+
+    if node:
+        write_tree(root, {"/dev/nvidiactl": ""})
+    monkeypatch.setattr(nvml, "load_library", refuse)
+    error = failure()
+    assert error.reason == "driver_unavailable"
+    assert "does not load: /usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver" in str(error)
+    assert "not installed" not in str(error)
+    assert error.advice.startswith("install the driver again") if node else error.advice == advise(library=True)
 
 
 def test_attempts_at_a_failed_device_back_off(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
@@ -230,6 +249,33 @@ def test_without_a_thread_to_open_on_nothing_is_left_open(simulator: NvmlSimulat
         with pytest.raises(RuntimeError, match="new thread"):
             backend.open()
     assert simulator.count("nvmlShutdown") == ended + 1
+
+
+@pytest.mark.parametrize(
+    "unread", [("nvmlDeviceGetUUID",), ("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3"), ("nvmlDeviceGetHandleByIndex_v2",)]
+)
+def test_a_gpu_that_is_not_read_while_its_driver_is_opened_again(simulator: NvmlSimulator, unread: tuple[str, ...]) -> None:
+    """It is the same device: by its address, by its number, and by its UUID again once that is read."""
+    clock = SampledClock()
+    with Sampler([NvidiaBackend(clock)], clock=clock) as sampler:
+        before = [(device.key, device.uuid, device.pci_bus_id) for device in sampler.sample().devices]
+        simulator.driver_away()
+        sampler.sample()
+        for function in unread:
+            simulator.rule(function, 1, error=Ret.UNKNOWN)
+        simulator.driver_back()
+        clock.advance(2.0)
+        reopened = sampler.sample()
+        assert [(device.key, device.uuid, device.pci_bus_id) for device in reopened.devices] == before
+        assert ("gpu.1.temp" in reopened.metrics) != ("gpu.1.temp" in reopened.unavailable)
+        simulator.clear_rules()
+        clock.advance(2.0)
+        sampler.sample()
+        clock.advance(2.0)
+        snapshot = sampler.sample()
+        assert [(device.key, device.uuid, device.pci_bus_id) for device in snapshot.devices] == before
+        assert snapshot.metrics["gpu.1.temp"] == simulator.gpu[1].get("temperature")
+        assert {key.split(".")[1] for key in (*snapshot.metrics, *snapshot.unavailable)} <= {"0", "1", "2", "process"}
 
 
 def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:

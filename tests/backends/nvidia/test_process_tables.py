@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +15,14 @@ from hypothesis import given, strategies as st
 
 from accelmetrics.backends.kit import processes as kit
 from accelmetrics.backends.nvidia import processes
-from accelmetrics.backends.nvidia.processes import COMPUTE, GRAPHICS, MPS, PROCESS, PROCESS_V1, SAMPLE, DecodedProcesses
+from accelmetrics.backends.nvidia.processes import COMPUTE, GRAPHICS, MPS, PROCESS, SAMPLE, DecodedProcesses, largest_pid
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consumer, write_tree
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.pids import STRANGER
 
 MIB = 2**20
-FIRST = 2_000_000_000
-"""Numbers that no process of this machine has."""
+FIRST = STRANGER
 COUNT = 200
 KINDS = (COMPUTE, GRAPHICS, MPS)
 Entries = list[tuple[int, int]]
@@ -54,7 +56,7 @@ class Plain:
         busy = self._newest(samples)
         computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
         found = []
-        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid < 2**31):
+        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid <= largest_pid()):
             kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
             known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
             found.append(DeviceProcess(pid, "+".join(kinds), max(known, default=None), *busy.get(pid, (None, None))))
@@ -77,15 +79,14 @@ class Plain:
         return answer if answer <= 100 else None
 
 
-@given(turns=st.lists(TURN, min_size=1, max_size=5), old=st.booleans())
-def test_both_ways_are_equal(turns: list[tuple[dict[str, Entries], Samples]], old: bool) -> None:
+@given(turns=st.lists(TURN, min_size=1, max_size=5))
+def test_both_ways_are_equal(turns: list[tuple[dict[str, Entries], Samples]]) -> None:
     """Of the table whatever it was before; an entry that is equal to the one before is that object."""
-    layout = PROCESS_V1 if old else PROCESS
-    table, plain = DecodedProcesses(dict.fromkeys(KINDS, layout)), Plain()
+    table, plain = DecodedProcesses(), Plain()
     for lists, samples in turns:
         before = {process.pid: process for process in table.processes}
         whole = table.processes
-        packed = {kind: b"".join(layout.pack(*entry) for entry in entries) for kind, entries in lists.items()}
+        packed = {kind: b"".join(PROCESS.pack(*entry) for entry in entries) for kind, entries in lists.items()}
         table.decode(packed, b"".join(SAMPLE.pack(*entry) for entry in samples))
         assert table.processes == plain.decode(lists, samples)
         assert all(type(process) is DeviceProcess for process in table.processes)
@@ -190,7 +191,54 @@ def test_processes_are_not_remembered_for_a_watched_one_that_is_not_found(monkey
     """Which of them are its descendants is not known then."""
     monkeypatch.setattr(kit, "number_here", lambda _: None)
     tree = kit.ProcessTree(5)
-    members, pids = kit.TreeMembers(tree), frozenset({5, 6})
+    members, pids = kit.TreeMembers(tree, ""), frozenset({5, 6})
     assert members.among(pids, 0.0) == set()
     monkeypatch.setattr(kit, "number_here", lambda pid: pid)
     assert members.among(pids, 1.0) == {5}
+
+
+@pytest.mark.parametrize(
+    ("files", "largest"),
+    [
+        ({"/proc/sys/kernel/pid_max": "32768\n"}, 32768),
+        ({"/proc/sys/kernel/pid_max": "nonsense\n"}, 2**22),
+        ({}, 2**22),
+    ],
+    ids=["told", "garbled", "silent"],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
+def test_a_number_that_no_process_can_have(
+    simulator: NvmlSimulator,
+    consume: Callable[..., Consumer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    largest: int,
+) -> None:
+    """Above the kernel's largest, it is no process; a raised one is noticed."""
+    write_tree(tmp_path, {"/proc/version": "", **files})
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    simulator.processes(0, [Process(pid=largest, used=MIB), Process(pid=largest + 1, used=MIB), Process(pid=805306368, used=MIB)])
+    consumer = consume()
+    assert [process.pid for process in consumer.read(0).processes or ()] == [largest]
+    write_tree(tmp_path, {"/proc/sys/kernel/pid_max": f"{largest + 1}\n"})
+    simulator.processes(0, [Process(pid=largest + 1, used=MIB)])
+    assert [process.pid for process in consumer.later(1.0).processes or ()] == [largest + 1]
+
+
+@pytest.mark.parametrize(("namespace", "listed"), [("pid:[4026531836]", []), ("pid:[4026532209]", [2733390])])
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
+def test_a_number_of_another_namespace(
+    simulator: NvmlSimulator,
+    consume: Callable[..., Consumer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    namespace: str,
+    listed: list[int],
+) -> None:
+    """A container's own largest number says nothing of the machine's processes."""
+    write_tree(tmp_path, {"/proc/sys/kernel/pid_max": "32768\n", "/proc/self/ns/none": ""})
+    (tmp_path / "proc/self/ns/pid").symlink_to(namespace)
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    simulator.processes(0, [Process(pid=2733390, used=MIB), Process(pid=2**22 + 1, used=MIB)])
+    assert [process.pid for process in consume().read(0).processes or ()] == listed

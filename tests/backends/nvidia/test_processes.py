@@ -11,11 +11,11 @@ import pytest
 
 from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer, Seen
+from tests.backends.nvidia.machine import Consumer, Seen, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.pids import STRANGER
 
 MIB = 2**20
-STRANGER = 2**22 + 5  # above the kernel's largest process number: no process has it
 SHARE = {"gpu", "memory", "memoryAllocated", "memoryAllocatedBytes", "temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent"}
 
 
@@ -79,7 +79,7 @@ def test_more_processes_than_there_is_room_for(simulator: NvmlSimulator, consume
 
 def test_a_size_that_is_never_sufficient(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """A driver that always wants more room gets no more."""
-    simulator.rule("nvmlDeviceGetComputeRunningProcesses_v3", 0, error=Ret.INSUFFICIENT_SIZE)
+    fail(simulator, "nvmlDeviceGetComputeRunningProcesses_v3", 0, Ret.INSUFFICIENT_SIZE)
     consumer.read(0)
     before = simulator.count("nvmlDeviceGetComputeRunningProcesses_v3")
     assert consumer.later(1.0).processes is None
@@ -201,7 +201,7 @@ def test_lists_that_are_not_supported(simulate: Callable[..., NvmlSimulator], co
     """Without the compute list nothing is known; without another one, only who stands in it."""
     simulator = simulate(gpus=1)
     simulator.processes(0, [Process(pid=1, kind="C"), Process(pid=2, kind="G"), Process(pid=3, kind="M")])
-    simulator.rule(f"nvmlDeviceGet{kind}RunningProcesses_v3", error=Ret.NOT_SUPPORTED)
+    fail(simulator, f"nvmlDeviceGet{kind}RunningProcesses_v3", None, Ret.NOT_SUPPORTED)
     consumer = consume()
     seen = consumer.read(0)
     expected = {"Compute": None, "Graphics": [1, 3], "MPSCompute": [1, 2]}[kind]

@@ -27,16 +27,26 @@ CASES: list[tuple[dict[str, object], set[str]]] = [
     ({"memory_total": 100, "memory_used": 10, "memory_free": 101}, {"memoryFreeBytes"}),
     ({"temperature": U32}, {"temp"}),
     ({"temperature": 255}, {"temp"}),
+    ({"temperature": 0}, {"temp"}),
     ({"memory_temp": 255}, {"memoryTemp"}),
+    ({"memory_temp": 0}, {"memoryTemp"}),
+    ({"memory_temp": -2}, {"memoryTemp"}),
     ({"power_mw": U32}, {"powerWatts", "powerPercent"}),
+    ({"power_mw": U32 - 1}, {"powerWatts", "powerPercent"}),
+    ({"memory_total": 2**48, "memory_used": 0, "memory_free": 0}, MEMORY),
     ({"clock_sm": U32}, {"smClock"}),
+    ({"clock_sm": U32 - 1}, {"smClock"}),
+    ({"clock_mem": 60_000}, {"memoryClock"}),
     ({"clock_mem": U32}, {"memoryClock"}),
     ({"clock_graphics": U32}, {"graphicsClock"}),
     ({"pstate": 32}, {"performanceState"}),
     ({"energy_mj": -1}, {"energyJoules"}),
+    ({"energy_mj": 2**60}, {"energyJoules"}),
     ({"pcie_tx_bytes": -1}, {"pcieTxBytesTotal"}),
     ({"pcie_rx_bytes": -1}, {"pcieRxBytesTotal"}),
     ({"power_limit_enforced_mw": 0}, {"enforcedPowerLimitWatts", "powerPercent"}),
+    ({"power_limit_enforced_mw": 1}, {"enforcedPowerLimitWatts", "powerPercent"}),
+    ({"power_limit_enforced_mw": U32 - 1}, {"enforcedPowerLimitWatts", "powerPercent"}),
     ({"power_limit_enforced_mw": U32}, {"enforcedPowerLimitWatts", "powerPercent"}),
     ({"encoder_util": 101}, {"encoderUtilization"}),
     ({"decoder_util": U32}, {"decoderUtilization"}),
@@ -60,8 +70,12 @@ CASES: list[tuple[dict[str, object], set[str]]] = [
     ({"bar1_used": -1}, {"bar1UsedBytes"}),
     ({"max_clock_sm": U32}, {"maxSmClock"}),
     ({"max_clock_mem": U32}, {"maxMemoryClock"}),
+    ({"max_clock_sm": 0}, {"maxSmClock"}),
+    ({"max_clock_mem": 0}, {"maxMemoryClock"}),
     ({"temp_threshold": {0: U32}}, {"tempLimit.shutdown"}),
     ({"temp_threshold": {1: 255}}, {"tempLimit.slowdown"}),
+    ({"temp_threshold": {0: 0}}, {"tempLimit.shutdown"}),
+    ({"temp_threshold": {1: 0}}, {"tempLimit.slowdown"}),
 ]
 
 
@@ -141,11 +155,9 @@ def test_a_large_value_of_a_narrow_field(simulator: NvmlSimulator, consumer: Con
 
 def test_zeros_are_values(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """An idle GPU and its young counters are 0, which NVML documents nowhere as unsupported."""
-    simulator.gpu[0].set(gpu_util=0, memory_util=0, power_mw=0, energy_mj=0, pcie_tx_bytes=0, clock_sm=0, memory_used=0, memory_temp=0)
+    simulator.gpu[0].set(gpu_util=0, memory_util=0, power_mw=0, energy_mj=0, pcie_tx_bytes=0, clock_sm=0, memory_used=0)
     metrics = consumer.read(0).metrics
-    assert [metrics[name] for name in ("gpu", "memory", "powerWatts", "energyJoules", "smClock", "memoryAllocatedBytes", "memoryTemp")] == [
-        0
-    ] * 7
+    assert [metrics[name] for name in ("gpu", "memory", "powerWatts", "energyJoules", "smClock", "memoryAllocatedBytes")] == [0] * 6
 
 
 def test_neighbours_of_an_impossible_value(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
@@ -154,3 +166,29 @@ def test_neighbours_of_an_impossible_value(simulator: NvmlSimulator, consume: Ca
     consumer = consume()
     assert "gpu" in consumer.read(0).reasons
     assert "gpu" in consumer.read(1).metrics
+
+
+def test_ten_times_the_limit(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Peaks are believed up to there, and without a known limit up to what any board takes."""
+    simulator.gpu[0].set(power_mw=1_000_000, power_limit_enforced_mw=100_000)
+    metrics = consumer.read(0).metrics
+    assert (metrics["powerWatts"], metrics["powerPercent"]) == (1000.0, 1000.0)
+    assert consumer.later(0.2).metrics["powerPercent"] == 1000.0
+    simulator.gpu[0].set(power_mw=1_000_001)
+    for _ in range(2):
+        seen = consumer.later(0.2)
+        assert {name for name in seen.reasons if seen.reason(name) == "invalid_value"} == {"powerWatts", "powerPercent"}
+    simulator.gpu[0].set(power_mw=99_000)
+    assert consumer.later(0.2).metrics["powerPercent"] == 99.0
+    simulator.gpu[1].set(power_mw=1_000_001, power_limit_enforced_mw=None)
+    assert consumer.read(1).metrics["powerWatts"] == 1000.001
+
+
+@pytest.mark.parametrize("metric", ["PCIE_TX_PER_SEC", "NVLINK_TOTAL_RX_PER_SEC"])
+def test_traffic_that_no_link_carries(simulator: NvmlSimulator, consumer: Consumer, metric: str) -> None:
+    """Rates have bounds too."""
+    name = {"PCIE_TX_PER_SEC": "pcieTxBytes", "NVLINK_TOTAL_RX_PER_SEC": "nvlinkRxBytes"}[metric]
+    simulator.gpu[0].set(gpm={metric: 2.0**30})
+    consumer.read(0)
+    seen = consumer.later(0.2)
+    assert {each for each in seen.reasons if seen.reason(each) == "invalid_value"} == {name}

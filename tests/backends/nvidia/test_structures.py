@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import calls, gpm, links, metrics, nvml, processes, xid
+from accelmetrics.backends.nvidia import buffer, gpm, links, metrics, nvml, processes, xid
 from accelmetrics.backends.nvidia.metrics import Call, GpmMetric, NvmlField
+from accelmetrics.schemas import fabric
 
 pynvml: Any = pytest.importorskip("pynvml")
 
 ROWS = (*metrics.METRICS, metrics.GPM_SUPPORT, links.COUNT)
-CALLS = dict.fromkeys(row.source for row in ROWS if isinstance(row.source, Call))
+BEHIND = tuple(row.otherwise for row in ROWS if row.otherwise is not None)
+CALLS = dict.fromkeys(row.source for row in (*ROWS, *BEHIND) if isinstance(row.source, Call))
 STRUCTURED = {call.function: call for own in CALLS for call in (own, own.fallback) if call is not None and call.structure}
 FIELDS = [
     *(row.source for row in ROWS if isinstance(row.source, NvmlField)),
-    *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
+    *metrics.T_LIMITS.values(),
+    *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for fields in metrics.LINK_COUNTS.values() for field in fields)),
+    *(*metrics.LINK_COUNTS_OF_ALL.values(), *metrics.LINK_RATIOS.values()),
 ]
 
 
@@ -35,7 +39,7 @@ def test_layouts_of_structures(call: Call) -> None:
 
 def test_the_layout_of_a_field() -> None:
     """Type, return code and value stand where the decoder of a batch looks for them."""
-    layout = struct.Struct(f"={calls.FIELD_HEAD}Q")
+    layout = struct.Struct(f"={buffer.FIELD_HEAD}Q")
     assert layout.size == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
     field = pynvml.c_nvmlFieldValue_t()
     field.fieldId, field.scopeId, field.valueType, field.nvmlReturn = 7, 8, 3, 13
@@ -81,6 +85,8 @@ def test_instances_have_shares_of_time_alone() -> None:
 def test_versions_of_structures() -> None:
     """The number that tells the library which structure it gets."""
     assert metrics.MEMORY.version == pynvml.nvmlMemory_v2
+    assert isinstance(metrics.MARGIN.source, Call)
+    assert metrics.MARGIN.source.version == pynvml.nvmlMarginTemperature_v1
     assert isinstance(metrics.GPM_SUPPORT.source, Call)
     assert metrics.GPM_SUPPORT.source.version == pynvml.NVML_GPM_SUPPORT_VERSION
 
@@ -88,7 +94,7 @@ def test_versions_of_structures() -> None:
 def test_constants() -> None:
     """Arguments of calls are the binding's, and all that the tables name are there."""
     assert {name: getattr(pynvml, name) for name in nvml.CONSTANTS} == nvml.CONSTANTS
-    named = {each for call in CALLS for each in call.arguments if isinstance(each, str)}
+    named = {each for call in CALLS for each in call.arguments if isinstance(each, str)} | set(metrics.PCIE_RATES.values())
     assert named <= nvml.CONSTANTS.keys()
 
 
@@ -104,11 +110,12 @@ def test_bits_of_the_clocks_event_reasons() -> None:
 
 
 def test_the_layouts_of_processes() -> None:
-    """The second form is the binding's; the first, which it no longer has, is its begin."""
+    """Today's form is the binding's, and so are its size and that of the form with protected memory."""
     process, sample = pynvml.c_nvmlProcessInfo_v2_t, pynvml.c_nvmlProcessUtilizationSample_t
     filled = process(pid=7, usedGpuMemory=2**40, gpuInstanceId=1, computeInstanceId=2)
-    assert processes.PROCESS.size == ctypes.sizeof(process)
-    assert processes.PROCESS.unpack(bytes(filled)) == processes.PROCESS_V1.unpack(bytes(filled)[:16]) == (7, 2**40)
+    assert processes.PROCESS.size == ctypes.sizeof(process) == processes.PROCESS_SIZES[0]
+    assert processes.PROCESS.unpack(bytes(filled)) == (7, 2**40)
+    assert ctypes.sizeof(pynvml.c_nvmlProcessDetail_v1_t) == max(processes.PROCESS_SIZES)
     filled = sample(pid=7, timeStamp=2**40, smUtil=1, memUtil=2, encUtil=3, decUtil=4)
     assert processes.SAMPLE.size == ctypes.sizeof(sample)
     assert processes.SAMPLE.unpack(bytes(filled)) == (7, 2**40, 1, 2)
@@ -122,16 +129,52 @@ def test_the_layout_of_an_event() -> None:
     assert pynvml.nvmlEventTypeXidCriticalError == xid.XID_EVENT
 
 
-def test_the_fabric() -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_fabric(version: int) -> None:
     """The binding reads the state's byte with the room behind it."""
-    binding = pynvml.c_nvmlGpuFabricInfo_v2_t
+    binding = getattr(pynvml, f"c_nvmlGpuFabricInfo_v{version}_t")
+    call = links.FABRIC[3 - version]
     filled = binding()
-    filled.status, filled.cliqueId, filled.state, filled.healthMask = 2, 3, 4, 5
-    assert struct.calcsize("=" + links.FABRIC.layout) == ctypes.sizeof(binding)
-    assert struct.unpack("=" + links.FABRIC.layout, bytes(filled)) == (0, 0, 2, 3, 4)
-    assert links.FABRIC.version == pynvml.nvmlGpuFabricInfo_v2
+    numbers = {"status": 2, "cliqueId": 3, "state": 4, "healthMask": 5, **({"healthSummary": 6} if version == 3 else {})}
+    for name, number in numbers.items():
+        setattr(filled, name, number)
+    assert struct.calcsize("=" + call.layout) == ctypes.sizeof(binding)
+    assert struct.unpack("=" + call.layout, bytes(filled)) == (0, 0, *numbers.values())
+    assert call.members[2:] == tuple(numbers)
+    assert call.version == getattr(pynvml, f"nvmlGpuFabricInfo_v{version}")
+
+
+def test_the_states_and_the_health_of_the_fabric() -> None:
+    """The numbers that the binding has under their names, and where they stand in the mask."""
     states = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
     assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [links.NO_FABRIC, *links.FABRIC_STATES]
+    named = {
+        "degradedBandwidth": "DEGRADED_BW",
+        "routeRecovery": "ROUTE_RECOVERY",
+        "routeUnhealthy": "ROUTE_UNHEALTHY",
+        "accessTimeoutRecovery": "ACCESS_TIMEOUT_RECOVERY",
+    }
+    mask = "NVML_GPU_FABRIC_HEALTH_MASK"
+    assert {ours: getattr(pynvml, f"{mask}_SHIFT_{name}") for ours, name in named.items()} == metrics.FABRIC_FLAGS
+    assert {getattr(pynvml, f"{mask}_{name}_{answer}") for name in named.values() for answer in ("TRUE",)} == {1}
+    assert getattr(pynvml, f"{mask}_SHIFT_INCORRECT_CONFIGURATION") == metrics.FABRIC_CONFIGURATION
+    assert getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_NONE") == fabric.RIGHT
+    incorrect = ("INCORRECT_SYSGUID", "INCORRECT_CHASSIS_SN", "NO_PARTITION", "INSUFFICIENT_NVLINKS", "INCOMPATIBLE_GPU_FW")
+    numbers = [getattr(pynvml, f"{mask}_INCORRECT_CONFIGURATION_{name}") for name in (*incorrect, "INVALID_LOCATION", "GPU_STATE_INVALID")]
+    assert list(fabric.INCORRECT) == numbers
+    summaries = [getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_SUMMARY_{name}") for name in ("HEALTHY", "UNHEALTHY", "LIMITED_CAPACITY")]
+    assert (summaries[1], max(summaries)) == (fabric.UNHEALTHY, links.MOST_SUMMARY)
+
+
+def test_the_layout_of_the_platform() -> None:
+    """Both versions have the same bytes."""
+    for version, tag in zip((2, 1), nvml.PLATFORM_VERSIONS, strict=True):
+        binding = getattr(pynvml, f"c_nvmlPlatformInfo_v{version}_t")
+        assert (ctypes.sizeof(binding), getattr(pynvml, f"nvmlPlatformInfo_v{version}")) == (nvml.PLATFORM.size, tag)
+    filled = pynvml.c_nvmlPlatformInfo_v2_t()
+    for number, name in enumerate(("slotNumber", "trayIndex", "hostId", "peerType", "moduleId"), start=1):
+        setattr(filled, name, number)
+    assert nvml.PLATFORM.unpack(bytes(filled))[3:] == (1, 2, 3, 4, 5)
 
 
 def test_the_layout_of_a_pci_address() -> None:

@@ -14,6 +14,14 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend, xid
+from accelmetrics.exporters.scrape_cache import ScrapeCache
+from accelmetrics.monitor.findings import FindingEngine
+from accelmetrics.monitor.history import RowMaker
+from accelmetrics.monitor.rule_choice import rules_of
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import has_values
+from accelmetrics.testing.fake import FakeClock
+from accelmetrics.views.node_view import node_view
 from tests.backends.nvidia.machine import LISTENING, Consumer, Seen
 from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.support.threads import own_threads
@@ -314,6 +322,67 @@ def test_a_fork_waits_for_the_call_in_progress(simulator: NvmlSimulator, consume
     xid._before_fork()  # returns though the call does not
     xid._after_fork()
     simulator.clear_rules()
+
+
+def test_the_xid_of_a_lost_gpu_is_counted_while_it_is_lost(simulator: NvmlSimulator) -> None:
+    """Without asking the GPU; everything else of it has the reason, and the other GPUs count on."""
+    with Sampler([NvidiaBackend()]) as sampler:
+        owed = sampler.sample().metrics.keys()
+        simulator.lose(1)
+        simulator.xid(1, 79)
+        simulator.xid(0, 31)
+        wait_for(lambda: {"gpu.0.lastXid", "gpu.1.lastXid"} <= sampler.sample().metrics.keys())
+        snapshot = sampler.sample()
+        told = {key: value for key, value in snapshot.metrics.items() if key.startswith("gpu.1.")}
+        assert told == {"gpu.1.xidErrors": 1, "gpu.1.lastXid": 79, "gpu.1.xid.79.errors": 1}
+        missing = {key: why.reason for key, why in snapshot.unavailable.items() if key.startswith("gpu.1.")}
+        assert set(missing.values()) == {"device_lost"}
+        assert {key for key in owed if key.startswith("gpu.1.")} <= missing.keys() | told.keys()
+        assert snapshot.metrics["gpu.2.xidErrors"] == 0
+        assert [status.status for status in snapshot.backends] == ["degraded"]
+        assert not has_values(snapshot, "gpu.1")
+        assert type(snapshot).from_json(snapshot.to_json()) == snapshot
+        simulator.recover(1)
+        wait_for(lambda: "gpu.1.temp" in sampler.sample().metrics)
+        assert sampler.sample().metrics["gpu.1.xidErrors"] == 1
+
+
+def test_xids_that_are_not_wanted_of_a_lost_gpu_are_not_given(simulator: NvmlSimulator) -> None:
+    with Sampler([NvidiaBackend()], metrics="temp") as sampler:
+        sampler.sample()
+        simulator.lose(1)
+        simulator.xid(1, 79)
+        assert [key for key in sampler.sample().metrics if key.startswith("gpu.1.")] == []
+
+
+def test_a_lost_gpu_has_a_finding_and_series_of_its_xid_at_once(simulator: NvmlSimulator) -> None:
+    """Found and scraped while the GPU is lost, and shown on the screen; the GPU is found to be lost all the same."""
+    clock = FakeClock()
+    engine, rows = FindingEngine(rules_of(["xid_hardware", "device_lost"]), 1.0, {}), RowMaker()
+    with Sampler([NvidiaBackend()]) as sampler:
+        snapshots = []
+
+        def judged() -> list[tuple[str, str]]:
+            clock.advance(1.0)
+            snapshot = sampler.sample()
+            snapshots.append(snapshot)
+            found = engine.judge(snapshot, rows.row(snapshot, clock.monotonic(), True), (), True)
+            return sorted((finding.rule, finding.key) for finding in found)
+
+        assert judged() == []
+        simulator.lose(1)
+        simulator.xid(1, 79)
+        wait_for(lambda: judged() == [("device_lost", "gpu.1"), ("xid_hardware", "gpu.1")])
+    record = Record(snapshots[-1], findings=engine.findings)
+    cache = ScrapeCache("prometheus", max_age=60)
+    cache.take(record)
+    series = [line for line in cache.metrics().decode().splitlines() if 'accelerator="gpu.1"' in line]
+    assert any(line.startswith("accel_xid_code_errors_total{") and 'code="79"' in line and line.endswith(" 1.0") for line in series)
+    assert any(line.startswith("accel_up{") and line.endswith(" 0.0") for line in series)
+    shown = next(device for device in node_view(record).devices if device.key == "gpu.1")
+    assert shown.state == "bad"
+    assert shown.notes[0].startswith("LOST")
+    assert "Xid 79: the GPU has fallen off the bus" in shown.notes
 
 
 def test_through_the_sampler(simulator: NvmlSimulator) -> None:

@@ -222,6 +222,33 @@ def test_the_sdk_fills_in_what_the_runtime_does_not_say_and_no_more(v5e: TpuRunt
     assert (values["dutyCycle"], values["hbmCapacityTotal"]) == (2.5, 16 * GIB)
 
 
+def test_the_sdk_does_not_stand_in_for_a_reading_that_the_runtime_leaves_out(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
+    """Where the runtime gave a value first, its N/A is a reason; where the SDK did, it stays the SDK's."""
+    libtpu.metric("duty_cycle_pct", ["1.5", "2.5", "3.5", "4.5"])
+    libtpu.metric("hlo_exec_timing", ["program_main, 1, 2, 3, 4, 5"], "mean, p50, p90, p95, p999")
+    timing = next(family.grpc for family in FAMILIES if "hlo_exec_timing" in family.sdk)
+    cycles = v5e.answers[DUTY_CYCLE]
+    v5e.labelled(timing, {"program_main": EVEN})
+    found = Consumer()
+    key = "tpu.hloExecTiming.program_main.meanUs"
+    assert (found.device(1).values["dutyCycle"], found.machine().values[key]) == (11.5, 5.0)
+    v5e.answers[DUTY_CYCLE] = v5e.answers[timing] = RefusalError("UNAVAILABLE")
+    assert "dutyCycle" in found.device(1).reasons
+    assert key not in found.machine().values
+    again = Consumer()
+    assert again.device(1).values["dutyCycle"] == 2.5
+    v5e.answers[DUTY_CYCLE] = cycles
+    assert again.device(1).values["dutyCycle"] == 2.5
+
+
+def test_a_device_that_is_reported_twice_has_no_value_of_it(v5e: TpuRuntime) -> None:
+    v5e.answers[DUTY_CYCLE] = response(
+        DUTY_CYCLE, *(entry(About("device-id", number), said) for number, said in ((0, 5.0), (1, 6.0), (1, 7.0)))
+    )
+    found = Consumer()
+    assert (found.device(0).values["dutyCycle"], found.device(1).reason("dutyCycle")) == (5.0, "parse_error")
+
+
 @pytest.mark.parametrize(
     ("data", "description", "expected"),
     [

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ COUNTER = 8123.5 * 65536
 Mode = Literal["normal", "hang"]
 
 SCRIPT = """\
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 here = Path(__file__).parent
 with (here / "calls").open("a") as log:
@@ -20,6 +21,9 @@ with (here / "calls").open("a") as log:
 said = json.loads((here / "behaviour.json").read_text())
 if said["mode"] == "hang":
     time.sleep(120)
+sections = [flag[2:].replace("-", "_") for flag in sys.argv[2:] if flag != "--json"]
+if sys.argv[1] == "metric" and any(each in said["crashing"] for each in sections or said["crashing"]):
+    os.abort()
 sys.stderr.write(said["errors"])
 sys.stdout.write(said["outputs"].get(sys.argv[1], ""))
 sys.exit(said["status"])
@@ -95,9 +99,12 @@ class AmdSmiStandIn:
         """A ``PATH`` with the command in front."""
         return f"{self.directory}:/usr/bin:/bin"
 
-    def behave(self, metrics: str, statics: str = "", *, errors: str = "", status: int = 0, mode: Mode = "normal") -> None:
-        """Change what the command does from its next call on."""
-        behaviour = {"outputs": {"metric": metrics, "static": statics}, "errors": errors, "status": status, "mode": mode}
+    def behave(
+        self, metrics: str, statics: str = "", *, errors: str = "", status: int = 0, mode: Mode = "normal", crashing: Sequence[str] = ()
+    ) -> None:
+        """Change what the command does from its next call on; it aborts where ``metric`` is asked for a section that is ``crashing``."""
+        behaviour: dict[str, object] = {"outputs": {"metric": metrics, "static": statics}, "errors": errors, "status": status, "mode": mode}
+        behaviour["crashing"] = list(crashing)
         draft = self.directory / "behaviour.draft"
         draft.write_text(json.dumps(behaviour), encoding="utf-8")
         os.replace(draft, self.directory / "behaviour.json")  # noqa: PTH105  one call: a reader sees the old or the new

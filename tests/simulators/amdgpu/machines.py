@@ -65,7 +65,7 @@ def mi250(tree: Tree) -> tuple[Device, Device]:
                 **{"mem_info_vram_used": (11 + die) * GIB, "mem_info_vram_total": 64 * GIB, "pcie_replay_count": 0},
                 "ras/umc_err_count": f"ue: {die}\nce: 7",
                 "ras/gfx_err_count": "ue: 0\nce: 4",
-                "ras/features": "feature mask: 0x3",
+                "ras/features": "feature mask: 0x5",
                 "gpu_metrics": table(1, 3, energy_accumulator=0 if die else 65536 * 5000, temperature_hbm=[51, 54, 52, 50]),
             },
         )
@@ -198,7 +198,7 @@ def mi210_pair(tree: Tree) -> tuple[Device, Device]:
                 **{"gpu_busy_percent": (83, 7)[number], "mem_busy_percent": (41, 3)[number], "pcie_replay_count": number},
                 **{"mem_info_vram_used": (16380, 12)[number] << 20, "mem_info_vram_total": 65520 << 20, "numa_node": number},
                 **{"current_link_speed": "16.0 GT/s PCIe", "current_link_width": 16, "max_link_speed": "16.0 GT/s PCIe"},
-                **{"max_link_width": 16, "ras/umc_err_count": "ue: 0\nce: 2", "ras/features": "feature mask: 0x3"},
+                **{"max_link_width": 16, "ras/umc_err_count": "ue: 0\nce: 2", "ras/features": "feature mask: 0x1"},
             },
         )
         device.sensors(

@@ -14,11 +14,12 @@ with NvmlSimulator(gpus=8, profile="h100") as simulator:
 from ._build import SimulatorUnavailable, build, compiler
 from ._mig import Instance
 from ._names import ALL_LINKS, NOT_AVAILABLE, Crash, Location, Ret, Threshold, ValueType
-from ._profiles import PRODUCTS, Ramp
+from ._profiles import BLACKWELL, PRODUCTS, Ramp
 from ._simulator import Gpu, LogEntry, NvmlSimulator, Process, attached
 
 __all__ = [
     "ALL_LINKS",
+    "BLACKWELL",
     "NOT_AVAILABLE",
     "PRODUCTS",
     "Crash",

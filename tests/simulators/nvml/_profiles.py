@@ -31,6 +31,24 @@ Settings = dict[str, Value]
 
 MIB = 1024 * 1024
 
+_LINKS = range(18)
+_COUNTED = ("malformed", "overrun", "receive", "remote", "header", "integrity", "discard", "effective", "symbol")
+BLACKWELL: Settings = {
+    **{f"nvlink_{name}": dict.fromkeys(_LINKS, 0) for name in _COUNTED},
+    **{f"nvlink_recovery_{name}": dict.fromkeys(_LINKS, 0) for name in ("success", "failure", "event")},
+    "nvlink_effective_ber": dict.fromkeys(_LINKS, 15 << 8 | 255),
+    "nvlink_symbol_ber": dict.fromkeys(_LINKS, 3 << 8 | 12),
+    "nvlink_fec": [1_000_000, 40, 2, *[0] * 13],
+    "chassis_serial": "1821325191344",
+    "platform_slot": 11,
+    "platform_tray": 3,
+    "platform_host": 1,
+    "platform_module": 2,
+}
+"""What NVLink 5 counts, and where in its rack the GPU is."""
+HEALTHY = 0x1AA
+"""The health mask of a GPU with nothing wrong in the fabric: all conditions are false, its configuration right."""
+
 # nvmlClocksEventReason… bits
 IDLE, SW_POWER_CAP, SW_THERMAL = 0x1, 0x4, 0x20
 
@@ -167,12 +185,13 @@ def _activity(product: Product, index: int) -> Settings:
         "encoder_latency_us": 0,
         "temperature": 41 + index % 40,
         "memory_temp": 52 + index % 40 if product.memory_temp else None,
-        "temp_margin": 46 - index % 40,
         "temp_threshold": {Threshold.SHUTDOWN: 95, Threshold.SLOWDOWN: 92, Threshold.MEM_MAX: 95, Threshold.GPU_MAX: 87},
-        "temp_tlimit": [-8, -2, 0, 0],
+        # Ada and later tell margins too: the distance to the highest operating temperature.
+        **({"temp_margin": 46 - index % 40, "temp_tlimit": [-8, -5, 0, 0]} if product.architecture >= 8 else {}),
         "power_mw": int(watts * 1000) + 1373 * index,
         # A mean over a second has Ampere, but not GA100, and what came later.
         **({} if product.architecture >= 8 else {"power_average_mw": Ret.NOT_SUPPORTED}),
+        "power_instant_mw": int(watts * 1000) + 1373 * index + 2_500,
         "energy_mj": 5_000_000_000 + 123_456_789 * index,
     }
 
@@ -242,8 +261,8 @@ def _pcie(product: Product, index: int) -> Settings:
         "pcie_replay_rollover": 0,
         "pcie_tx_kbps": 110_000 + 1_000 * index,
         "pcie_rx_kbps": 220_000 + 1_000 * index,
-        "pcie_tx_bytes": 7_000_000_000 + index,
-        "pcie_rx_bytes": 9_000_000_000 + index,
+        # Hopper and later count bytes.
+        **({"pcie_tx_bytes": 7_000_000_000 + index, "pcie_rx_bytes": 9_000_000_000 + index} if product.architecture >= 9 else {}),
         "pcie_errors": [0] * 11,
     }
 
@@ -282,7 +301,6 @@ def _ecc(product: Product, index: int) -> Settings:
         "ecc_corrected_aggregate": {Location.DRAM: 20 + index, Location.SRAM: 5},
         "ecc_uncorrected_volatile": {Location.DRAM: index % 2, Location.SRAM: 0},
         "ecc_uncorrected_aggregate": {Location.DRAM: 1 + index % 2, Location.SRAM: 0},
-        "sram_threshold_exceeded": 0,
         "channel_repair_pending": 0,
         "tpc_repair_pending": 0,
     }
@@ -293,13 +311,17 @@ def _ecc(product: Product, index: int) -> Settings:
             "remapped_pending": 0,
             "remapped_failure": 0,
             "remap_histogram": [640 - index, index, 0, 0, 0],
+            "sram_threshold_exceeded": 0,
+            "sram_parity": [0, 0],
+            "sram_buckets": [0] * 5,
         }
     return result | {"retired_pages": [index, index % 3], "retired_pending": 0}
 
 
 def _nvlink(product: Product, index: int) -> Settings:
     links = range(product.links)
-    return {
+    result = BLACKWELL if product.architecture >= 10 else _older_nvlink(links)
+    return result | {
         "nvlink_count": product.links,
         "nvlink_state": dict.fromkeys(links, 1),
         "nvlink_version": dict.fromkeys(links, product.link_version),
@@ -310,11 +332,6 @@ def _nvlink(product: Product, index: int) -> Settings:
         "nvlink_raw_rx_kib": {link: 2_400_000 * (index + 1) + link for link in links},
         "nvlink_xmit_bytes": {link: 1_024_000_000 * (index + 1) + link for link in links},
         "nvlink_rcv_bytes": {link: 2_048_000_000 * (index + 1) + link for link in links},
-        "nvlink_replay": {link: link % 2 for link in links},
-        "nvlink_recovery": dict.fromkeys(links, 0),
-        "nvlink_crc_flit": {link: link % 3 for link in links},
-        "nvlink_crc_data": dict.fromkeys(links, 0),
-        "nvlink_ecc_data": dict.fromkeys(links, 0),
         "nvlink_capabilities": dict.fromkeys(links, 0b101111),
         "nvlink_remote_type": dict.fromkeys(links, 2),
         "nvswitch_links": product.links,
@@ -323,12 +340,18 @@ def _nvlink(product: Product, index: int) -> Settings:
         "fabric_status": 0,
         "fabric_clique": 0,
         "fabric_cluster": 0,
-        "fabric_health_mask": 0x2,
+        "fabric_health_mask": HEALTHY,
         "fabric_health_summary": 1,
-        "platform_slot": index,
-        "platform_tray": 0,
-        "platform_host": 1,
-        "platform_module": index + 1,
+    }
+
+
+def _older_nvlink(links: range) -> Settings:
+    return {
+        "nvlink_replay": {link: link % 2 for link in links},
+        "nvlink_recovery": dict.fromkeys(links, 0),
+        "nvlink_crc_flit": {link: link % 3 for link in links},
+        "nvlink_crc_data": dict.fromkeys(links, 0),
+        "nvlink_ecc_data": dict.fromkeys(links, 0),
     }
 
 

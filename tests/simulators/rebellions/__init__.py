@@ -37,6 +37,12 @@ def context(npu_: int, pid: int, memory: str) -> dict[str, Any]:
     return {"ctx_id": f"{pid}-{npu_}", "npu": npu_, "pid": pid, "cmd": "python3", "memory": memory}
 
 
+def grouped_context(ctx_id: int, npu_: int, pid: int, memory: str) -> dict[str, Any]:
+    """The same as driver 3 prints it where NPUs are grouped: the number is that within the group."""
+    said = {"ctx_id": str(ctx_id), "npu": npu_, "process": "python3", "pid": str(pid), "priority": "normal", "ptid": "0"}
+    return {**said, "memalloc": memory, "status": "idle", "util_info": "12.5"}
+
+
 def listing(*devices: dict[str, Any], contexts: tuple[dict[str, Any], ...] = ()) -> str:
     """The whole document."""
     return json.dumps({"KMD_version": "3.0.1", "devices": devices, "contexts": contexts}, indent=2)

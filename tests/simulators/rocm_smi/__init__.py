@@ -58,6 +58,7 @@ class RocmSmiStandIn:
         delay: float = 0.0,
         mode: Mode = "normal",
         unknown_flags: tuple[str, ...] = (),
+        crashing_flags: tuple[str, ...] = (),
     ) -> None:
         """Change what the command does from its next call on.
 
@@ -70,6 +71,7 @@ class RocmSmiStandIn:
             mode: ``hang`` (with two children, one in a session of its own), ``held`` (a child keeps the output open),
                 ``endless`` (prints without end), or none of these.
             unknown_flags: Flags that it refuses as an older release does.
+            crashing_flags: Flags on which it aborts, as a C++ library does that throws.
         """
         behaviour = {
             "output": output,
@@ -79,6 +81,7 @@ class RocmSmiStandIn:
             "delay": delay,
             "mode": mode,
             "unknown_flags": unknown_flags,
+            "crashing_flags": crashing_flags,
         }
         draft = self.directory / "behaviour.draft"
         draft.write_text(json.dumps(behaviour), encoding="utf-8")

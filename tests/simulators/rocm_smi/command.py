@@ -37,6 +37,14 @@ def refuse(behaviour: dict[str, Any], flags: list[str]) -> None:
         sys.exit(2)
 
 
+def crash(behaviour: dict[str, Any], flags: list[str]) -> None:
+    """Abort on some flags, before anything is printed."""
+    if any(flag in behaviour["crashing_flags"] for flag in flags):
+        sys.stderr.write("terminate called after throwing an instance of 'amd::smi::rsmi_exception'\n")
+        sys.stderr.flush()
+        os.abort()
+
+
 def misbehave(mode: str) -> None:
     """The ways of not ending."""
     if mode == "hang":
@@ -54,6 +62,7 @@ def main() -> None:
     note(flags=flags, pid=os.getpid(), cwd=str(Path.cwd()), environment=dict(os.environ), stdin=sys.stdin.read())
     time.sleep(behaviour["delay"])
     refuse(behaviour, flags)
+    crash(behaviour, flags)
     misbehave(behaviour["mode"])
     sys.stderr.write(behaviour["errors"])
     sys.stdout.write(behaviour["all_output"] if "-a" in flags and behaviour["all_output"] is not None else behaviour["output"])

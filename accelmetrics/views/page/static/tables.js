@@ -177,7 +177,7 @@ export function processesTable() {
     pid: { ...number("pid", String), ascending: true },
     device: word("device"),
     user: word("user"),
-    program: { ...word("program"), write: text((process) => process.command || process.program || "- not told") },
+    program: { ...word("program"), write: text((process) => process.command || process.program || `- ${process.why || "not told"}`) },
     memory: number("memory_bytes", bytes),
     utilization: number("utilization", percent),
     seconds: number("seconds", duration),

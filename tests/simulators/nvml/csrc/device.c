@@ -10,6 +10,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     NEED_WHOLE();
     READ(V_gpu_util, &out->gpu);
     READ(V_memory_util, &out->memory);
+    EXCEED(out);
     return NVML_SUCCESS;
 }
 

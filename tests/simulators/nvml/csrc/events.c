@@ -86,6 +86,15 @@ static bool take_event(sim_state *state, event_set *set, nvmlEventData_t *out)
     return false;
 }
 
+/* A GPU that is lost has the whole set answer so, once there is nothing more to take. */
+static bool has_lost(sim_state *state, event_set *set)
+{
+    for (uint32_t gpu = 0; gpu < state->capacity; gpu++)
+        if (atomic_load(&set->types[gpu]) && atomic_load(&state->gpus[gpu].lost) == NVML_ERROR_GPU_IS_LOST)
+            return true;
+    return false;
+}
+
 static nvmlReturn_t wait_for_event(sim_state *state, nvmlEventSet_t handle, nvmlEventData_t *out, unsigned int milliseconds)
 {
     event_set *found = find_set(handle);
@@ -95,6 +104,8 @@ static nvmlReturn_t wait_for_event(sim_state *state, nvmlEventSet_t handle, nvml
         uint32_t seen = atomic_load(&state->event_count);
         if (take_event(state, found, out))
             return NVML_SUCCESS;
+        if (has_lost(state, found))
+            return NVML_ERROR_GPU_IS_LOST;
         int64_t left = deadline - sim_now_ns();
         if (left <= 0)
             return NVML_ERROR_TIMEOUT;

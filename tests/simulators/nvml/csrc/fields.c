@@ -90,6 +90,21 @@ static const row rows[] = {
     {NVML_FI_DEV_NVLINK_GET_VERSION, 1, V_nvlink_version, LINK, UINT},
     {NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1, V_nvlink_xmit_bytes, LINK, ULL},
     {NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, 1, V_nvlink_rcv_bytes, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, 1, V_nvlink_malformed, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, 1, V_nvlink_overrun, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, 1, V_nvlink_receive, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, 1, V_nvlink_remote, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, 1, V_nvlink_header, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, 1, V_nvlink_integrity, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, 1, V_nvlink_discard, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, 1, V_nvlink_recovery_success, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, 1, V_nvlink_recovery_failure, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 1, V_nvlink_recovery_event, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, 1, V_nvlink_effective, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, 1, V_nvlink_effective_ber, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, 1, V_nvlink_symbol, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, 1, V_nvlink_symbol_ber, LINK, ULL},
+    {NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0, 16, V_nvlink_fec, NONE, ULL},
     {NVML_FI_DEV_C2C_LINK_COUNT, 1, V_c2c_links, NONE, UINT},
     {NVML_FI_DEV_C2C_LINK_GET_MAX_BW, 1, V_c2c_max_bw_mbps, NONE, UINT},
     {NVML_FI_DEV_PERF_POLICY_POWER, 6, V_violation_ns, NONE, ULL},
@@ -240,10 +255,19 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     ENTER_DEVICE(nvmlDeviceGetFieldValues);
     NEED(values && count > 0);
     long long now = sim_wall_us();
+    size_t excess = sim_excess(state);
     for (int i = 0; i < count; i++) {
-        answer(gpu, &values[i]);
-        values[i].timestamp = now;
-        values[i].latencyUsec = 0;
+        nvmlFieldValue_t field = values[i];
+        answer(gpu, &field);
+        field.timestamp = now;
+        field.latencyUsec = 0;
+        if (!excess) {
+            values[i] = field;
+            continue;
+        }
+        char *at = (char *)values + (size_t)i * (sizeof field + excess);
+        memcpy(at, &field, sizeof field);
+        memset(at + sizeof field, 0, excess);
     }
     return NVML_SUCCESS;
 }

@@ -150,8 +150,12 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get)
     NEED(first && second && first->gpu >= 0 && first->gpu == second->gpu && first->state == second->state);
     NEED(first->instance == second->instance);
     NEED(first->time_ns < second->time_ns && get->numMetrics <= NVML_GPM_METRIC_MAX);
-    for (unsigned int i = 0; i < get->numMetrics; i++)
-        get->metrics[i].nvmlReturn = give_metric(second, &get->metrics[i]);
+    /* From the last one on: longer entries are written over those behind them. */
+    for (unsigned int i = get->numMetrics; i-- > 0;) {
+        nvmlGpmMetric_t metric = get->metrics[i];
+        metric.nvmlReturn = give_metric(second, &metric);
+        memcpy((char *)get->metrics + i * (sizeof metric + sim_excess(state)), &metric, sizeof metric);
+    }
     return NVML_SUCCESS;
 }
 

@@ -130,15 +130,22 @@ static void fill_cluster(sim_gpu *gpu, unsigned char uuid[NVML_GPU_FABRIC_UUID_L
         uuid[NVML_GPU_FABRIC_UUID_LEN - 1 - byte] = (unsigned char)(number >> 8 * byte);
 }
 
-/* Version 3 is version 2 and one more number at its end. */
+/* Version 3 is version 2 and one more number at its end; headers before CUDA 13 do not have it. */
+typedef struct {
+    nvmlGpuFabricInfo_v2_t older;
+    unsigned char healthSummary;
+} fabric_info_v3;
+#define FABRIC_INFO_V3 (3u << 24 | (unsigned int)sizeof(fabric_info_v3))
+_Static_assert(FABRIC_INFO_V3 == 0x3000028, "the version that NVIDIA's binding has");
+
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info)
 {
     ENTER_DEVICE(nvmlDeviceGetGpuFabricInfoV);
     NEED(info);
-    bool summary = false;
-#ifdef nvmlGpuFabricInfo_v3
-    summary = info->version == nvmlGpuFabricInfo_v3;
-#endif
+    unsigned int newest = 3;
+    if (sim_is_set(&gpu->values[V_fabric_version]))
+        READ(V_fabric_version, &newest);
+    bool summary = info->version == FABRIC_INFO_V3 && newest >= 3;
     if (info->version != nvmlGpuFabricInfo_v2 && !summary)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     fill_cluster(gpu, info->clusterUuid);
@@ -146,21 +153,27 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
     READ(V_fabric_status, &info->status);
     READ(V_fabric_clique, &info->cliqueId);
     READ(V_fabric_health_mask, &info->healthMask);
-#ifdef nvmlGpuFabricInfo_v3
     if (summary)
-        READ(V_fabric_health_summary, &info->healthSummary);
-#endif
+        READ(V_fabric_health_summary, &((fabric_info_v3 *)(void *)info)->healthSummary);
     return NVML_SUCCESS;
 }
 
+/* Both versions have the same bytes, of which the older one says that they are the rack's. */
 nvmlReturn_t nvmlDeviceGetPlatformInfo(nvmlDevice_t device, nvmlPlatformInfo_t *info)
 {
     ENTER_DEVICE(nvmlDeviceGetPlatformInfo);
     NEED(info);
-    NEED_VERSION(info, nvmlPlatformInfo_v2);
-    memset(info, 0, sizeof *info);
-    info->version = nvmlPlatformInfo_v2;
-    READ(V_platform_slot, &info->slotNumber);
+    unsigned int version = 2;
+    if (sim_is_set(&gpu->values[V_platform_version]))
+        READ(V_platform_version, &version);
+    NEED_VERSION(info, version == 2 ? nvmlPlatformInfo_v2 : nvmlPlatformInfo_v1);
+    unsigned char slot;
+    READ(V_platform_slot, &slot);
+    memset((char *)info + sizeof info->version, 0, sizeof *info - sizeof info->version);
+    char serial[SIM_TEXT] = "";
+    sim_copy_text(&gpu->texts[T_chassis_serial], serial, sizeof serial);
+    memcpy(info->chassisSerialNumber, serial, sizeof info->chassisSerialNumber);
+    info->slotNumber = slot;
     READ(V_platform_tray, &info->trayIndex);
     READ(V_platform_host, &info->hostId);
     READ(V_platform_module, &info->moduleId);

@@ -34,6 +34,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     memory->total = whole.total;
     memory->free = whole.free;
     memory->used = whole.used + whole.reserved;
+    EXCEED(memory);
     return NVML_SUCCESS;
 }
 
@@ -42,6 +43,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     ENTER_ANY(nvmlDeviceGetMemoryInfo_v2);
     NEED(memory);
     NEED_VERSION(memory, nvmlMemory_v2);
+    EXCEED(memory);
     return instance ? memory_of_instance(instance, memory) : memory_of(gpu, memory);
 }
 
@@ -151,6 +153,13 @@ nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErr
     READ(V_ecc_corrected_aggregate + NVML_MEMORY_LOCATION_SRAM, &status->aggregateCor);
     READ(V_ecc_uncorrected_volatile + NVML_MEMORY_LOCATION_SRAM, &status->volatileUncSecDed);
     READ(V_ecc_uncorrected_aggregate + NVML_MEMORY_LOCATION_SRAM, &status->aggregateUncSecDed);
+    READ(V_sram_parity, &status->volatileUncParity);
+    READ(V_sram_parity + 1, &status->aggregateUncParity);
+    READ(V_sram_buckets, &status->aggregateUncBucketL2);
+    READ(V_sram_buckets + 1, &status->aggregateUncBucketSm);
+    READ(V_sram_buckets + 2, &status->aggregateUncBucketPcie);
+    READ(V_sram_buckets + 3, &status->aggregateUncBucketMcu);
+    READ(V_sram_buckets + 4, &status->aggregateUncBucketOther);
     return NVML_SUCCESS;
 }
 

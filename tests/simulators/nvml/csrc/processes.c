@@ -45,27 +45,36 @@ static nvmlReturn_t need_room(const table *all, unsigned int *count, const void 
     return room ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-static nvmlReturn_t list_v1(sim_gpu *gpu, const sim_instance *instance, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v1_t *out)
+/* The entries, as long as the form of the call has them or as this driver has been set to. */
+static nvmlReturn_t list(sim_state *state, sim_gpu *gpu, const sim_instance *instance, uint32_t kinds, unsigned int *count,
+                         void *out, size_t usual)
 {
     table all;
     NEED(count);
     snapshot(gpu, instance, kinds, &all);
     TRY(need_room(&all, count, out));
-    for (unsigned int i = 0; i < all.count; i++)
-        out[i] = (nvmlProcessInfo_v1_t){all.entries[i].pid, all.entries[i].used};
+    size_t set = (size_t)atomic_load(&state->system[S_process_bytes]), size = set ? set : usual;
+    for (unsigned int i = 0; i < all.count; i++) {
+        const sim_process *entry = &all.entries[i];
+        char *at = (char *)out + i * size;
+        nvmlProcessInfo_v2_t whole = {entry->pid, entry->used, entry->gpu_instance, entry->compute_instance};
+        memset(at, 0, size);
+        memcpy(at, &whole, size < sizeof whole ? size : sizeof whole);
+        if (size >= sizeof whole + sizeof entry->protected_used)
+            memcpy(at + sizeof whole, &entry->protected_used, sizeof entry->protected_used);
+    }
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_v2(sim_gpu *gpu, const sim_instance *instance, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v2_t *out)
+/* Whether a list has grown since its length was told. */
+static bool has_grown(sim_state *state, unsigned int *count)
 {
-    table all;
-    NEED(count);
-    snapshot(gpu, instance, kinds, &all);
-    TRY(need_room(&all, count, out));
-    for (unsigned int i = 0; i < all.count; i++)
-        out[i] = (nvmlProcessInfo_v2_t){all.entries[i].pid, all.entries[i].used, all.entries[i].gpu_instance,
-                                        all.entries[i].compute_instance};
-    return NVML_SUCCESS;
+    int64_t left = atomic_load(&state->system[S_growing_lists]);
+    if (left <= 0 || !count || !*count)
+        return false;
+    atomic_store(&state->system[S_growing_lists], left - 1);
+    *count += 1;
+    return true;
 }
 
 /* A driver that answers nonsense: its lists hold more, or less, than they say. */
@@ -77,22 +86,18 @@ static nvmlReturn_t claim(sim_state *state, int setting, nvmlReturn_t answer, un
     return answer;
 }
 
-#define LISTS(function, kind) \
-nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *out) \
+#define LIST(function, kind, type) \
+nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *out) \
 { \
     ENTER_ANY(function); \
-    return claim(state, S_claimed_processes, list_v1(gpu, instance, kind, count, out), count); \
-} \
-nvmlReturn_t function##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *out) \
-{ \
-    ENTER_ANY(function##_v2); \
-    return claim(state, S_claimed_processes, list_v2(gpu, instance, kind, count, out), count); \
-} \
-nvmlReturn_t function##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) \
-{ \
-    ENTER_ANY(function##_v3); \
-    return claim(state, S_claimed_processes, list_v2(gpu, instance, kind, count, out), count); \
+    if (has_grown(state, count)) \
+        return NVML_ERROR_INSUFFICIENT_SIZE; \
+    return claim(state, S_claimed_processes, list(state, gpu, instance, kind, count, out, sizeof *out), count); \
 }
+#define LISTS(function, kind) \
+LIST(function, kind, nvmlProcessInfo_v1_t) \
+LIST(function##_v2, kind, nvmlProcessInfo_v2_t) \
+LIST(function##_v3, kind, nvmlProcessInfo_t)
 
 LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
 LISTS(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS)
@@ -142,7 +147,10 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     NEED_WHOLE();
     snapshot(gpu, NULL, COMPUTE | GRAPHICS | MPS, &all);
     keep_busy(&all, last_seen);
+    size_t excess = sim_excess(state);
     unsigned int space = samples ? *count : 0;
+    if (all.count && samples && has_grown(state, count))
+        return NVML_ERROR_INSUFFICIENT_SIZE;
     *count = all.count;
     if (all.count == 0)
         return NVML_ERROR_NOT_FOUND;
@@ -150,8 +158,10 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         return claim(state, S_claimed_samples, NVML_ERROR_INSUFFICIENT_SIZE, count);
     for (unsigned int i = 0; i < all.count; i++) {
         const sim_process *entry = &all.entries[i];
-        samples[i] = (nvmlProcessUtilizationSample_t){entry->pid, entry->timestamp_us, entry->sm, entry->mem, entry->enc,
-                                                      entry->dec};
+        char *at = (char *)samples + i * (sizeof *samples + excess);
+        nvmlProcessUtilizationSample_t whole = {entry->pid, entry->timestamp_us, entry->sm, entry->mem, entry->enc, entry->dec};
+        memset(at, 0, sizeof whole + excess);
+        memcpy(at, &whole, sizeof whole);
     }
     return claim(state, S_claimed_samples, NVML_SUCCESS, count);
 }

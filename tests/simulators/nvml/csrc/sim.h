@@ -328,12 +328,21 @@ static inline bool sim_is_partitioned(sim_gpu *gpu)
         *(out) = (__typeof__(*(out)))number; \
     } while (0)
 
+/* How many bytes this driver's structures are longer by than the header's, and writing them. */
+static inline size_t sim_excess(sim_state *state)
+{
+    return (size_t)atomic_load(&state->system[S_excess]);
+}
+#define EXCEED(structure) memset((char *)(structure) + sizeof *(structure), 0, sim_excess(state))
+
 /* A function that only hands out one value. */
 #define GETTER(function, type, slot) \
 nvmlReturn_t function(nvmlDevice_t device, type *out) \
 { \
     ENTER_DEVICE(function); \
     NEED(out); \
+    if (atomic_load_explicit(&state->system[S_unfilled], memory_order_relaxed)) \
+        return NVML_SUCCESS; \
     READ(V_##slot, out); \
     return NVML_SUCCESS; \
 }

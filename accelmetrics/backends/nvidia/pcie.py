@@ -1,0 +1,174 @@
+"""PCIe throughput of GPUs that have neither GPM nor byte counters: those before Hopper.
+
+``nvmlDeviceGetPcieThroughput`` counts bytes for 20 ms inside the driver, for each direction. No reading waits for that: it starts a
+measurement on a thread of its own when one is due, and gives the latest result until the next one is there. A thread ends with its
+measurement, so there is none while the keys are not wanted. Only one thread at a time is in the driver. Where a call hangs, the other
+GPUs' threads go on after a while, and the GPU is not measured again before the call has returned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from accelmetrics.backends.contract import Clock, Value
+from accelmetrics.backends.nvidia.calls import CallGroup, Paced
+from accelmetrics.backends.nvidia.metrics import GPM_SUPPORT, KIB, LARGEST_32, ONCE, PCIE_COUNTERS, PCIE_RATES
+from accelmetrics.backends.nvidia.nvml import CONSTANTS, Handle, Library, impossible, unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
+
+FUNCTION = "nvmlDeviceGetPcieThroughput"
+PATIENCE = 1.0
+"""Seconds that a thread waits for another one's call, and that closing waits for all."""
+LATE = 4 * PATIENCE
+"""Seconds after which a measurement counts as hung: both directions may have waited for another GPU's call."""
+LONGEST_HOLD = 0.1
+"""Seconds that a fork waits for the call in progress."""
+PENDING = Unavailable(Reason.NEEDS_INTERVAL, f"{FUNCTION} takes 20 ms a direction, so it is read beside the readings: the next one has it")
+HUNG = Unavailable(Reason.TIMED_OUT, f"{FUNCTION} has not returned")
+OLD = Unavailable(Reason.STALE, "the latest measurement is older than two intervals; a new one has begun")
+
+Measured = tuple[float, Mapping[str, Value]]
+"""When something was measured, on the driver's clock, and what it gave."""
+
+
+class PcieMeter:
+    """Measures the GPUs of an open driver.
+
+    Args:
+        library: The open library.
+        clock: The driver's clock.
+
+    Attributes:
+        calling: Held while a thread is in the driver.
+    """
+
+    def __init__(self, library: Library, clock: Clock) -> None:
+        self.calling = threading.Lock()
+        self._throughput = library.function(FUNCTION)
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._threads: dict[int | None, threading.Thread] = {}
+        self._closed = False
+
+    def start(self, handle: Handle, note: Callable[[Measured], None]) -> bool:
+        """Begin to measure a GPU. Returns: False where it is being measured still, or the driver is closed."""
+        with self._changing:
+            if self._closed or handle.value in self._threads:
+                return False
+            thread = threading.Thread(target=self._measure, args=(handle, note), name="accelmetrics-nvidia-pcie", daemon=True)
+            _METERS.add(self)
+            thread.start()
+            self._threads[handle.value] = thread
+        return True
+
+    def measures(self, handle: Handle) -> bool:
+        """Return whether a GPU is being measured; its result is noted before this is over."""
+        return handle.value in self._threads
+
+    def close(self) -> bool:
+        """Wait for measurements in progress. Returns: False when a call hangs, and nothing can be freed."""
+        with self._changing:
+            self._closed = True
+            threads = list(self._threads.values())
+        end = time.monotonic() + PATIENCE
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def _measure(self, handle: Handle, note: Callable[[Measured], None]) -> None:
+        times, answers = [], {}
+        for name, counter in PCIE_RATES.items():
+            answers[name] = self._call(handle, CONSTANTS[counter])
+            times.append(self._clock.monotonic())
+        note((min(times), answers))
+        with self._changing:
+            del self._threads[handle.value]
+
+    def _call(self, handle: Handle, counter: int) -> Value:
+        kib_per_second = ctypes.c_uint()
+        held = self.calling.acquire(timeout=PATIENCE)
+        try:
+            status = self._throughput(handle, counter, ctypes.byref(kib_per_second))
+        finally:
+            if held:
+                self.calling.release()
+        if status:
+            return unavailable(status)
+        return kib_per_second.value * KIB if kib_per_second.value <= LARGEST_32 else impossible(FUNCTION)
+
+
+class PcieThroughput(Paced):
+    """One GPU's PCIe throughput in bytes per second; nothing where the GPU has GPM, or counters to take rates from.
+
+    Args:
+        library: The open library.
+        meter: Measures it.
+        handle: The GPU's handle.
+        interval: Seconds between two measurements.
+    """
+
+    def __init__(self, library: Library, meter: PcieMeter, handle: Handle, interval: float) -> None:
+        super().__init__(interval)
+        self._meter = meter
+        self._handle = handle
+        self._every = interval
+        # In this order: a GPU with counters is not asked for GPM, which has its own reader.
+        self._others = [CallGroup(library, handle, rows, ONCE) for rows in (PCIE_COUNTERS, (GPM_SUPPORT,))]
+        self._begun = -math.inf
+        self._measured: Measured | None = None
+
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value]:
+        for other in self._others:
+            if now >= other.due:
+                other.read(now, progress)
+            if not all(_is_unsupported(answer) or (name == GPM_SUPPORT.name and answer == 0) for name, answer in other.answers.items()):
+                self.due = other.due
+                return {}
+        if self._measured is not None and all(map(_is_unsupported, self._measured[1].values())):
+            self.due = math.inf
+            return self._measured[1]
+        if now >= self._begun + self._interval and self._meter.start(self._handle, self._note):
+            self._begun = now
+        # In this order: what is measured is noted before the measurement is over.
+        pending = self._meter.measures(self._handle)
+        measured = self._measured
+        self.due = -math.inf if pending else self._begun + self._interval
+        waits = HUNG if pending and now - self._begun > LATE else PENDING
+        if measured is None:
+            return dict.fromkeys(PCIE_RATES, waits)
+        at, answers = measured
+        if now - at > 2 * self._every + 2 * PATIENCE:
+            return dict.fromkeys(PCIE_RATES, HUNG if waits is HUNG else OLD)
+        return answers
+
+    def _note(self, measured: Measured) -> None:
+        self._measured = measured
+
+
+def _is_unsupported(answer: Value) -> bool:
+    return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
+
+
+_METERS: WeakSet[PcieMeter] = WeakSet()
+_held: list[PcieMeter] = []
+
+
+def _before_fork() -> None:
+    """Keep the threads out of the driver: a child must not inherit its library in the middle of a call, with a lock held for ever."""
+    _held.extend(meter for meter in list(_METERS) if meter.calling.acquire(timeout=LONGEST_HOLD))
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().calling.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
