@@ -35,7 +35,7 @@ _COMPACT = (",", ":")
 
 
 _STANDING = ("name", "status", "detail", "source", "devices", "reason")
-"""What a header says of a source."""
+"""What a header says of a source; its reason only where it has one."""
 
 
 class Header(NamedTuple):
@@ -73,7 +73,7 @@ class Header(NamedTuple):
             "labels": dict(self.labels),
             "devices": [device_entry(slot) for slot in self.identities],
             "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
-            "backends": [{name: getattr(one, name) for name in _STANDING} for one in self.backends],
+            "backends": [{name: getattr(one, name) for name in _STANDING if one.reason or name != "reason"} for one in self.backends],
             "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
         }
 

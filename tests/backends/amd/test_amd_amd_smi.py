@@ -107,7 +107,7 @@ def test_partitions_of_one_card_are_told_apart_and_have_its_values_once(stand_in
 
 
 def test_a_number_that_several_cards_have_joins_nothing(stand_in: AmdSmiStandIn) -> None:
-    """What `static` tells under that number is nobody's; the other card has it."""
+    """What `static` tells under that number is left out; the card that has a number of its own keeps its part."""
     fixed = [*STATIC, static(2, "0000:83:00.0", "0x3B7A21C0FFEE0003")]
     stand_in.behave(document([metric(0), metric(2), metric(0, power={"socket_power": value(90, "W")})], "list"), document(fixed, "list"))
     opened = backend.open()

@@ -371,12 +371,12 @@ def test_devices_that_share_an_identity_are_all_there(clock: FakeClock, shared: 
     for part, attribute in (("uuid", "uuid"), ("bdf", "pci_bus_id")):
         assert [bool(getattr(device, attribute)) for device in before] == [part not in shared] * 3
     if len(shared) == 1:
-        tool.records = records[1:]
+        tool.records = [*records[1:]]
         clock.advance(2.0)
         with pytest.raises(SourceError, match="no longer lists NPU 0"):
             reader.read(0, [])
         assert [values(reader.read(unit, []))["powerWatts"] for unit in (1, 2)] == [101, 102]
-    tool.records = records
+    tool.records = [*records]
     clock.advance(2.0)
     assert [values(reader.read(unit, []))["powerWatts"] for unit in range(3)] == [100, 101, 102]
     assert driver.devices == before
@@ -411,7 +411,7 @@ def test_the_value_of_a_whole_stands_once(clock: FakeClock) -> None:
     tool = Tool(*(npu(number, power=80, limit=100) for number in range(5)))
 
     def connect() -> Any:
-        return lambda: [each._replace(whole=boards[each.record["npu"]]) for each in tool()]
+        return lambda: [each._replace(whole=boards[each.record["npu"]]) for each in tool()]  # type: ignore[index]
 
     backend = PolledBackend("acme", kind="npu", source="s", connect=connect, fields=rows, identity=IDENTITY, interval=2.0, clock=clock)
     driver = backend.open()

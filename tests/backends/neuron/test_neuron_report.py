@@ -140,5 +140,5 @@ def test_a_monstrous_machine_is_not_believed() -> None:
 
 def test_a_chip_s_number_that_repeats_names_no_chip() -> None:
     chips = [{"neuron_device_index": index, "mem_ecc_corrected": 5 + index} for index in (0, 1, 1)]
-    report = Report(json.dumps({"system_data": {"neuron_hw_counters": {"neuron_devices": chips}}}))
+    report = Report(json.dumps({"neuron_runtime_data": [], "system_data": {"neuron_hw_counters": {"neuron_devices": chips}}}))
     assert report.ecc == {0: chips[0]}
