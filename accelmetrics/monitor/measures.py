@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
-from accelmetrics.schemas.metric import LINK
+from accelmetrics.schemas.metric import LINK, VITAL
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.schemas.text import in_words
@@ -39,8 +39,7 @@ TORCH = "torch."
 """Before the name of a metric of PyTorch's allocator on a device."""
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
 FABRIC_HEALTH = ("fabricHealth.routeUnhealthy", "fabricHealth.incorrectConfiguration", "fabricHealthSummary", *RECOVERIES)
-VITAL = (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)
-"""Metrics of which a device that answers gives one."""
+ANSWERS = tuple(VITAL)
 LOST = frozenset({str(Reason.DEVICE_LOST)})
 JOBS = ("slurm.job.id", "ray.job.id", "k8s.pod.name", "torchrun.run.id")
 """Labels of a run that holds the devices it sees."""
@@ -118,7 +117,7 @@ class RuleInput:
             self._silent = {
                 slot.key: frozenset(str(why.reason) for why in snapshot.reasons_of(slot.key).values())
                 for slot in snapshot.identities
-                if not (slot.identity.parent or self.has(slot.key, VITAL) or has_values(snapshot, slot.key))
+                if not (slot.identity.parent or self.has(slot.key, ANSWERS) or has_values(snapshot, slot.key))
             }
         return self._silent
 
@@ -457,7 +456,7 @@ class RecoveryNeeded:
             refused = bool(required) and any(key.startswith(f"{slot.key}.") for key in required)
             if action or refused:
                 self._words[slot.key] = action or "a reset is required before it gives all values"
-            if slot.key in actions or refused or given.has(slot.key, VITAL):
+            if slot.key in actions or refused or given.has(slot.key, ANSWERS):
                 found[slot.key] = float(bool(action) or refused)
         return found
 

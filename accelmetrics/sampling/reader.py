@@ -24,8 +24,8 @@ from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.sampling.workers import MAX_WORKERS, Task, WorkerThread
 from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
+from accelmetrics.schemas.metric import VITAL
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
-from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
@@ -48,8 +48,6 @@ NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INT
 """Reasons for which a source may give no value, and be well."""
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
 """Those for which a whole device may be left alone, or a driver unopened."""
-VITAL = frozenset((*UTILIZATION, *TEMPERATURE, *POWER, *MEMORY_USED))
-"""Metrics of which a device that answers gives one: the others may be from earlier readings."""
 
 TIMED_EVERY = 16
 """Of long readings, the calls of one in so many are timed."""
@@ -550,13 +548,13 @@ def _silence(entries: Sequence[Entry]) -> Unavailable | None:
     faults: list[Unavailable] = []
     vital: list[Unavailable] = []
     given = False
-    for _, what in entries:
+    for mapper, what in entries:
         if isinstance(what, Unavailable) and what.reason in AT_REST:
             continue
         if not isinstance(what, Reading) or not isinstance(what.blocks, (list, tuple)):
             return None
         for block in what.blocks:
-            if type(block) is not Block or not VITAL.isdisjoint(block.names):
+            if type(block) is not Block or (block.names and not (mapper.key and VITAL.isdisjoint(block.names))):
                 return None
             given = given or bool(block.names)
         if fault(what):

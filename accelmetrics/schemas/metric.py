@@ -18,6 +18,12 @@ Preset = Literal["core", "standard", "all"]
 
 ABSOLUTE_ZERO = -273.15
 """The smallest temperature, in degrees Celsius."""
+UTILIZATION = ("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
+MEMORY_USED = ("memoryAllocatedBytes", "hbmCapacityUsage")
+POWER = ("powerWatts", "ipu power (W)")
+TEMPERATURE = ("temp", "average die temp (C)")
+VITAL = frozenset((*UTILIZATION, *TEMPERATURE, *POWER, *MEMORY_USED))
+"""Metrics of which a device that answers gives one; they stand here, since every reading needs them."""
 PARTITION = "mig"
 """The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
 ANY_KIND = "{kind}"

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from accelmetrics.schemas import metric
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.text import printable
 
-UTILIZATION = ("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
+UTILIZATION, MEMORY_USED, POWER, TEMPERATURE = metric.UTILIZATION, metric.MEMORY_USED, metric.POWER, metric.TEMPERATURE
 MEMORY_PERCENT = ("memoryAllocated", "hbmMemoryUsage")
-MEMORY_USED = ("memoryAllocatedBytes", "hbmCapacityUsage")
 MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")
-POWER = ("powerWatts", "ipu power (W)")
 POWER_LIMIT = ("enforcedPowerLimitWatts",)
-TEMPERATURE = ("temp", "average die temp (C)")
 EXPECTED_NAMES: Mapping[str, tuple[str, ...]] = {
     "utilization": UTILIZATION,
     "memory_percent": MEMORY_PERCENT,

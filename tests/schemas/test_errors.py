@@ -23,6 +23,7 @@ ALL = [
     DocumentError("not a document"),
     SourceError(Reason.NO_PERMISSION, "may not", backend="host", device="gpu.1", advice="ask"),
     errors.DriverGoneError(Reason.DRIVER_UNAVAILABLE, "gone", backend="nvidia"),
+    errors.PartitionRemovedError(Reason.DEVICE_LOST, "removed", backend="nvidia"),
 ]
 
 

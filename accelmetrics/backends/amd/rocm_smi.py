@@ -254,7 +254,10 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
             "unified": unified,
             **memory,
         }
-        device, has_hbm = _device_id(card), any(key.startswith("temperature (sensor hbm") for key in card)
+        device = _device_id(card)
+        # Some releases print those sensors of every card: 0 degrees where there is none.
+        hbm = [number(said) for key, said in card.items() if key.startswith("temperature (sensor hbm")]
+        has_hbm = any(not isinstance(degrees, Unavailable) and degrees > 0 for degrees in hbm)
         if device and not has_hbm and not counts_energy(str(told["name"]), device):
             told |= {place.lower(): UNDOCUMENTED_ENERGY for place in FLAGS["--showenergycounter",] if place.lower() in card}
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]

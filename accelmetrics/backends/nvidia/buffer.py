@@ -183,7 +183,8 @@ class CallBuffer:
     def _check(self, signatures: Sequence[int]) -> None:
         """Note which of the calls that succeeded have answered, and which have filled another layout."""
         for index in self.live:
-            if self.statuses[index]:
+            # What a form has filled once, it fills again.
+            if self.statuses[index] or (index in self.answered and not isinstance(self.bound[index], Forms)):
                 continue
             if not self._fits(index):
                 self.statuses[index] = MISFIT

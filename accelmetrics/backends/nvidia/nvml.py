@@ -199,7 +199,6 @@ class Forms:
 
     Attributes:
         forms: Those that may still be asked.
-        place: Which of them was the last to answer.
     """
 
     def __init__(
@@ -213,14 +212,15 @@ class Forms:
         self._key = key
         self._answers = answers
         self.forms = forms[: self._chosen.get(key, len(forms)) + 1]
-        self.place = 0
 
     def __call__(self, *arguments: Any) -> int:
+        if len(self.forms) == 1:
+            return self.forms[0](*arguments)
         failure = FUNCTION_NOT_FOUND
         for place, form in enumerate(self.forms):
             status = form(*arguments)
             if status in self._answers:
-                self._chosen[self._key] = self.place = place
+                self._chosen[self._key] = place
                 self.forms = self.forms[: place + 1]
                 return status
             if status in DECISIVE:

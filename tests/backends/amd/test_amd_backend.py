@@ -371,3 +371,13 @@ def test_a_card_is_not_taken_for_a_processors_where_its_sensors_are_left_out_onc
     del card["Temperature (Sensor junction) (C)"]
     stand_in.behave(json.dumps({"card0": card}))
     assert values(reader.read(0, []))["memoryTotalBytes"] == 2**34
+
+
+@pytest.mark.parametrize(
+    ("more", "joules"), [({}, None), ({"Temperature (Sensor HBM 0) (C)": "0.0"}, None), ({"Temperature (Sensor HBM 0) (C)": "51.0"}, 2)]
+)
+def test_the_energy_counter_of_a_radeon_is_not_believed(stand_in: RocmSmiStandIn, more: dict[str, str], joules: int | None) -> None:
+    """Nothing documents what it counts, and no other source gives it; some releases print 0 degrees of sensors that it does not have."""
+    card = {"Device ID": "0x73bf", "Card Series": "Navi 21 [Radeon RX 6900 XT]", "Energy counter": str(2 * 65536), **more}
+    stand_in.behave(json.dumps({"card0": card}))
+    assert values(driver().reader(OPTIONS).read(0, [])).get("energyJoules") == joules
