@@ -8,7 +8,7 @@ import pytest
 
 from scripts.check_house import check
 
-GOOD = '''
+GOOD = """
 import contextlib
 from typing import TYPE_CHECKING
 from accelmetrics import models
@@ -16,7 +16,7 @@ def late():
     from accelmetrics import uses_good
     with contextlib.suppress(OSError):
         uses_good.f()
-'''
+"""
 BROKEN = {
     "a global": ("accelmetrics/a.py", "def f():\n    global x\n    x = 1\n", "global x"),
     "two broad excepts": ("accelmetrics/a.py", "try: f()\nexcept: pass\ntry: f()\nexcept (OSError, Exception): pass\n", "broad except"),

@@ -73,7 +73,7 @@ class Call(NamedTuple):
         functions: The function's names, the newest first; drivers have some of them.
         layout: What it writes, as a ``struct`` format without byte order.
         members: The numbers in ``layout``, by their names in NVML's structure; one without a name otherwise.
-        arguments: What stands between the handle and the pointers: the header's name of each number, and the number.
+        arguments: What stands between the handle and the pointers: of each number its name in the header, and the number.
         pointers: Where in what it writes each pointer points, in bytes.
         version: Written once into the first four bytes, for versioned structures.
         structure: The class in ``pynvml`` of the same layout, if it has one.
@@ -235,9 +235,9 @@ _HELD = "; unified memory, where NVML does not say: the sum over the processes, 
 _LINKS = "; the sum of the links, 10 s, where that is refused or stays 0"
 
 
-def _call(function: str, layout: str = "I", pointers: tuple[int, ...] = (0,), **arguments: int) -> Call:
-    """Make a call that writes one number, unsigned of 32 bits unless ``layout`` says otherwise. Arguments have the header's names."""
-    return Call((function,), layout, arguments=tuple(arguments.items()), pointers=pointers)
+def _call(function: str, *arguments: tuple[str, int], layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
+    """Make a call that writes one number, unsigned of 32 bits unless ``layout`` says otherwise."""
+    return Call((function,), layout, arguments=arguments, pointers=pointers)
 
 
 def _by_field(row: NvmlMetric, identifier: int, symbol: str) -> NvmlMetric:
@@ -245,8 +245,12 @@ def _by_field(row: NvmlMetric, identifier: int, symbol: str) -> NvmlMetric:
     return row._replace(source=NvmlField(identifier, symbol), otherwise=row)
 
 
-def _memory_errors(name: str, identifier: int, symbol: str, *aliases: str, **arguments: int) -> NvmlMetric:
-    call = _call("nvmlDeviceGetMemoryErrorCounter", layout="Q", **arguments, NVML_MEMORY_LOCATION_DEVICE_MEMORY=2)
+_CORRECTED, _UNCORRECTED = ("NVML_MEMORY_ERROR_TYPE_CORRECTED", 0), ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
+_VOLATILE, _AGGREGATE = ("NVML_VOLATILE_ECC", 0), ("NVML_AGGREGATE_ECC", 1)
+
+
+def _memory_errors(name: str, kind: tuple[str, int], counter: tuple[str, int], identifier: int, symbol: str, *aliases: str) -> NvmlMetric:
+    call = _call("nvmlDeviceGetMemoryErrorCounter", kind, counter, ("NVML_MEMORY_LOCATION_DEVICE_MEMORY", 2), layout="Q")
     return _by_field(NvmlMetric(name, call, every=TEN_SECONDS, maximum=LARGEST, aliases=aliases), identifier, symbol)
 
 
@@ -275,8 +279,9 @@ def _two(function: str, first: str, second: str) -> Call:
     return Call((function,), "II", (first, second), pointers=(0, 4))
 
 
-def _limit(name: str, **threshold: int) -> NvmlMetric:
-    return NvmlMetric(name, _call("nvmlDeviceGetTemperatureThreshold", **threshold), every=ONCE, maximum=HOTTEST, minimum=1)
+def _limit(name: str, threshold: str, number: int) -> NvmlMetric:
+    call = _call("nvmlDeviceGetTemperatureThreshold", (f"NVML_TEMPERATURE_THRESHOLD_{threshold}", number))
+    return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=1)
 
 
 def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: str) -> NvmlMetric:
@@ -307,7 +312,7 @@ FACTS = (
     MARGIN,
     NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
     NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
-    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", NVML_CLOCK_VIDEO=3), every=TEN_SECONDS),
+    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=TEN_SECONDS),
     NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
     NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
     NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
@@ -317,9 +322,9 @@ FACTS = (
     NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
-    _limit("maxOpTemp", NVML_TEMPERATURE_THRESHOLD_GPU_MAX=3),
-    _limit("memoryMaxOpTemp", NVML_TEMPERATURE_THRESHOLD_MEM_MAX=2),
-    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", NVML_CLOCK_VIDEO=3), every=ONCE, minimum=1),
+    _limit("maxOpTemp", "GPU_MAX", 3),
+    _limit("memoryMaxOpTemp", "MEM_MAX", 2),
+    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=ONCE, minimum=1),
     _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
     _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
     _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
@@ -337,13 +342,13 @@ METRICS = (
     NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=MOST_MEMORY, minimum=1, note=_HOST_TOTAL),
     NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
-    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", NVML_TEMPERATURE_GPU=0), maximum=HOTTEST, minimum=FREEZING + 1),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU", 0)), maximum=HOTTEST, minimum=FREEZING + 1),
     # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
     _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
         minimum=1
     ),
-    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", NVML_CLOCK_SM=1), maximum=FASTEST),
-    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", NVML_CLOCK_MEM=2), maximum=FASTEST),
+    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM", 1)), maximum=FASTEST),
+    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM", 2)), maximum=FASTEST),
     NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
     NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=FREEZING + 1),
     NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=MOST_ENERGY, divisor=1000),
@@ -351,7 +356,7 @@ METRICS = (
     NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
     NvmlMetric("nvlinkTxBytesTotal", NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     NvmlMetric("nvlinkRxBytesTotal", NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
-    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", NVML_CLOCK_GRAPHICS=0), every=SECOND, maximum=FASTEST),
+    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_GRAPHICS", 0)), every=SECOND, maximum=FASTEST),
     NvmlMetric("performanceState", _call("nvmlDeviceGetPerformanceState"), every=SECOND, maximum=15),
     # The sampling period, which comes through a second pointer, is not used.
     NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
@@ -369,17 +374,10 @@ METRICS = (
         ),
         *(190, "POWER_CURRENT_LIMIT"),
     ),
-    _memory_errors("correctedMemoryErrors", 11, "ECC_SBE_VOL_DEV", NVML_MEMORY_ERROR_TYPE_CORRECTED=0, NVML_VOLATILE_ECC=0),
-    _memory_errors(
-        "uncorrectedMemoryErrors",
-        12,
-        "ECC_DBE_VOL_DEV",
-        "unCorrectedMemoryErrors",
-        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
-        NVML_VOLATILE_ECC=0,
-    ),
-    _memory_errors("correctedMemoryErrorsAggregate", 22, "ECC_SBE_AGG_DEV", NVML_MEMORY_ERROR_TYPE_CORRECTED=0, NVML_AGGREGATE_ECC=1),
-    _memory_errors("uncorrectedMemoryErrorsAggregate", 23, "ECC_DBE_AGG_DEV", NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1, NVML_AGGREGATE_ECC=1),
+    _memory_errors("correctedMemoryErrors", _CORRECTED, _VOLATILE, 11, "ECC_SBE_VOL_DEV"),
+    _memory_errors("uncorrectedMemoryErrors", _UNCORRECTED, _VOLATILE, 12, "ECC_DBE_VOL_DEV", "unCorrectedMemoryErrors"),
+    _memory_errors("correctedMemoryErrorsAggregate", _CORRECTED, _AGGREGATE, 22, "ECC_SBE_AGG_DEV"),
+    _memory_errors("uncorrectedMemoryErrorsAggregate", _UNCORRECTED, _AGGREGATE, 23, "ECC_DBE_AGG_DEV"),
     NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=15, minimum=1),
     NvmlMetric("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
     NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=MOST_MEMORY),
@@ -412,10 +410,10 @@ METRICS = (
     _violation("lowUtilization", 78, "LOW_UTILIZATION", 4),
     _violation("reliability", 79, "RELIABILITY", 5),
     *FACTS,
-    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", NVML_CLOCK_SM=1), every=ONCE, maximum=FASTEST, minimum=1),
-    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", NVML_CLOCK_MEM=2), every=ONCE, maximum=FASTEST, minimum=1),
-    _limit("tempLimit.shutdown", NVML_TEMPERATURE_THRESHOLD_SHUTDOWN=0),
-    _limit("tempLimit.slowdown", NVML_TEMPERATURE_THRESHOLD_SLOWDOWN=1),
+    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM", 1)), every=ONCE, maximum=FASTEST, minimum=1),
+    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM", 2)), every=ONCE, maximum=FASTEST, minimum=1),
+    _limit("tempLimit.shutdown", "SHUTDOWN", 0),
+    _limit("tempLimit.slowdown", "SLOWDOWN", 1),
     NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=15, minimum=1),
     NvmlMetric("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
 )
