@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, InputLine, Overlay, Pane
@@ -19,25 +19,12 @@ MOVES = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1, "home": 0, "end": 0}
 """Keys that go through a list, and which way."""
 
 
-class PaneRows(NamedTuple):
-    """What the rows of a list are.
-
-    Attributes:
-        name: One of them, as fields of ``Choices`` begin.
-        orders: What they can be put in order by.
-        fields: What they can be filtered by.
-    """
-
-    name: str
-    orders: tuple[str, ...]
-    fields: tuple[str, ...]
-
-
-ROWS: Mapping[Pane, PaneRows] = {
-    "devices": PaneRows("device", DEVICE_ORDERS, DEVICE_FIELDS),
-    "processes": PaneRows("process", PROCESS_ORDERS, PROCESS_FIELDS),
-    "nodes": PaneRows("node", NODE_ORDERS, NODE_FIELDS),
+ROWS: Mapping[Pane, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "devices": ("device", DEVICE_ORDERS, DEVICE_FIELDS),
+    "processes": ("process", PROCESS_ORDERS, PROCESS_FIELDS),
+    "nodes": ("node", NODE_ORDERS, NODE_FIELDS),
 }
+"""Of the rows of each list: the word that fields of ``Choices`` begin with, the orders, and what they can be filtered by."""
 FLEET_KEYS = frozenset({"o", "O", " ", "/"})
 """Keys that switch something in a fleet too."""
 SAME = {"j": "down", "k": "up", "backtab": "tab"}
@@ -105,7 +92,7 @@ def left(choices: Choices) -> Choices:
     """Return the choices without what was opened last: an overlay, else what is said, else the filter."""
     if choices.overlay:
         return replace(choices, overlay="", overlay_top=0)
-    given: dict[str, Any] = {f"{ROWS[choices.pane].name}_filter": ""}
+    given: dict[str, Any] = {f"{ROWS[choices.pane][0]}_filter": ""}
     return replace(choices, **given)
 
 
@@ -113,7 +100,7 @@ def moved(key: str, picture: Picture) -> Choices:
     """Return the choices with another row chosen."""
     choices = picture.choices
     rows: Sequence[object] = {"devices": picture.devices, "processes": picture.processes, "nodes": picture.nodes}[choices.pane]
-    name = ROWS[choices.pane].name
+    name, _, _ = ROWS[choices.pane]
     now = getattr(choices, name)
     across = picture.across if choices.pane == "devices" else 1
     if not rows or (key in ("left", "right") and across == 1):

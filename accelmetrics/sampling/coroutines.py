@@ -8,28 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.sampling.threads import OnDemandThread
 from accelmetrics.schemas.snapshot import Snapshot
 
+Request = tuple[Callable[[], Snapshot], asyncio.AbstractEventLoop, "asyncio.Future[Snapshot]"]
+"""Of a coroutine that waits: what takes the reading, the coroutine's event loop, and what it awaits."""
 LINGER = 5.0
 """Seconds for which the thread waits for the next request: a program that reads every second starts one, not one a reading."""
-
-
-class Request(NamedTuple):
-    """A coroutine that waits for a reading.
-
-    Attributes:
-        take: Takes the reading.
-        loop: The coroutine's event loop.
-        future: What the coroutine awaits.
-    """
-
-    take: Callable[[], Snapshot]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Snapshot]
 
 
 class CoroutineReader:
@@ -57,7 +44,7 @@ class CoroutineReader:
             self._begin()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Snapshot] = loop.create_future()
-        self._requests.put(Request(take, loop, future))
+        self._requests.put((take, loop, future))
         error = self._thread.start().error
         if error is not None:
             future.cancel()
@@ -74,13 +61,13 @@ def _serve(requests: SimpleQueue[Request]) -> None:
             return
         while not requests.empty():
             waiting.append(requests.get())
-        waiting = [request for request in waiting if not request.future.cancelled()]
+        waiting = [request for request in waiting if not request[2].cancelled()]
         if waiting:
-            outcome = guarded(waiting[0].take)
-            for request in waiting:
+            outcome = guarded(waiting[0][0])
+            for _, loop, future in waiting:
                 with suppress(RuntimeError):  # the loop has been closed
-                    request.loop.call_soon_threadsafe(_settle, request.future, outcome)
-            del request, outcome
+                    loop.call_soon_threadsafe(_settle, future, outcome)
+            del loop, future, outcome
         del waiting  # nothing here keeps a sampler alive while the thread waits
 
 

@@ -165,4 +165,4 @@ def in_other_container(member: Member) -> bool:
 def _member(pid: int, number: int | None, environment: Environment) -> Member:
     status = read_status(number) if number is not None else None
     above = tuple(ancestors(number)) if number is not None else ()
-    return Member(pid, number, frozenset(status.numbers[1:]) if status else frozenset(), above, environment)
+    return Member(pid, number, frozenset(status[1][1:]) if status else frozenset(), above, environment)

@@ -282,13 +282,6 @@ class CachedCollector:
             self.reasons = reader.reasons
 
 
-class ModeTime(NamedTuple):
-    """CPU time in one mode in nanoseconds: of a process, and of its children that have ended and were waited for."""
-
-    own: int
-    waited: int
-
-
 class Process(NamedTuple):
     """A process as it stands now.
 
@@ -301,7 +294,7 @@ class Process(NamedTuple):
         threads: Number of threads.
         rss: Resident memory in bytes.
         ended: Whether nothing but its entry is left (a zombie).
-        in_modes: Of ``own`` and ``waited``, what was spent in user and in system mode, by the kernel's clock ticks.
+        in_modes: ``own`` and ``waited`` in user mode and in system mode, by the kernel's clock ticks.
     """
 
     pid: int
@@ -312,7 +305,7 @@ class Process(NamedTuple):
     threads: int
     rss: int
     ended: bool
-    in_modes: tuple[ModeTime, ModeTime] = (ModeTime(0, 0), ModeTime(0, 0))
+    in_modes: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
     @property
     def key(self) -> tuple[int, int]:

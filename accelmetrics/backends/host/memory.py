@@ -112,22 +112,6 @@ class Level(NamedTuple):
     cpu_max: KeptFile | None
 
 
-class CgroupLimits(NamedTuple):
-    """What limits a process.
-
-    Attributes:
-        leaf: The directory of its own cgroup.
-        memory: Limit in bytes and file of current use of each level that has one, the leaf first.
-        quota: The tightest CPU quota, in CPUs; None without one.
-        quota_directory: The level that sets it, empty without one.
-    """
-
-    leaf: str
-    memory: tuple[tuple[int, KeptFile], ...]
-    quota: float | None
-    quota_directory: str
-
-
 def parse_path(data: bytes) -> str | None:
     """Parse the version 2 path in ``/proc/<pid>/cgroup``; None on a host with version 1 alone."""
     for line in os.fsdecode(data).split("\n"):
@@ -221,11 +205,20 @@ def find_levels(files: Files, pid: int, path: str | None) -> list[Level]:
     return []
 
 
-def read_limits(levels: Sequence[Level]) -> CgroupLimits:
-    """Read the limits of each level. Raises ``OSError``, and ``ValueError`` where one is not a number."""
+def read_limits(levels: Sequence[Level]) -> tuple[list[tuple[int, KeptFile]], float | None, str]:
+    """Read what limits a process.
+
+    Returns:
+        The limit in bytes and the file of current use of each level that limits memory, the leaf first; the tightest CPU quota in
+        CPUs, None without one; the directory of the level that sets it.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: A limit is not a number.
+    """
     memory = [(limit, level.memory_current) for level in levels if (limit := _optional(level.memory_max, parse_limit)) is not None]
     quotas = [(quota, level.directory) for level in levels if (quota := _optional(level.cpu_max, parse_quota)) is not None]
-    return CgroupLimits(levels[0].directory, tuple(memory), *min(quotas, default=(None, "")))
+    return memory, *min(quotas, default=(None, ""))
 
 
 def _mounts(pid: int) -> list[Mount]:
@@ -256,11 +249,11 @@ def limits_in_words(pid: int) -> str:
         levels = find_levels(Files(), pid, parse_path(read_once(f"/proc/{pid}/cgroup")))
         if not levels:
             return "no cgroup v2"
-        limits = read_limits(levels)
+        memory, quota, _ = read_limits(levels)
     except (OSError, ValueError) as error:
         return f"cgroup unreadable: {error}"
-    words = [f"{min(limit for limit, _ in limits.memory) / GIB:.4g} GiB"] if limits.memory else []
-    words += [] if limits.quota is None else [f"{limits.quota:.4g} CPUs"]
+    words = [f"{min(limit for limit, _ in memory) / GIB:.4g} GiB"] if memory else []
+    words += [] if quota is None else [f"{quota:.4g} CPUs"]
     return f"cgroup v2 limit {' and '.join(words)}" if words else "cgroup v2 without limits"
 
 
@@ -279,7 +272,7 @@ class CgroupCollector:
         self._levels: list[Level] = []
         self._levels_due = -math.inf
         self._without_events: Unavailable | None = None
-        self._begin(CgroupLimits("", (), None, ""))
+        self._begin("", "")
 
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
@@ -299,21 +292,21 @@ class CgroupCollector:
         if limits is None:
             reader.fail(_NO_CGROUP)
             return
-        if (limits.leaf, limits.quota_directory) != self._counted:
-            self._begin(limits)
-        reader.cpu_quota = limits.quota
-        reader.memory_levels = limits.memory
+        reader.memory_levels, reader.cpu_quota, quota_directory = limits
+        leaf = self._levels[0].directory
+        if (leaf, quota_directory) != self._counted:
+            self._begin(leaf, quota_directory)
         self._put_kills(reader)
         try:
-            reader.put("proc.cpu.throttledPercent", _NO_QUOTA if limits.quota is None else self._throttled_percent())
+            reader.put("proc.cpu.throttledPercent", _NO_QUOTA if reader.cpu_quota is None else self._throttled_percent())
         except (OSError, ValueError) as error:
             reader.put("proc.cpu.throttledPercent", reason_of(error, self._stat.path))
 
-    def _begin(self, limits: CgroupLimits) -> None:
+    def _begin(self, leaf: str, quota_directory: str) -> None:
         """Count anew: at first, and when the process or its tightest quota has moved to another cgroup."""
-        self._counted = limits.leaf, limits.quota_directory
-        self._stat = self._files.keep(f"{limits.quota_directory}/cpu.stat")
-        self._events = self._files.keep(f"{limits.leaf}/memory.events")
+        self._counted = leaf, quota_directory
+        self._stat = self._files.keep(f"{quota_directory}/cpu.stat")
+        self._events = self._files.keep(f"{leaf}/memory.events")
         self._periods, self._throttled, self._kills = Counter(), Counter(), Counter()
 
     def _put_kills(self, reader: HostReader) -> None:

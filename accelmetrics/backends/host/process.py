@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader, ModeTime, Process
+from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader, Process
 from accelmetrics.backends.kit import descendants
 from accelmetrics.backends.kit.system import Files, count, read_once, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -48,10 +48,10 @@ def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> 
     threads = count(fields[17])
     # The first thread of a process may end before the others: it is a zombie then, the process is not.
     ended = fields[0] in (b"Z", b"X") and threads <= 1
-    user, system = (ModeTime(count(fields[place]) * tick, count(fields[place + 2]) * tick) for place in (11, 12))
+    user, system = ((count(fields[place]) * tick, count(fields[place + 2]) * tick) for place in (11, 12))
     if own is None:
-        own = user.own + system.own
-    waited = user.waited + system.waited
+        own = user[0] + system[0]
+    waited = user[1] + system[1]
     rss = count(fields[21]) * page
     return Process(count(pid), count(fields[19]), count(fields[1]), own, waited, threads, rss, ended, (user, system))
 
@@ -187,15 +187,15 @@ class PsutilProcesses:
     def _read(self, process: Any) -> Process:
         with process.oneshot():
             times = process.cpu_times()
-            user = ModeTime(round(times.user * 1e9), round(getattr(times, "children_user", 0.0) * 1e9))
-            system = ModeTime(round(times.system * 1e9), round(getattr(times, "children_system", 0.0) * 1e9))
+            user = (round(times.user * 1e9), round(getattr(times, "children_user", 0.0) * 1e9))
+            system = (round(times.system * 1e9), round(getattr(times, "children_system", 0.0) * 1e9))
             ended = process.status() == self._psutil.STATUS_ZOMBIE
             return Process(
                 pid=process.pid,
                 start=round(process.create_time() * 1e6),
                 parent=process.ppid(),
-                own=user.own + system.own,
-                waited=user.waited + system.waited,
+                own=user[0] + system[0],
+                waited=user[1] + system[1],
                 threads=process.num_threads(),
                 rss=process.memory_info().rss,
                 ended=ended,
@@ -374,4 +374,5 @@ def _look(processes: LinuxProcesses | PsutilProcesses, mode: int, pid: int) -> P
 
 def _in_mode(mode: int, process: Process) -> Process:
     """Return a process as one that has used what it used in one mode alone."""
-    return process._replace(own=process.in_modes[mode].own, waited=process.in_modes[mode].waited)
+    own, waited = process.in_modes[mode]
+    return process._replace(own=own, waited=waited)

@@ -69,13 +69,6 @@ FOUND_HERE = frozenset({"amd", "tpu"})
 """Backends that look for processes in ``/proc`` themselves, so that a number there that is gone is that of a process that has ended."""
 
 
-class ProcStatus(NamedTuple):
-    """What is needed of ``/proc/PID/status``: the parent, and the process's numbers from the mount's namespace inwards."""
-
-    parent: int
-    numbers: tuple[int, ...]
-
-
 class ProcessTree:
     """A watched process and its descendants.
 
@@ -227,7 +220,7 @@ class DriverNumbers:
     def _own(self) -> Mapping[int, int]:
         """By their numbers in our own namespace, the processes in it."""
         own = read_status("self")
-        return {pid: pid for pid in self._present} if own is None or len(own.numbers) < 2 else dict(numbers_in_own(own))
+        return {pid: pid for pid in self._present} if own is None or len(own[1]) < 2 else dict(numbers_in_own(own[1]))
 
     @cached_property
     def _whole(self) -> bool:
@@ -274,13 +267,16 @@ def node_pattern(device: DeviceIdentity) -> str:
     return "|".join(re.escape(node).replace(r"\*", r"\d+") for node in registered.nodes) if registered is not None else ""
 
 
-def read_status(pid: int | str) -> ProcStatus | None:
-    """Read a process's parent and numbers, None while there is no such process. Numbers are empty on kernels before 4.1."""
+def read_status(pid: int | str) -> tuple[int, tuple[int, ...]] | None:
+    """Read a process's parent and its numbers from the mount's namespace inwards, None while there is no such process.
+
+    Numbers are empty on kernels before 4.1.
+    """
     text = read_text(f"/proc/{pid}/status")
     if text is None:
         return None
     parent, numbers = _PARENT.search(text), _NUMBERS.search(text)
-    return ProcStatus(int(parent.group(1)) if parent else 0, tuple(map(int, numbers.group(1).split())) if numbers else ())
+    return int(parent.group(1)) if parent else 0, tuple(map(int, numbers.group(1).split())) if numbers else ()
 
 
 def ancestors(pid: int) -> Iterator[int]:
@@ -295,7 +291,7 @@ def ancestors(pid: int) -> Iterator[int]:
 def _parent_of(pid: int) -> int:
     if _has_proc():
         status = read_status(pid)
-        return status.parent if status else 0
+        return status[0] if status else 0
     import psutil
 
     try:
@@ -323,25 +319,26 @@ def number_here(pid: int) -> int | None:
     The two differ where that ``/proc`` is the host's, mounted into our container.
     """
     own = read_status("self") if _has_proc() else None
-    if own is None or len(own.numbers) < 2:
+    numbers = () if own is None else own[1]
+    if len(numbers) < 2:
         return pid
-    if pid == own.numbers[-1]:
-        return own.numbers[0]
-    return next((here for number, here in numbers_in_own(own) if number == pid), None)
+    if pid == numbers[-1]:
+        return numbers[0]
+    return next((here for number, here in numbers_in_own(numbers) if number == pid), None)
 
 
-def numbers_in_own(own: ProcStatus) -> Iterator[tuple[int, int]]:
+def numbers_in_own(own: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Give the processes of our own namespace: the number of each in it, and the one in the ``/proc`` that we read.
 
     Args:
-        own: The status of this process in that ``/proc``, which is that of a namespace around ours.
+        own: The numbers of this process in that ``/proc``, which is that of a namespace around ours.
     """
     namespace = namespace_of("self")
     for entry in filter(str.isdecimal, list_directory("/proc")):
         status = read_status(entry)
         # One that is nested deeper has another number in between; the namespace of another user's process is not shown.
-        if status is not None and len(status.numbers) == len(own.numbers) and namespace_of(entry) in {namespace, ""}:
-            yield status.numbers[-1], int(entry)
+        if status is not None and len(status[1]) == len(own) and namespace_of(entry) in {namespace, ""}:
+            yield status[1][-1], int(entry)
 
 
 def namespace_of(pid: int | str, kind: str = "pid") -> str:
@@ -357,7 +354,7 @@ def inner_numbers(root: int) -> frozenset[int]:
     if not _has_proc():
         return frozenset()
     statuses = map(read_status, descendants(root))
-    return frozenset(number for status in statuses if status for number in status.numbers[1:])
+    return frozenset(number for status in statuses if status for number in status[1][1:])
 
 
 def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
@@ -401,7 +398,7 @@ def _children_by_parents(progress: list[Any]) -> dict[int, list[int]]:
         status = read_status(entry)
         progress.append(entry)
         if status is not None:
-            by_parent.setdefault(status.parent, []).append(int(entry))
+            by_parent.setdefault(status[0], []).append(int(entry))
     return by_parent
 
 

@@ -38,7 +38,6 @@ from accelmetrics.backends.nvidia.nvml import (
 )
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
 """Entries in a list: at first, to spare when it has grown, and the most that is believed."""
@@ -309,7 +308,7 @@ class DecodedProcesses:
         self.seen = 0
         self._largest = 0  # until a process is listed
         self._lists: Mapping[str, bytes] = {}
-        self._holdings = _Holdings([], [], [])
+        self._holdings: _Holdings = ([], [], [])
         self._columns: tuple[Sequence[Any], ...] = ([],) * 5
 
     def decode(self, lists: Mapping[str, bytes], samples: bytes) -> None:
@@ -321,7 +320,7 @@ class DecodedProcesses:
         """
         if lists != self._lists:
             self._lists, self._holdings = lists, self._merge_usual(lists) or self._merge(lists)
-        pids = self._holdings.pids
+        pids = self._holdings[0]
         columns = (*self._holdings, *self._newest(samples, pids))
         if columns == self._columns:
             return
@@ -344,7 +343,7 @@ class DecodedProcesses:
         if min(pids) <= 0 or max(pids) > self._largest or max(used) > MOST_MEMORY or len(set(pids)) < len(pids):
             return None
         entries = sorted(zip(pids, used, strict=True))
-        return _Holdings([pid for pid, _ in entries], ["compute"] * len(entries), [held for _, held in entries])
+        return ([pid for pid, _ in entries], ["compute"] * len(entries), [held for _, held in entries])
 
     def _merge(self, lists: Mapping[str, bytes]) -> _Holdings:
         """Merge the lists by process number."""
@@ -357,7 +356,7 @@ class DecodedProcesses:
         kinds = ["+".join(word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those) for pid in pids]
         # Each list has the whole of what a process holds, so what several lists say is not added up.
         known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]
-        return _Holdings(pids, kinds, [max(each, default=None) for each in known])
+        return (pids, kinds, [max(each, default=None) for each in known])
 
     def _newest(self, samples: bytes, wanted: list[int]) -> tuple[Sequence[int | None], Sequence[int | None]]:
         """Select the newest shares of compute and memory time; a process without a sample was idle since the last one, or is too new."""
@@ -382,14 +381,8 @@ class DecodedProcesses:
         return [*map(compute.get, wanted)], [*map(memory.get, wanted)]
 
 
-class _Holdings(NamedTuple):
-    """By process in order of number: the number, its kinds in words, and what it holds in bytes."""
-
-    pids: list[int]
-    kinds: list[str]
-    used: Sequence[int | None]
-
-
+_Holdings = tuple[list[int], list[str], Sequence["int | None"]]
+"""By process in order of number: the number, its kinds in words, and what it holds in bytes."""
 _ENTRY = cast("Callable[[tuple[Any, ...]], DeviceProcess]", partial(tuple.__new__, DeviceProcess))
 """Makes an entry of its parts, as ``_make`` does, at a third of the cost."""
 
