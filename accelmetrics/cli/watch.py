@@ -33,7 +33,8 @@ EXAMPLES = """\
   accelmetrics watch --plain                          a line for each change, for screen readers; a summary on Enter
   accelmetrics watch | tee run.log                    a line a reading, as everywhere that is no terminal
   accelmetrics watch --url http://node-1:22235        another machine, on which accelmetrics serve runs
-  accelmetrics watch --fleet hosts                    a line for each machine of a file, the worst first; enter opens one
+  accelmetrics watch --fleet http://prometheus:9090   a line for each machine that a Prometheus has, the worst first
+  accelmetrics watch --fleet hosts                    the same of the machines of a file, asked themselves; enter opens one
   accelmetrics watch --replay run.jsonl --speed 60    a recording, a minute a second
 
 keys: q quit, ? help with all of them, / filter, o order, m metric, t time, tab other list, enter details, f findings, space pause,
@@ -43,7 +44,7 @@ Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could no
 used; 141 when the reader of its lines has gone. docs/watch.md"""
 OPTIONS: arguments.Groups = {
     "": arguments.flags(settings.SCREEN),
-    "in place of this machine": {**arguments.flags(settings.ELSEWHERE), **arguments.flags(settings.FLEET, "watch")},
+    "in place of this machine": arguments.flags(settings.ELSEWHERE),
     "who holds the devices": arguments.flags(settings.HOLDERS, "watch"),
     "the readings": arguments.watching("watch"),
     arguments.READ: arguments.READING,
@@ -72,8 +73,7 @@ def run(options: Namespace, out: Stdout) -> int:
             require("tornado", "serve")
             from accelmetrics.cli.watch_remote import remote_source
 
-            remote = remote_source(options.url, options.fleet_token_file, options.fleet_ca, options.interval, levels)
-            with closing(remote):
+            with closing(remote_source(options, levels)) as remote:
                 _show(options, out, descriptor, stopped, remote)
         elif place == "replay":
             from accelmetrics.cli.watch_replay import ReplaySource
@@ -137,9 +137,8 @@ def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped:
 def _show_fleet(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop, levels: WarningLevels) -> None:
     require("tornado", "serve")
     from accelmetrics.cli.watch_fleet import FleetScreen, FleetSource, show_fleet
-    from accelmetrics.visibility.nodes import HostsFile
 
-    with closing(FleetSource(HostsFile(options.fleet), options)) as fleet:
+    with closing(FleetSource(options)) as fleet:
         if descriptor is None:
             show_fleet(fleet, out, stopped)
         else:
