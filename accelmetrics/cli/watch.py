@@ -1,4 +1,4 @@
-"""``accelmetrics watch``: the devices live, on a terminal; lines where there is none, or rich is not installed."""
+"""``accelmetrics watch``: the devices live, on a terminal; lines where there is none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, log, monitor, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, monitor, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.terminal import capable, in_foreground, let_go
 from accelmetrics.cli.watch_source import LiveSource, WatchSource
 from accelmetrics.monitor import settings
-from accelmetrics.schemas.errors import MissingDependencyError, require
+from accelmetrics.schemas.errors import require
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.visibility.attribution import Attribution
 
@@ -146,13 +146,8 @@ def _show_fleet(options: Namespace, out: Stdout, descriptor: int | None, stopped
 
 
 def _screen(out: Stdout) -> int | None:
-    """Return the terminal to draw on; None where there is none, or another job has it and there are no keys, or rich is missing."""
+    """Return the terminal to draw on; None where there is none, or another job has it and there are no keys."""
     descriptor = out.descriptor
     if descriptor is None or not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
         return None  # for keys a job in the background waits, for the screen it does not
-    try:
-        require("rich", "rich")
-    except MissingDependencyError as error:
-        log.warning(f"no screen: {error}")
-        return None
     return descriptor

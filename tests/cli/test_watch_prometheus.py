@@ -120,7 +120,7 @@ def test_a_real_prometheus(tmp_path: Path, simulator: NvmlSimulator) -> None:
         ready(first)
         ready(second)
         names = [base.removeprefix("http://") for base in (first, second)]
-        jobs = [{"job_name": "accelmetrics", "static_configs": [{"targets": names}]}]
+        jobs: list[dict[str, object]] = [{"job_name": "accelmetrics", "static_configs": [{"targets": names}]}]
         rules = [RULES / "recording.yml", RULES / "alerts.yml"]
         with (
             PrometheusServer(tmp_path, jobs, rules) as server,
