@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
-from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import IN_ORDER, Reason
+from accelmetrics.schemas.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import in_words
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, SLOWED, TEMPERATURE, UTILIZATION
 from accelmetrics.schemas.xid import meaning
 
 Names = tuple[str, ...]
@@ -27,7 +27,6 @@ Measure = Callable[["RuleInput"], Values]
 
 TORCH = "torch."
 """Before the name of a metric of PyTorch's allocator on a device."""
-SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
 VITAL = (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)
 """Metrics of which a device that answers gives one."""
 LOST = frozenset({str(Reason.DEVICE_LOST)})

@@ -17,6 +17,9 @@ MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")
 POWER = ("powerWatts", "ipu power (W)")
 POWER_LIMIT = ("enforcedPowerLimitWatts",)
 TEMPERATURE = ("temp", "average die temp (C)")
+SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
+HOT, OVERHEATING, NEAR_SLOWDOWN, FULL_MEMORY, LOADED = 80, 85, 5, 90, 50
+"""Limits of rules and of warnings: degrees Celsius, twice; kelvins below the slowdown; percent of memory; percent of utilisation."""
 EXPECTED_NAMES: Mapping[str, tuple[str, ...]] = {
     "utilization": UTILIZATION,
     "memory_percent": MEMORY_PERCENT,

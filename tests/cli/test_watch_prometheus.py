@@ -25,7 +25,7 @@ BUSY, EXPECTED = "accelerator:accel_utilization:ratio", "instance:accel_devices_
 def answer(*series: tuple[str, str, Mapping[str, str], float]) -> str:
     """What ``/api/v1/query`` answers: of each series its name, its node, other labels and its value."""
     found = [
-        {"metric": {"__name__": name, "job": "accelmetrics", "instance": node, **labels}, "value": [1767225600.5, str(value)]}
+        {"metric": {"__name__": name, "job": "accelmetrics", "instance": node} | dict(labels), "value": [1767225600.5, str(value)]}
         for name, node, labels, value in series
     ]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}})

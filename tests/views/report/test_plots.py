@@ -160,7 +160,7 @@ def test_two_runs_share_their_axes() -> None:
     assert at[-30.0][0] is None and at[-30.0][1] is not None
     assert at[50.0][0] == pytest.approx(400 * (0.5 + (1 + 0.598) / 4), abs=1)
     (axes,) = drawing.draw_plot(named(found, "power_watts")).axes
-    assert [one.get_linestyle() for one in axes.lines if not one.get_label().startswith("_")] == ["-", "--"]
+    assert [one.get_linestyle() for one in axes.lines if not str(one.get_label()).startswith("_")] == ["-", "--"]
 
 
 def test_logged_numbers_are_drawn_over_steps_and_time() -> None:
