@@ -16,8 +16,8 @@ from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend, xid
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.history import RowMaker
 from accelmetrics.monitor.rule_choice import rules_of
+from accelmetrics.schemas.history import RowMaker
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import has_values
 from accelmetrics.testing.fake import FakeClock
