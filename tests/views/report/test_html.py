@@ -16,7 +16,7 @@ import pytest
 
 from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
 from accelmetrics.schemas.record import Record
-from accelmetrics.views.report import html
+from accelmetrics.views.report import drawing, html
 from accelmetrics.views.report.making import CHARTED, Wanted, run_report
 from accelmetrics.views.report.plots import FEWEST, POINTS, pictures
 from accelmetrics.views.report.series import BUCKETS
@@ -26,6 +26,20 @@ from tests.views.report.runs import run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 MIB = 2**20
+PICTURED = {
+    "test_only_its_own_scripts_and_styles_are_allowed",
+    "test_without_matplotlib_there_are_tables_and_live_plots",
+    "test_a_day_of_eight_devices_is_less_than_five_megabytes",
+    "test_headings_stand_over_their_numbers",
+    "test_texts_of_others_are_text",
+}
+"""Tests that need the static pictures: to draw those of a page takes seconds."""
+
+
+@pytest.fixture(autouse=True)
+def pictures_where_needed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.originalname not in PICTURED:
+        monkeypatch.setattr(drawing, "is_installed", lambda: False)
 
 
 class Reading(HTMLParser):
