@@ -176,7 +176,7 @@ def noisy(readings: int, gpus: int) -> list[Record]:
 
 def test_a_day_of_eight_devices_is_less_than_five_megabytes() -> None:
     """However long a recording is, its series have as many points as this one's: lines cannot become longer."""
-    text = page(noisy(3600, 8))
+    text = page(noisy(4000, 8))
     data = Reading(text).data
     assert len(data["plots"]) == 7 and all(len(plot["lines"]) == 8 for plot in data["plots"])
     assert POINTS / 2 <= len(data["x"]) <= POINTS == BUCKETS
