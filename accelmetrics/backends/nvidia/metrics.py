@@ -281,7 +281,7 @@ def _limit(name: str, threshold: str) -> NvmlMetric:
 
 
 def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: str) -> NvmlMetric:
-    row = NvmlMetric(name, call, member, every=ONCE, minimum=1, maximum=MOST_POWER, divisor=1000)
+    row = NvmlMetric(name, call, member, every=ONCE, minimum=LEAST_LIMIT, maximum=MOST_POWER, divisor=1000)
     return _by_field(row, identifier, f"POWER_{symbol}_LIMIT")
 
 
@@ -302,34 +302,6 @@ T_LIMITS = {
     "maxOpTemp": NvmlField(196, "TEMPERATURE_GPU_MAX_TLIMIT"),
 }
 """By limit, the field that says how large the margin is there: Ada and later have these instead of thresholds."""
-FACTS = (
-    # Beside the mean of a second, and in the same batch of fields: it costs no call.
-    NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_POWER, divisor=1000),
-    MARGIN,
-    NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
-    NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
-    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_VIDEO"), every=TEN_SECONDS),
-    NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
-    NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
-    NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
-    NvmlMetric("migModePending", _MIG_MODE, "pendingMode", every=TEN_SECONDS, maximum=1),
-    _by_field(NvmlMetric("eccMode", _ECC_MODE, "current", every=TEN_SECONDS, maximum=1), 1, "ECC_CURRENT"),
-    _by_field(NvmlMetric("eccModePending", _ECC_MODE, "pending", every=TEN_SECONDS, maximum=1), 2, "ECC_PENDING"),
-    NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
-    NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
-    NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
-    _limit("maxOpTemp", "GPU_MAX"),
-    _limit("memoryMaxOpTemp", "MEM_MAX"),
-    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_VIDEO"), every=ONCE, minimum=1),
-    _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
-    _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
-    _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
-    NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
-    NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
-    NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
-)
-"""Settings and limits of a GPU, and what it has beside what is watched most."""
-
 
 # Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
 METRICS = (
@@ -405,7 +377,30 @@ METRICS = (
     _violation("boardLimit", 77, "BOARD_LIMIT"),
     _violation("lowUtilization", 78, "LOW_UTILIZATION"),
     _violation("reliability", 79, "RELIABILITY"),
-    *FACTS,
+    # Beside the mean of a second, and in the same batch of fields: it costs no call.
+    NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_POWER, divisor=1000),
+    MARGIN,
+    NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_VIDEO"), every=TEN_SECONDS, maximum=FASTEST),
+    NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
+    NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
+    NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
+    NvmlMetric("migModePending", _MIG_MODE, "pendingMode", every=TEN_SECONDS, maximum=1),
+    _by_field(NvmlMetric("eccMode", _ECC_MODE, "current", every=TEN_SECONDS, maximum=1), 1, "ECC_CURRENT"),
+    _by_field(NvmlMetric("eccModePending", _ECC_MODE, "pending", every=TEN_SECONDS, maximum=1), 2, "ECC_PENDING"),
+    NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
+    _limit("maxOpTemp", "GPU_MAX"),
+    _limit("memoryMaxOpTemp", "MEM_MAX"),
+    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_VIDEO"), every=ONCE, maximum=FASTEST, minimum=1),
+    _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
+    _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
+    _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
+    NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
+    NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
+    NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
     NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE, maximum=FASTEST, minimum=1),
     NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE, maximum=FASTEST, minimum=1),
     _limit("tempLimit.shutdown", "SHUTDOWN"),
