@@ -491,6 +491,7 @@ class _OpenSource:
         self.identities = Identities(spec.identity, self.table)
         row = BUILT_IN.get(driver.backend.name)
         self._pci = () if row is None else row.pci
+        self._addresses: list[str] = []
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -530,8 +531,8 @@ class _OpenSource:
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
-        if self._pci:
-            let_sleep(find_pci(self._pci), self.name)
+        if self.ask is not None:
+            let_sleep(self._addresses, self.name)
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
@@ -554,8 +555,8 @@ class _OpenSource:
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
-        if self._pci:
-            let_sleep(find_pci(self._pci), self.name)
+        self._addresses = find_pci(self._pci)
+        let_sleep(self._addresses, self.name)
         self.ask = self.spec.connect()
         return self.ask
 
