@@ -254,6 +254,12 @@ class PolledDriver:
         answered = [each.name for each in self.sources if each.is_wanted and each.latest.failure is None and not each.spec.interval]
         return "+".join(answered) or self.sources[0].name
 
+    @property
+    def incomplete(self) -> Unavailable | None:
+        """Why there may be more devices: a source that says which there are failed after some of them; None where none did."""
+        polls = [each.latest for each in self.sources if each.is_wanted and not each.spec.interval]
+        return next((poll.failure.unavailable for poll in polls if poll.units and poll.failure is not None), None)
+
     def reader(self, options: ReadOptions) -> PolledReader:
         return PolledReader(self, options)
 

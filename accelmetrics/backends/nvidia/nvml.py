@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.library import load_library, loading_failure
-from accelmetrics.backends.nvidia import advise, kernel_module_version, library_path
+from accelmetrics.backends.nvidia import advise, is_installed, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -497,7 +497,7 @@ def open_library() -> Library:
     try:
         library = Library(load_library(name))
     except OSError as error:
-        failure = loading_failure(name, error)
+        failure = loading_failure(name, error, seen=is_installed())
         if failure is None:
             raise _refusal(LIBRARY_NOT_FOUND, None) from error
         # The same words as detection's, where that has any: they are shown once.
