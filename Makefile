@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help dump test test-integrations test-gpu bench lint generate format clean
+.PHONY: help dump quick test test-integrations test-gpu bench lint generate format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ help: ## List the targets
 # (`make -C DIR` announces the directory on standard output by itself; `make -s -C DIR dump` does not.)
 dump: $(CORE) ## Print this machine's metrics as one JSON document
 	@$(BIN)/accelmetrics dump --json $(ARGS)
+
+quick: $(DEV) ## Run the tests of the core and of what changed, in less than 90 seconds
+	@$(BIN)/python -m scripts.quick $(ARGS)
 
 # Several processes run the tests, twice as many as there are cores: tests wait for processes about as long as they compute.
 # ARGS="-n 0" runs them in this one, for a debugger.

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.monitor.rule import Rule
     from accelmetrics.monitor.window import Window
-    from accelmetrics.sampling.coroutines import asample
-    from accelmetrics.sampling.sampler import Sampler, sample
+    from accelmetrics.sampling.sampler import Sampler, asample, sample
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
         DocumentError,
@@ -134,7 +133,7 @@ _HOMES = {
     "Window": "monitor.window",
     "Worker": "visibility.allocation",
     "allocation": "visibility.allocation",
-    "asample": "sampling.coroutines",
+    "asample": "sampling.sampler",
     "diagnose": "visibility.doctor",
     "process_labels": "visibility.processes",
     "processes": "visibility.processes",

@@ -1,13 +1,12 @@
-"""`python -m benchmarks --compare`: counts that no machine's speed changes, against those that are committed in `counts.json`.
+"""`python -m benchmarks --compare`: counts of what a user pays for, which no machine's speed changes, against `counts.json`.
 
-A count is compared with what the file allows it; those of worse cases are taken again, as what depends on chance (a thread that is
-woken late) only adds to them. Files opened, modules, allocations and system calls depend on Python's version too: on another one
-than the file's they are left out, and that is told.
+Each count is compared with the one in the file and what that may grow by. A case that comes out worse is counted again, since chance
+(a thread that wakes late) only adds to a count. Files opened, modules and system calls also depend on Python's version: with another
+version than the file's they are left out, and a note says so.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,18 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
-from benchmarks.environments import CACHE, REPOSITORY
+from benchmarks.environments import REPOSITORY
 from benchmarks.programs import LONGEST, environment
 from benchmarks.starting import DUMP, IMPORT, NOTHING
 from benchmarks.workers.counting import BEGIN, CASES, END, HISTORY, HISTORY_GPUS, HISTORY_KEYS
-from tests.simulators.nvml import NvmlSimulator, compiler
-from tests.support.locking import locked
+from tests.simulators.nvml import NvmlSimulator
 from tests.support.missing import MissingHere
 
-SOURCE = Path(__file__).parent / "workers" / "allocations.c"
 FILE = Path(__file__).with_name("counts.json")
 RENEW = 'make bench ARGS="--compare --write"'
 ATTEMPTS = 3
@@ -39,26 +35,26 @@ ATTEMPTS = 3
 WRITTEN_OF = 2
 """How often each is counted for the file."""
 
-CALLS, FUNCTIONS, BYTES = "calls into the driver", "our functions entered", "bytes"
-ALLOCATIONS, SYSTEM_CALLS, OPENED, MODULES, OWN_MODULES = "allocations", "system calls", "files opened", "modules", "our modules"
+CALLS, BYTES, SYSTEM_CALLS = "calls into the driver", "bytes", "system calls"
+PROCESSES, OPENED, MODULES, OWN_MODULES = "processes started", "files opened", "modules", "our modules"
 MAY_GROW = {
     CALLS: (0.1, 0.1),
-    FUNCTIONS: (3, 0.5),
     BYTES: (2, 0),
-    ALLOCATIONS: (4, 5),
     SYSTEM_CALLS: (5, 3),
+    PROCESSES: (0, 0),
     OPENED: (3, 2),
     MODULES: (3, 2),
     OWN_MODULES: (0, 0),
 }
 """By kind, how many percent a count may grow and how much at least: how far fresh processes lie apart, beside busy ones too."""
-ANY_PYTHON = frozenset({CALLS, FUNCTIONS, BYTES, OWN_MODULES})
+ANY_PYTHON = frozenset({CALLS, BYTES, PROCESSES, OWN_MODULES})
 
 WAITING = ("futex", "clock_nanosleep", "nanosleep", "sched_yield", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 MEMORY = ("mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "rt_sigreturn", "restart_syscall")
 """System calls that are not counted: how often a thread waits, and where memory comes from, is drawn anew in each process."""
 
 _OPENED = re.compile(r"\b(open|openat)\(.* = \d")
+_STARTED = re.compile(r"\bexecve\(.* = 0")
 
 Counts = dict[str, float]
 """By kind, what one time comes to."""
@@ -178,12 +174,12 @@ def count_all(committed: Committed | None, tell: Callable[[str], object]) -> dic
     """
     if shutil.which("strace") is None:
         raise MissingHere("strace, which counts system calls, is not there: apt-get install strace")
-    return least(cases(_library()), committed.cases if committed else None, tell)
+    return least(cases(), committed.cases if committed else None, tell)
 
 
-def cases(library: Path) -> dict[str, Callable[[], Counts]]:
-    """What counts each case; the library counts allocations."""
-    return {name: partial(_case, library, name) for name in CASES} | {
+def cases() -> dict[str, Callable[[], Counts]]:
+    """Return the function that counts each case."""
+    return {name: partial(_case, name) for name in CASES} | {
         f"history of an hour at 1 Hz, {HISTORY_GPUS} GPUs x {HISTORY_KEYS} keys": _history,
         "cold dump --json": partial(_start, DUMP),
         "import accelmetrics": partial(_start, IMPORT),
@@ -213,19 +209,16 @@ def _is_worse(allowed: Mapping[str, Allowed], counts: Counts) -> bool:
     return any(count > allowed[kind].most for kind, count in counts.items() if kind in allowed)
 
 
-def _case(library: Path, name: str) -> Counts:
-    """Run one case: in one process for the functions that it enters, and in one for the rest."""
-    functions = _worker(name, "functions")
+def _case(name: str) -> Counts:
     with tempfile.TemporaryDirectory() as folder:
         trace = Trace(Path(folder, "trace"))
-        resources = _worker(name, "resources", before=trace.command, LD_PRELOAD=str(library), PYTHONMALLOC="malloc")
-        system = len(trace.made(BEGIN, END)) / resources["times"]
-    found = {FUNCTIONS: functions["functions"], ALLOCATIONS: resources["allocations"], SYSTEM_CALLS: system}
-    return found | {kind: resources[short] for kind, short in ((CALLS, "calls"), (BYTES, "bytes")) if short in resources}
+        found = _worker(name, before=trace.command)
+        system = len(trace.made(BEGIN, END)) / found["times"]
+    return {SYSTEM_CALLS: system} | {kind: found[short] for kind, short in ((CALLS, "calls"), (BYTES, "bytes")) if short in found}
 
 
 def _history() -> Counts:
-    return {BYTES: _worker(HISTORY, "held")["bytes"]}
+    return {BYTES: _worker(HISTORY)["bytes"]}
 
 
 def _start(program: Sequence[str]) -> Counts:
@@ -240,7 +233,8 @@ def _start(program: Sequence[str]) -> Counts:
             made = trace.made()
             opened = sum(1 for line in made if _OPENED.search(line))
             own = sum(1 for module in modules if module.partition(".")[0] == "accelmetrics")
-            counts.append({MODULES: len(modules), OWN_MODULES: own, OPENED: opened, SYSTEM_CALLS: len(made)})
+            started = sum(1 for line in made if _STARTED.search(line))
+            counts.append({MODULES: len(modules), OWN_MODULES: own, OPENED: opened, SYSTEM_CALLS: len(made), PROCESSES: started})
         return {kind: float(count - counts[1][kind]) for kind, count in counts[0].items()}
 
 
@@ -265,29 +259,15 @@ class Trace:
         return [line for line in lines if " resumed>" not in line and "+++" not in line]
 
 
-def _worker(*arguments: str, before: Sequence[str] = (), **variables: str) -> dict[str, float]:
-    done = _run([*before, sys.executable, "-m", "benchmarks.workers.counting", *arguments], None, variables)
+def _worker(name: str, before: Sequence[str] = ()) -> dict[str, float]:
+    done = _run([*before, sys.executable, "-m", "benchmarks.workers.counting", name], None)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def _run(
-    command: Sequence[str], simulator: NvmlSimulator | None, variables: Mapping[str, str] = MappingProxyType({})
-) -> subprocess.CompletedProcess[str]:
-    visible = environment(simulator) | {"PYTHONHASHSEED": "0", **variables}
+def _run(command: Sequence[str], simulator: NvmlSimulator | None) -> subprocess.CompletedProcess[str]:
+    visible = environment(simulator) | {"PYTHONHASHSEED": "0"}
     done = subprocess.run(command, env=visible, cwd=REPOSITORY, capture_output=True, text=True, timeout=LONGEST, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return done
-
-
-def _library() -> Path:
-    """Build what counts allocations, or find what was built of the same source."""
-    target = CACHE / "counts" / f"{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target.parent / "build.lock"):
-        if not target.exists():
-            made = target.with_suffix(".new")
-            subprocess.run([compiler(), "-shared", "-fPIC", "-O2", "-o", str(made), str(SOURCE)], check=True)
-            made.rename(target)
-    return target

@@ -8,6 +8,7 @@
 - ``docs/metrics.md``: the reference for readers;
 - ``docs/configuration.md``: the options of commands, variables, the configuration file and ``Monitor``;
 - ``docs/findings.md``: its table of rules;
+- ``docs/exporters.md``, ``docs/selection.md``, ``docs/why.md``: their numbers of keys, series and calls;
 - ``deploy/grafana/dashboards/*.json``: the Grafana dashboards;
 - ``tests/promises.txt``: what users may rely on.
 
@@ -93,6 +94,13 @@ def findings() -> str:
     return render()
 
 
+def numbers(name: str) -> str:
+    """A page with its numbers of keys, series and calls."""
+    from scripts.generate_numbers import render
+
+    return render(name)
+
+
 def dashboard(name: str) -> str:
     """The text of a Grafana dashboard."""
     from scripts.generate_dashboards import DASHBOARDS
@@ -117,6 +125,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     REFERENCE: reference,
     CONFIGURATION: configuration,
     FINDINGS: findings,
+    **{Path("docs", name): partial(numbers, name) for name in ("exporters.md", "selection.md", "why.md")},
     **{DASHBOARDS / f"{name}.json": partial(dashboard, name) for name in ("fleet", "node", "training")},
     PROMISES: promises,
 }

@@ -13,9 +13,8 @@ from functools import lru_cache
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import jobs
 from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, Values, answering, parent_and_partition
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
 
 _TRANSFERS = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64}
 """By generation of PCIe, GT/s."""

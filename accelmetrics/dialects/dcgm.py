@@ -25,9 +25,9 @@ from accelmetrics.dialects.tables import (
     profile,
     xid_errors,
 )
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.xid import meaning
 
 

@@ -18,10 +18,10 @@ from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import per_key, resolve
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import IN_ORDER, Reason
-from accelmetrics.schemas.identity import BackendStatus, Status
+from accelmetrics.schemas.identity import BackendStatus, DeviceSlot, Status
 from accelmetrics.schemas.metric import Kind, split_series
 from accelmetrics.schemas.record import MonitorStatus, Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
+from accelmetrics.schemas.snapshot import Snapshot, has_values
 
 SUCCESS: tuple[Status, ...] = ("ok", "degraded")
 FAILING: tuple[Status, ...] = ("degraded", "failed", "timed_out")

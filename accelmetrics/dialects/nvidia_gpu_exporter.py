@@ -13,9 +13,9 @@ from functools import lru_cache
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.nvidia_smi import TABLE
 from accelmetrics.dialects.tables import DialectRow, DialectTable, Values, gpu_instance, parent_and_partition, profile, unit_of, xid_errors
-from accelmetrics.schemas.identity import Status
+from accelmetrics.schemas.identity import DeviceSlot, Status
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 PREFIX = "nvidia_smi_"
 _SUFFIXES = {"MiBy": ("_bytes", "By"), "%": ("_ratio", "1"), "W": ("_watts", "W"), "MHz": ("_clock_hz", "Hz")}

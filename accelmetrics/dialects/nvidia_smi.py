@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.tables import MEMORY_RESERVED, DialectRow, DialectTable, designation, unit_of
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 _REASONS = {
     "gpu_idle": "gpuIdle",

@@ -8,8 +8,9 @@ from functools import lru_cache
 from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.dialects.tables import DialectRow, DialectTable, answering, convert, parent_and_partition
 from accelmetrics.schemas.catalogue import per_key, resolve
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import processors
 
 DEVICE = (

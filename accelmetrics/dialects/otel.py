@@ -15,10 +15,11 @@ from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.prometheus import SHARED, SeriesTemplate, series_of
 from accelmetrics.schemas.catalogue import per_key, rows
 from accelmetrics.schemas.errors import IN_ORDER, Reason
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import ANY_KIND, split_series
 from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
+from accelmetrics.schemas.snapshot import Snapshot, has_values
 
 SEMCONV_VERSION = "1.44.0"
 """The semantic conventions that the names are taken from. Everything ``hw.*`` is still in development there: hence the pin."""

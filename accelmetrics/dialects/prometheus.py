@@ -18,11 +18,11 @@ from accelmetrics.dialects.health import health, identity_labels, jobs, label_na
 from accelmetrics.dialects.steps import source_labels
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
 from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, StepSource
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes
+from accelmetrics.schemas.snapshot import Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
     "accel_utilization_ratio": "Share of the time during which the engine was busy.",

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import coverage_of, find, per_key, rows
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, PARTITION, Kind, Metric
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values
+from accelmetrics.schemas.snapshot import Snapshot, has_values
 
 _NOISE_DIGITS = 6
 """Decimal places after which a whole number that went through floating point is itself again."""

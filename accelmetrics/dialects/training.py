@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
 from accelmetrics.dialects.steps import StepCounts
 from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record, in_json
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.vitals import processors
 
 TORCH = "torch."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from accelmetrics.dialects.health import identity_labels
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 INT64 = 2**63
 """Whole numbers below this, and from its negative on, are 64 bits; trackers and databases have no room for others."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.window import Window
-from accelmetrics.schemas.snapshot import DeviceSlot
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 from accelmetrics.visibility.attribution import resolve
 from accelmetrics.visibility.slurm_jobs import Job, read_small

@@ -21,7 +21,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.ticker import Ticker
+from accelmetrics.monitor.ticker import Observer, Ticker
 from accelmetrics.monitor.window import Windows, living
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.energy import Meter
@@ -132,7 +132,7 @@ class Phase(IntEnum):
     """No reading will come; exporters deliver what is queued until their time is up."""
 
 
-class Run:
+class Run(Observer):
     """Observes a ticker. ``take``, ``miss``, ``fail`` and ``end`` are called on the ticker's thread, the rest by the program.
 
     Without a lock: a signal handler may stop the monitor wherever it interrupts the program.

@@ -127,9 +127,7 @@ class StepLog:
         self._ending = False
         self._converter = OnDemandThread("accelmetrics-steps", lambda: self._unconverted, self._convert)
 
-    def add(  # noqa: C901, PLR0912 - one function: beside a training's step, with caches that it has emptied, each call counts
-        self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: StepSource | None = None
-    ) -> None:
+    def add(self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: StepSource | None = None) -> None:
         """Note numbers. Never waits, neither for a device, and raises nothing.
 
         What is no number is left out and told once. Numbers that are not finite are kept, told once and counted: from the first on each

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 BYTES = {
     "memoryAllocatedBytes": "allocated_bytes.all.current",

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache, partial, wraps
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, ParamSpec
+from typing import NamedTuple
 
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.sampling.sampler import MOST_SHARED, hashable, sample
 from accelmetrics.sampling.threads import OnDemandThread
 from accelmetrics.schemas.snapshot import Snapshot
-
-P = ParamSpec("P")
 
 LINGER = 5.0
 """Seconds for which the thread waits for the next request: a program that reads every second starts one, not one a reading."""
@@ -94,31 +91,3 @@ def _settle(future: asyncio.Future[Snapshot], outcome: Outcome[Snapshot]) -> Non
         future.set_exception(outcome.error)
     elif outcome.value is not None:
         future.set_result(outcome.value)
-
-
-@lru_cache(MOST_SHARED)
-def _shared(*args: object, **options: object) -> CoroutineReader:
-    """Return the reader of all calls with these options."""
-    return CoroutineReader()
-
-
-def _for_coroutines(take: Callable[P, Snapshot]) -> Callable[P, Coroutine[Any, Any, Snapshot]]:
-    @wraps(take, assigned=("__annotations__",))  # the options, for help() and editors
-    async def asample(*args: P.args, **options: P.kwargs) -> Snapshot:
-        """Read everything once, as :func:`sample` with the same options, while the caller's event loop runs on.
-
-        Coroutines that wait at the same time, for the same options, share a reading that began after they asked. One that
-        is cancelled stops waiting at once.
-        """
-        given: list[Any] = [hashable(value) for value in args]  # once: an iterator is used up by it
-        named: dict[str, Any] = {name: hashable(value) for name, value in options.items()}
-        try:
-            reader = _shared(*given, **named)
-        except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
-            reader = CoroutineReader()
-        return await reader.read(partial(take, *given, **named))
-
-    return asample
-
-
-asample = _for_coroutines(sample)

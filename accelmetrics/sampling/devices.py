@@ -27,10 +27,9 @@ from accelmetrics.backends.kit.processes import Environment, environment_of
 from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.options import Options
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import DeviceSlot
 
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
 """Kinds whose numbers are the vendor's own."""

@@ -18,12 +18,12 @@ from accelmetrics.sampling.devices import DeviceRegistry, Numbering
 from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
-from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
+from accelmetrics.sampling.sources import FORKED, ManagedSource, SourceRegistry
 from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.schemas.errors import Reason
-from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.identity import BackendStatus, DeviceSlot
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 SLICES = 40
 """Into how many slices a wait is divided."""
@@ -103,7 +103,7 @@ class ThreadEngine:
         self._unchecked = False
         self._last: Snapshot | None = None
         self.began = 0.0
-        registry.engines.add(self)
+        FORKED.add(self)
 
     def sample(self) -> Snapshot:
         """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time."""
@@ -138,6 +138,12 @@ class ThreadEngine:
             readers = self.readers
             self._start_over()
             self._registry.release(readers)
+
+    def settle(self, patience: float) -> None:
+        """Wait until no other thread takes this sampler's first reading, though not for what hangs."""
+        latch = self.settling
+        if latch is not None and threading.get_ident() not in latch.away:
+            latch.wait(self.began + patience - time.monotonic())
 
     def after_fork(self) -> None:
         """Leave the readers to the parent, one of whose threads may hold the lock for ever."""

@@ -18,10 +18,10 @@ from accelmetrics.sampling.node_wire import OWN, SharedReading
 from accelmetrics.sampling.options import DeviceSelection, checked
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.reading import Header, header, standing
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 HOST = "host"
 OWN_PACE = 0.95

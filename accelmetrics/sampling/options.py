@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.limits import MAX_SECONDS
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import ALL, ALL_METRICS, MetricChoice, MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot
 
 Isolation = Literal["thread", "process"]
 Choice = int | str

@@ -19,13 +19,13 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
 from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
-from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
+from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver, SourceUser
 from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.sampling.workers import MAX_WORKERS, Task, WorkerThread
 from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot, Status
 from accelmetrics.schemas.metric import VITAL
-from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
+from accelmetrics.schemas.snapshot import rfc3339, rfc3339_second
 
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
@@ -91,7 +91,7 @@ class CallTimer(list[Any]):
         return found
 
 
-class SourceReader:
+class SourceReader(SourceUser):
     """One sampler's place at one source.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache, partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accelmetrics.sampling.coroutines import CoroutineReader
     from accelmetrics.sampling.isolation import ProcessEngine
 
+P = ParamSpec("P")
 MOST_SHARED = 8
 """Samplers that :func:`sample` keeps; the one that was not used for the longest time is dropped, and closes what no other uses."""
 
@@ -202,3 +203,33 @@ def hashable(value: Any) -> Any:
     """Turn a list into what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
     listed = items(value)
     return value if listed is None else listed
+
+
+@lru_cache(MOST_SHARED)
+def _shared_for_coroutines(*args: object, **options: object) -> CoroutineReader:
+    """Return the reader of all calls with these options."""
+    from accelmetrics.sampling.coroutines import CoroutineReader
+
+    return CoroutineReader()
+
+
+def _for_coroutines(take: Callable[P, Snapshot]) -> Callable[P, Coroutine[Any, Any, Snapshot]]:
+    @wraps(take, assigned=("__annotations__",))  # the options, for help() and editors
+    async def asample(*args: P.args, **options: P.kwargs) -> Snapshot:
+        """Read everything once, as :func:`sample` with the same options, while the caller's event loop runs on.
+
+        Coroutines that wait at the same time, for the same options, share a reading that began after they asked. One that
+        is cancelled stops waiting at once.
+        """
+        given: list[Any] = [hashable(value) for value in args]  # once: an iterator is used up by it
+        named: dict[str, Any] = {name: hashable(value) for name, value in options.items()}
+        try:
+            reader = _shared_for_coroutines(*given, **named)
+        except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
+            reader = _shared_for_coroutines.__wrapped__()
+        return await reader.read(partial(take, *given, **named))
+
+    return asample
+
+
+asample = _for_coroutines(sample)

@@ -12,10 +12,10 @@ from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.reading import Header, header, standing
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""

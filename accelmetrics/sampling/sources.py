@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -29,10 +29,6 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import printable
-
-if TYPE_CHECKING:
-    from accelmetrics.sampling.engine import ThreadEngine
-    from accelmetrics.sampling.reader import SourceReader
 
 T = TypeVar("T")
 
@@ -134,6 +130,30 @@ def checked_detection(backend: Backend) -> Detection:
     raise TypeError(f"detect() gave {found!r}, which is no Detection(present, evidence, devices)")
 
 
+class SourceUser:
+    """What a source knows of a sampler's reader.
+
+    Attributes:
+        source: The source.
+        opened: The driver that it reads.
+        asked_at: When the reading in progress, or the last one, began.
+        served_at: When a sampler last asked for a reading.
+    """
+
+    source: ManagedSource
+    opened: OpenDriver | None
+    asked_at: float
+    served_at: float
+
+    def begin_if_due(self, now: float) -> bool:
+        """Begin a reading in the background if one is due. Returns whether there is something to read."""
+        raise NotImplementedError
+
+    def work(self, worker: WorkerThread) -> None:
+        """Read on this worker."""
+        raise NotImplementedError
+
+
 class ManagedSource:
     """A backend within this process: found, opened, read, lost and opened again.
 
@@ -161,7 +181,7 @@ class ManagedSource:
         self.backend = backend
         self.clock = clock
         self.pool = WorkerPool(backend.name)
-        self.readers: WeakSet[SourceReader] = WeakSet()
+        self.readers: WeakSet[SourceUser] = WeakSet()
         self.detection = Detection(False, "not looked for yet")
         self.coverage = guarded(checked_coverage, backend).value or Coverage()
         self.opened: OpenDriver | None = None
@@ -319,14 +339,14 @@ class ManagedSource:
                 reader.work(worker)
         return max(IDLE_PAUSE, min(reader.asked_at for reader in readers) + self.pace - self.clock.monotonic()) if readers else None
 
-    def join(self, reader: SourceReader) -> None:
+    def join(self, reader: SourceUser) -> None:
         """Keep the source open for a reader; the first one has it opened without delay."""
         with self._lock:
             if not self.readers:
                 self._pause, self._retry_at = FIRST_RETRY, 0.0
             self.readers.add(reader)
 
-    def leave(self, reader: SourceReader) -> None:
+    def leave(self, reader: SourceUser) -> None:
         """Close the driver, on a worker, when no reader is left; waits for that, though not for a call that is stuck."""
         with self._lock:
             self.readers.discard(reader)
@@ -370,16 +390,14 @@ class SourceRegistry:
     Attributes:
         clock: What intervals and timestamps are taken from.
         lock: Held while samplers join or leave sources.
-        engines: The engines that use it.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self.lock = threading.Lock()
-        self.engines: WeakSet[ThreadEngine] = WeakSet()
         self._sources: dict[object, ManagedSource] = {}
         self._devices: dict[tuple[object, ...], DeviceRegistry] = {}
-        _REGISTRIES.add(self)
+        FORKED.add(self)
 
     def acquire(self, backends: Sequence[Backend]) -> tuple[list[ManagedSource], DeviceRegistry]:
         """Find the sources of backends, for readers that join them while the lock is held.
@@ -395,7 +413,7 @@ class SourceRegistry:
                 self._sources[key] = ManagedSource(backend, self.clock)
         return [self._sources[key] for key in keys], self._devices.setdefault(keys, DeviceRegistry())
 
-    def release(self, readers: Sequence[SourceReader]) -> None:
+    def release(self, readers: Sequence[SourceUser]) -> None:
         """Close what no other sampler uses."""
         for reader in readers:
             reader.source.leave(reader)
@@ -427,17 +445,11 @@ class SourceRegistry:
         self.lock = threading.Lock()
         self._sources = {}
         self._devices = {keys: DeviceRegistry(devices.numbering) for keys, devices in self._devices.items()}
-        for engine in _members(self.engines):
-            engine.after_fork()
 
-    def settle(self) -> None:
-        """Wait until no driver is being opened and no other thread takes a sampler's first reading, though not for what hangs."""
-        for engine in _members(self.engines):
-            latch = engine.settling
-            if latch is not None and threading.get_ident() not in latch.away:
-                latch.wait(engine.began + FORK_PATIENCE - time.monotonic())
+    def settle(self, patience: float) -> None:
+        """Wait until no driver is being opened, though not for what hangs."""
         for source in list(self._sources.values()):
-            source.wait_for_opening(source.opening_since + FORK_PATIENCE)
+            source.wait_for_opening(source.opening_since + patience)
 
 
 def _members(found: WeakSet[T]) -> list[T]:
@@ -447,18 +459,28 @@ def _members(found: WeakSet[T]) -> list[T]:
             return list(found)
 
 
-_REGISTRIES: WeakSet[SourceRegistry] = WeakSet()
+class Forked(Protocol):
+    """What a fork has to wait for, and what starts over in its child."""
+
+    def settle(self, patience: float) -> None:
+        """Wait, in the parent, until a fork harms nothing; at most so many seconds after what it waits for began."""
+
+    def after_fork(self) -> None:
+        """Start over in the child."""
+
+
+FORKED: WeakSet[Forked] = WeakSet()
 
 
 def _before_fork() -> None:
     if not isinstance(threading.current_thread(), WorkerThread):
-        for registry in _members(_REGISTRIES):
-            registry.settle()
+        for one in _members(FORKED):
+            one.settle(FORK_PATIENCE)
 
 
 def _after_fork() -> None:
-    for registry in _members(_REGISTRIES):
-        registry.after_fork()
+    for one in _members(FORKED):
+        one.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -27,9 +27,9 @@ from pydantic import (
 
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot, Status
 from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key, fill
-from accelmetrics.schemas.snapshot import SCHEMA_VERSION, DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Snapshot
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"

@@ -138,3 +138,31 @@ class BackendStatus(NamedTuple):
     def silent(self) -> bool:
         """Whether it gave nothing, though it has devices here or has been read before."""
         return self.status in ("failed", "timed_out") and (self.devices > 0 or self.sequence > 0)
+
+
+class DeviceSlot(NamedTuple):
+    """A device and where it stands in this process.
+
+    Attributes:
+        key: The device's key, ``gpu.0``: what its metrics' keys begin with.
+        index: The number in the key.
+        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
+        identity: What does not change about it.
+        listed_by: The name of the backend that lists it; empty where that is not known, as in documents.
+    """
+
+    key: str
+    index: int  # type: ignore[assignment]  # read by name, never searched
+    visible_index: int | None
+    identity: DeviceIdentity
+    listed_by: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The backend that lists it; where that is not known, the one that lists devices of this vendor."""
+        return self.listed_by or self.identity.backend
+
+    @property
+    def unique_id(self) -> str:
+        """What tells it from all others to another system: its UUID, else its PCI address, else its key; never empty."""
+        return self.identity.uuid or self.identity.pci_bus_id or self.key

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import AliasChoices, Field
 
-from accelmetrics.schemas.typed_views import Model
+from accelmetrics.schemas.view_model import Model
 
 
 class CommonMetrics(Model):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.identity import BackendStatus, DeviceSlot
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.errors import Unavailable
-    from accelmetrics.schemas.snapshot import DeviceSlot
 
 T = TypeVar("T")
 NO_LABELS: Mapping[str, str] = {}

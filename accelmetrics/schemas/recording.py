@@ -38,7 +38,7 @@ from accelmetrics.schemas.document import (
 )
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.line_models import DocumentLine, HeaderLine, PlainReading, QuickReading, ReadingLine, are_metrics
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.notebook import frame
@@ -49,7 +49,7 @@ from accelmetrics.schemas.record import (
 )
 from accelmetrics.schemas.rotation import files_of, packed
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pandas

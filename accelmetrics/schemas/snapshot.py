@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import answered
-from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.reading import Header, header, standing
 
 if TYPE_CHECKING:
@@ -29,34 +28,6 @@ _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
 _Places = dict[str, dict[str, int]]
 """By device part and name, which of all keys it is."""
-
-
-class DeviceSlot(NamedTuple):
-    """A device and where it stands in this process.
-
-    Attributes:
-        key: The device's key, ``gpu.0``: what its metrics' keys begin with.
-        index: The number in the key.
-        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
-        identity: What does not change about it.
-        listed_by: The name of the backend that lists it; empty where that is not known, as in documents.
-    """
-
-    key: str
-    index: int  # type: ignore[assignment]  # read by name, never searched
-    visible_index: int | None
-    identity: DeviceIdentity
-    listed_by: str = ""
-
-    @property
-    def backend(self) -> str:
-        """The backend that lists it; where that is not known, the one that lists devices of this vendor."""
-        return self.listed_by or self.identity.backend
-
-    @property
-    def unique_id(self) -> str:
-        """What tells it from all others to another system: its UUID, else its PCI address, else its key; never empty."""
-        return self.identity.uuid or self.identity.pci_bus_id or self.key
 
 
 class Metrics(dict[str, int | float]):

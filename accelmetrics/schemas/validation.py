@@ -16,7 +16,7 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.typed_views import Model, names_of
+from accelmetrics.schemas.view_model import Model, names_of
 
 
 def validate(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from accelmetrics.schemas import metric
-from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.identity import BackendStatus, DeviceSlot
 from accelmetrics.schemas.named_tuple import NamedTuple
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import printable
 
 UTILIZATION, MEMORY_USED, POWER, TEMPERATURE = metric.UTILIZATION, metric.MEMORY_USED, metric.POWER, metric.TEMPERATURE

@@ -36,7 +36,7 @@ from accelmetrics.schemas.vitals import (
 from accelmetrics.schemas.xid import meaning
 
 if TYPE_CHECKING:
-    from accelmetrics.schemas.snapshot import DeviceSlot
+    from accelmetrics.schemas.identity import DeviceSlot
 
 State = Literal["ok", "warn", "bad", "missing"]
 STATES: tuple[State, ...] = ("bad", "warn", "missing", "ok")

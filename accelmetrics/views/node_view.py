@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
 from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Finding, Findings
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.record import Holder, Holders, Record
-from accelmetrics.schemas.snapshot import DeviceSlot, own_processes
+from accelmetrics.schemas.snapshot import own_processes
 from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 from accelmetrics.views.device_view import (

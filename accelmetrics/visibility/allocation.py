@@ -15,8 +15,8 @@ from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, DeviceSelection
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes, plain
+from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot, own_processes, plain
 from accelmetrics.visibility import job
 from accelmetrics.visibility.processes import located
 

@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import pci_address
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Holder, Holders
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 STALE = 6
 """Intervals of a source after which its last answer is not served any more."""

@@ -1,12 +1,10 @@
-"""What one case comes to, in counts that no machine's speed changes: calls into the driver, our functions, allocations, bytes.
+"""Counts of one case that no machine's speed changes: calls into the driver, bytes written; a trace adds the system calls.
 
-Arguments: the case, and what is counted: `functions` of ours that are entered, in whichever thread; or `resources`, the rest.
-Times are those of an injected clock, files of the host those of a tree, devices simulated in this process.
+Argument: the case. Times are those of an injected clock, files of the host those of a tree, devices simulated in this process.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import http.client
 import json
@@ -14,14 +12,12 @@ import os
 import socket
 import sys
 import tempfile
-import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 import accelmetrics
@@ -32,7 +28,6 @@ from accelmetrics.backends.host.linux import linux_driver
 from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.testing import FakeBackend, FakeClock
-from benchmarks.workers.passing import INNER, PACKAGE
 from benchmarks.workers.reading import SteppingClock
 from tests.backends.host.tree import PID, HostTree
 from tests.simulators.nvml import NvmlSimulator, Process
@@ -133,8 +128,8 @@ def sampling(seconds: float, gpus: int, *names: str) -> Iterator[Case]:
 
 
 @contextmanager
-def crowded(changing: bool) -> Iterator[Case]:
-    """Readings a second apart of GPUs that many processes are on."""
+def crowded() -> Iterator[Case]:
+    """Readings a second apart of GPUs that many processes are on, whose memory and share change at each."""
     with Machine() as machine, machine.sampler("nvidia") as sampler:
         turn = 0
 
@@ -142,24 +137,21 @@ def crowded(changing: bool) -> Iterator[Case]:
             nonlocal turn
             machine.go_on(1.0)
             turn += 1
-            if changing or turn == 1:
-                for gpu in range(GPUS):
-                    pids = range(FIRST_PID + gpu * CROWD, FIRST_PID + (gpu + 1) * CROWD)
-                    table = [Process(pid, used=pid + turn << 20, sm=1 + (pid + turn) % 9 if changing else 0) for pid in pids]
-                    machine.simulator.processes(gpu, table)
+            for gpu in range(GPUS):
+                pids = range(FIRST_PID + gpu * CROWD, FIRST_PID + (gpu + 1) * CROWD)
+                machine.simulator.processes(gpu, [Process(pid, used=pid + turn << 20, sm=1 + (pid + turn) % 9) for pid in pids])
 
         yield Case(sampler.sample, PERIOD, PERIOD, between, machine.calls)
 
 
 @contextmanager
-def monitoring(seconds: float, windows: int) -> Iterator[Case]:
-    """A Monitor's ticks, GPUs and host, with its history and windows that are open all the time."""
+def monitoring(seconds: float) -> Iterator[Case]:
+    """A Monitor's ticks, GPUs and host, with its history and a window that is open all the time."""
     clock = SteppingClock()
     with Machine(GPUS, clock) as machine, ExitStack() as stack:
         backends: list[str | Backend] = [NvidiaBackend(clock), TreeHost(clock)]
         monitor = stack.enter_context(Monitor(seconds, backends=backends, clock=clock, pid=PID, timeout=PATIENCE))
-        for number in range(windows):
-            stack.enter_context(monitor.window(f"window-{number}"))
+        stack.enter_context(monitor.window("window"))
         ticks = round(PERIOD / seconds)
         yield Case(lambda: clock.run(1), ticks, ticks, machine.go_on, machine.calls)
         clock.left = sys.maxsize
@@ -274,11 +266,9 @@ CASES: Mapping[str, Callable[[], AbstractContextManager[Case]]] = {
     "warm sample() of 64 GPUs, 1 Hz": partial(sampling, 1.0, MANY, "nvidia"),
     "warm sample() of the host, 10 Hz": partial(sampling, 0.1, 1, "host"),
     "warm sample() of the host, 1 Hz": partial(sampling, 1.0, 1, "host"),
-    "warm sample() of 8 GPUs with 200 processes each, unchanged": partial(crowded, False),
-    "warm sample() of 8 GPUs with 200 processes each, changed": partial(crowded, True),
-    "tick of a Monitor, one window, 10 Hz": partial(monitoring, 0.1, 1),
-    "tick of a Monitor, one window, 1 Hz": partial(monitoring, 1.0, 1),
-    "tick of a Monitor, ten windows, 10 Hz": partial(monitoring, 0.1, 10),
+    "warm sample() of 8 GPUs with 200 processes each": crowded,
+    "tick of a Monitor, one window, 10 Hz": partial(monitoring, 0.1),
+    "tick of a Monitor, one window, 1 Hz": partial(monitoring, 1.0),
     "Prometheus text of a record": partial(exporting, prometheus),
     "OTLP request of a record": partial(exporting, otlp),
     "JSON line of a record": partial(exporting, partial(to_file, "jsonl:{path}")),
@@ -309,39 +299,23 @@ def history() -> dict[str, float]:
 
 def main() -> None:
     """Print what one time comes to."""
-    name, what = sys.argv[1], sys.argv[2]
+    name = sys.argv[1]
     if name == HISTORY:
         sys.stdout.write(json.dumps(history()) + "\n")
         return
-    entered, counting = 0, False
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal entered
-        if counting and event == "call" and (code := frame.f_code).co_filename.startswith(PACKAGE) and code.co_name not in INNER:
-            entered += 1
-
-    if what == "functions":
-        threading.setprofile(note)  # before there are threads
-        sys.setprofile(note)
-    allocations = ctypes.CDLL(None).allocations if what == "resources" else int
     with CASES[name]() as case:
         for _ in range(case.warm_up):
             case.between()
             case.work()
-        gc.collect()
-        calls, written, hidden = case.calls(), case.written(), 0
+        calls, written = case.calls(), case.written()
         os.access(BEGIN, os.F_OK)
-        counting, before = True, allocations()
         for _ in range(case.times):
-            looked = allocations()
             case.between()
-            hidden += allocations() - looked
             case.work()
-        made, counting = allocations() - before - hidden, False
         os.access(END, os.F_OK)
-        resources = {"calls": case.calls() - calls, "allocations": made, "bytes": case.written() - written}
-        found = {"functions": entered} if what == "functions" else {kind: number for kind, number in resources.items() if number}
-        sys.stdout.write(json.dumps({"times": case.times, **{kind: number / case.times for kind, number in found.items()}}) + "\n")
+        made = {"calls": case.calls() - calls, "bytes": case.written() - written}
+        each = {kind: number / case.times for kind, number in made.items() if number}
+        sys.stdout.write(json.dumps({"times": case.times, **each}) + "\n")
 
 
 if __name__ == "__main__":

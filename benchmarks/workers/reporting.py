@@ -17,11 +17,11 @@ from pathlib import Path
 
 from accelmetrics.cli.main import YOUNG
 from accelmetrics.schemas.catalogue import expected_names, rows
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.views.report.making import CHARTED, Wanted, report_of_files
 
 START = 1_767_225_600

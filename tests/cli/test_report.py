@@ -11,10 +11,10 @@ import pytest
 
 from accelmetrics.exporters.files import JsonlExporter
 from accelmetrics.schemas.finding import CannotTell, Finding, Findings
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import read_records
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import call
 from tests.exporters.files_tools import exporting
 

@@ -13,8 +13,8 @@ import pytest
 
 from accelmetrics.cli.run import live_line
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import cells
 from accelmetrics.testing import FakeBackend
 from tests.cli.shell import COMMAND, environment, is_stopped

@@ -5,9 +5,8 @@ from __future__ import annotations
 from accelmetrics.dialects.amd import OTHERS, TABLE, UNMAPPED
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.registry import dialect
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.dialects.scenes import PAGE, Numbers, nvidia, record
 
 SERVED = frozenset(

@@ -12,10 +12,10 @@ from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.catalogue import CATALOGUE, given_by
 from accelmetrics.schemas.coverage import KINDS
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import Metric, split_series
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.records import record
 
 CONVENTIONS = "opentelemetry.semconv._incubating.metrics"

@@ -15,10 +15,9 @@ from accelmetrics.dialects.registry import dialect
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS, Metric, split_series
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.records import machine, record
 
 UUID = "GPU-5cf1a7ed-0000-4000-8000-000000000000"

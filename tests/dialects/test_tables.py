@@ -13,10 +13,9 @@ from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, con
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.dialects import scenes
 from tests.dialects.scenes import GPU_0, HOST, amd, nvidia, record, tpu
 

@@ -7,8 +7,8 @@ import pytest
 from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.dialects.training import BUCKETS, gpu_lines, training_lines
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.dialects.scenes import GPU_0, Numbers, amd, instance, nvidia, record, step, tpu
 
 MIB = 2**20

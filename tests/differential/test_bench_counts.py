@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program, counts
-from benchmarks.counts import ALLOCATIONS, CALLS, FUNCTIONS, Allowed, Committed, Counts
+from benchmarks.counts import BYTES, CALLS, SYSTEM_CALLS, Allowed, Committed, Counts
 from benchmarks.workers.counting import BEGIN, END
 
 CASE = "warm sample()"
-BEFORE = Committed("3.11", {CASE: {CALLS: Allowed(80, 0), ALLOCATIONS: Allowed(600, 18)}})
+BEFORE = Committed("3.11", {CASE: {CALLS: Allowed(80, 0), SYSTEM_CALLS: Allowed(600, 18)}})
 
 
 def compared(now: dict[str, Counts], version: str = "3.11") -> counts.Comparison:
@@ -20,24 +20,24 @@ def compared(now: dict[str, Counts], version: str = "3.11") -> counts.Comparison
 
 
 def test_equal_counts_and_those_within_their_tolerance_pass_in_silence() -> None:
-    assert compared({CASE: {CALLS: 80, ALLOCATIONS: 600}}) == ([], [])
-    assert compared({CASE: {CALLS: 80, ALLOCATIONS: 618}}) == ([], [])
-    assert compared({CASE: {CALLS: 80, ALLOCATIONS: 582}}) == ([], [])
+    assert compared({CASE: {CALLS: 80, SYSTEM_CALLS: 600}}) == ([], [])
+    assert compared({CASE: {CALLS: 80, SYSTEM_CALLS: 618}}) == ([], [])
+    assert compared({CASE: {CALLS: 80, SYSTEM_CALLS: 582}}) == ([], [])
 
 
 def test_a_worse_count_fails_and_says_what_it_was_what_is_allowed_and_what_to_do() -> None:
-    failures, notes = compared({CASE: {CALLS: 80.1, ALLOCATIONS: 660}})
+    failures, notes = compared({CASE: {CALLS: 80.1, SYSTEM_CALLS: 660}})
     assert notes == []
     assert failures == [
         f"{CASE}: calls into the driver: 80 before, 80.1 now (+0.1 %; 0 more are allowed): mend it, or renew the file by "
         f"{counts.RENEW} and say why in the commit",
-        f"{CASE}: allocations: 600 before, 660 now (+10.0 %; 18 more are allowed): mend it, or renew the file by "
+        f"{CASE}: system calls: 600 before, 660 now (+10.0 %; 18 more are allowed): mend it, or renew the file by "
         f"{counts.RENEW} and say why in the commit",
     ]
 
 
 def test_a_better_count_is_told_and_passes() -> None:
-    failures, notes = compared({CASE: {CALLS: 72, ALLOCATIONS: 600}})
+    failures, notes = compared({CASE: {CALLS: 72, SYSTEM_CALLS: 600}})
     assert failures == []
     assert notes == [f"{CASE}: calls into the driver: better: 80 before, 72 now (-10.0 %): {counts.RENEW}"]
 
@@ -51,31 +51,31 @@ def test_what_grew_from_nothing_is_worse() -> None:
 def test_a_case_or_a_kind_that_is_not_counted_any_more_fails() -> None:
     assert [failure.split(": mend")[0] for failure in compared({}).failures] == [
         f"{CASE}: calls into the driver: 80 before, not counted now",
-        f"{CASE}: allocations: 600 before, not counted now",
+        f"{CASE}: system calls: 600 before, not counted now",
     ]
     assert len(compared({CASE: {CALLS: 80}}).failures) == 1
 
 
 def test_a_case_or_a_kind_that_is_not_in_the_file_fails() -> None:
-    failures, _ = compared({CASE: {CALLS: 80, ALLOCATIONS: 600, FUNCTIONS: 7}, "another": {CALLS: 1}})
+    failures, _ = compared({CASE: {CALLS: 80, SYSTEM_CALLS: 600, BYTES: 7}, "another": {CALLS: 1}})
     assert failures == [
-        f"{CASE}: our functions entered: not in counts.json yet: add it by {counts.RENEW}",
+        f"{CASE}: bytes: not in counts.json yet: add it by {counts.RENEW}",
         f"another: calls into the driver: not in counts.json yet: add it by {counts.RENEW}",
     ]
 
 
 def test_on_another_python_what_depends_on_it_is_left_out_and_that_is_told() -> None:
-    failures, (note,) = compared({CASE: {CALLS: 80, ALLOCATIONS: 999}}, "3.13")
+    failures, (note,) = compared({CASE: {CALLS: 80, SYSTEM_CALLS: 999}}, "3.13")
     assert failures == []
     assert note == "1 counts that differ by Python's version are of 3.11 and were not compared: this is 3.13"
-    assert len(compared({CASE: {CALLS: 81, ALLOCATIONS: 600}}, "3.13").failures) == 1
+    assert len(compared({CASE: {CALLS: 81, SYSTEM_CALLS: 600}}, "3.13").failures) == 1
 
 
 def test_what_is_written_is_read_again_with_what_each_kind_may_grow(tmp_path: Path) -> None:
     """So many percent, or so much at least; a line a count."""
     file = tmp_path / "counts.json"
-    file.write_text(counts.text({CASE: {CALLS: 92.96, FUNCTIONS: 7}, "another": {ALLOCATIONS: 1000}}))
-    cases = {CASE: {CALLS: Allowed(92.96, 0.1), FUNCTIONS: Allowed(7, 0.5)}, "another": {ALLOCATIONS: Allowed(1000, 40)}}
+    file.write_text(counts.text({CASE: {CALLS: 92.96, BYTES: 7}, "another": {SYSTEM_CALLS: 1000}}))
+    cases = {CASE: {CALLS: Allowed(92.96, 0.1), BYTES: Allowed(7, 0.14)}, "another": {SYSTEM_CALLS: Allowed(1000, 50)}}
     assert counts.read(file).cases == cases
     lines = file.read_text().splitlines()
     assert len([line for line in lines if "may_grow" in line]) == 3
@@ -160,4 +160,4 @@ def test_system_calls_are_those_between_the_marks(tmp_path: Path) -> None:
 
 def test_the_committed_file_has_every_case() -> None:
     """One that is added or renamed is counted and committed."""
-    assert list(counts.cases(Path())) == list(counts.read(counts.FILE).cases)
+    assert list(counts.cases()) == list(counts.read(counts.FILE).cases)

@@ -15,9 +15,8 @@ from accelmetrics.exporters.device_table import bar, block, host_line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.cli.shell import environment
 from tests.cli.terminals import Terminal
 from tests.records import record, snapshot

@@ -15,9 +15,9 @@ from accelmetrics.exporters.influx import HEADER, InfluxExporter, PointWriter, e
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, MissingDependencyError
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import exported, http_server, silent_server, victoria_metrics
 from tests.records import record
 from tests.support.network import free_port

@@ -12,9 +12,9 @@ from accelmetrics.exporters import statsd as statsd_module
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.statsd import MAX_PACKET, PacketMaker, StatsdExporter, clean, gauge, gauges, packets
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import Statsd, statsd
 from tests.records import record
 from tests.support.network import free_port

@@ -24,10 +24,10 @@ from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas import catalogue
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import ANY_KIND, CODE, LINK, Metric
 from accelmetrics.schemas.record import ExporterStatus, Holder, Holders, MonitorStatus, Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.dialects import scenes
 from tests.records import machine
 from tests.simulators.nvml import NvmlSimulator, Process

@@ -11,8 +11,8 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker, device_columns
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
 

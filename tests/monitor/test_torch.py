@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from accelmetrics.monitor.torch import TorchMemory
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.torch import Card, of_hip, torch_environment
 
@@ -29,7 +29,8 @@ PROGRAM = """
 import json, sys
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 places = [DeviceSlot(key, 0, visible, DeviceIdentity(*identity)) for key, visible, identity in json.loads(sys.argv[1])]
 snapshot = Snapshot(0, "node", {}, tuple(places))
 memory = TorchMemory()

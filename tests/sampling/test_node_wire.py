@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from accelmetrics.sampling.node_view import OwnView
 from accelmetrics.sampling.node_wire import LONGEST_READING, OWN, Decoder, Encoder, Frames, SharedReading, WireError
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 
 SLOTS = tuple(DeviceSlot(f"gpu.{number}", number, number, DeviceIdentity("gpu", "nvidia", number), "nvidia") for number in range(2))
 STATUSES = (

@@ -290,7 +290,7 @@ def test_a_fork_waits_for_samplers_while_others_are_made() -> None:
         other.start()
         try:
             for _ in range(2000):
-                registry().settle()
+                registry().settle(HANG)
         finally:
             done.set()
             other.join()

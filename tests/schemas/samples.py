@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from accelmetrics.schemas.catalogue import CATALOGUE, coverage_of, expected_keys, expected_names, match
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import Metric, fill
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 Number = int | float
 

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,6 @@ from accelmetrics.schemas.coverage import KINDS
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import BASE_UNITS, Metric, device_key, field_of, is_kind, name_of, split_series
 
-GOLDEN = Path(__file__).with_name("golden_keys.txt")
 PER_SECOND_BY_TRADITION = {"pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"}
 UNSOURCED = {
     *("{kind}.{i}.pcieLinkSpeed", "wandb.memory.rssMB"),  # W&B's, described for documents that carry them
@@ -67,16 +65,6 @@ WANDB_HOST_KEYS = """cpu disk./.usageGB disk./.usagePercent disk.sda.in disk.sda
 PROCESS_NAMES = "gpu memory memoryAllocated memoryAllocatedBytes temp powerWatts enforcedPowerLimitWatts powerPercent"
 
 rows = pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
-
-
-def test_the_keys_are_those_that_were_agreed() -> None:
-    """As GPUs have them, what every kind of device may have; under its own name, what GPUs call otherwise."""
-    spellings = sorted(
-        spelling if row.name == "utilization" else spelling.replace("{kind}", "gpu")
-        for row in CATALOGUE
-        for spelling in (row.key, *row.aliases)
-    )
-    assert spellings == GOLDEN.read_text("utf-8").splitlines()
 
 
 def test_no_spelling_is_used_twice() -> None:

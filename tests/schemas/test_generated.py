@@ -9,7 +9,7 @@ from accelmetrics.schemas import metrics_models
 from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, given_by
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.metrics_models import DEVICE_MODELS, CommonMetrics, HostMetrics, ProcessMetrics
-from accelmetrics.schemas.typed_views import Model
+from accelmetrics.schemas.view_model import Model
 from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from scripts import generate
 from tests.schemas.samples import some_value

@@ -14,9 +14,8 @@ import pytest
 import accelmetrics
 from accelmetrics import BackendStatus, MissingDependencyError, Monitor, Sampler, Snapshot, UnknownNameError
 from accelmetrics.schemas.history import History
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.recording import RecordFile
-from accelmetrics.schemas.snapshot import DeviceSlot
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.monitor.watching import gpus, row, ticks
 from tests.records import record

@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
-from accelmetrics.schemas.snapshot import NO_LIST, DeviceSlot, Snapshot, own_processes, rfc3339
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.snapshot import NO_LIST, Snapshot, own_processes, rfc3339
 from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from tests.records import machine
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots

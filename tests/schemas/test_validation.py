@@ -9,9 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from accelmetrics.schemas.catalogue import add, expected_keys, expected_names, resolve
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.validation import findings, validate
 from tests.schemas.samples import AMD, NVIDIA, complete
 

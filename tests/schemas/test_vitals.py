@@ -7,8 +7,7 @@ import pytest
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.schemas import vitals as module
 from accelmetrics.schemas.catalogue import resolve
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.vitals import Vitals, first, processors, vitals
 from accelmetrics.testing import FakeBackend
 from tests.records import snapshot

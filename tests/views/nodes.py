@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 SECOND = 1_000_000_000
 START = 1_790_000_000 * SECOND

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from accelmetrics.backends.kit.system import pci_address
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Holder
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.visibility.attribution import Attribution, Claim, ClaimSource, DeviceRef, Listing, resolve
 from tests.support.threads import wait_for_no_threads
 from tests.support.waiting import Gate, wait_for

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.system import KeptFile, reason_of
@@ -20,9 +20,6 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
-
-if TYPE_CHECKING:
-    from accelmetrics.backends.host.process import Process
 
 MonotonicTime = Callable[[], float]
 """Monotonic seconds."""
@@ -283,6 +280,44 @@ class CachedCollector:
         self.block = Block(known if names == known else names, tuple(reader.values.values()))
         if reader.reasons != self.reasons:
             self.reasons = reader.reasons
+
+
+class ModeTime(NamedTuple):
+    """CPU time in one mode in nanoseconds: of a process, and of its children that have ended and were waited for."""
+
+    own: int
+    waited: int
+
+
+class Process(NamedTuple):
+    """A process as it stands now.
+
+    Attributes:
+        pid: Its number.
+        start: When it began: with the number, what tells it from a later one of the same number.
+        parent: Its parent's number.
+        own: CPU time in nanoseconds.
+        waited: CPU time of children that have ended and were waited for, with theirs, in nanoseconds.
+        threads: Number of threads.
+        rss: Resident memory in bytes.
+        ended: Whether nothing but its entry is left (a zombie).
+        in_modes: Of ``own`` and ``waited``, what was spent in user and in system mode, by the kernel's clock ticks.
+    """
+
+    pid: int
+    start: int
+    parent: int
+    own: int
+    waited: int
+    threads: int
+    rss: int
+    ended: bool
+    in_modes: tuple[ModeTime, ModeTime] = (ModeTime(0, 0), ModeTime(0, 0))
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What stays the same while it lives and never comes again."""
+        return self.pid, self.start
 
 
 class HostReader:

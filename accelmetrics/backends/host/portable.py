@@ -16,7 +16,7 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import CachedCollector, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, NetworkCollector, collect_filesystems
 from accelmetrics.backends.host.memory import collect_memory
-from accelmetrics.backends.host.process import CpuModeCollector, ModeTime, Process, ProcessCollector
+from accelmetrics.backends.host.process import CpuModeCollector, ProcessCollector, PsutilProcesses
 from accelmetrics.backends.host.processor import CpuCollector, CpuTime, collect_load
 from accelmetrics.backends.kit.system import Memory
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -114,73 +114,3 @@ def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
 def is_loopback(name: str) -> bool:
     """Return whether an interface is loopback, by the names that macOS, the BSDs and Windows give it."""
     return name in ("lo", "lo0") or name.startswith("Loopback")
-
-
-class PsutilProcesses:
-    """The watched process and its descendants, in the same terms as ``/proc`` gives them."""
-
-    def __init__(self, psutil: Any, pid: int) -> None:
-        self._psutil = psutil
-        self._pid = pid
-        self._process: Any = None
-
-    def root(self) -> Process:
-        """Read the watched process. Raises ``OSError``."""
-        psutil = self._psutil
-        try:
-            if self._process is None:
-                self._process = psutil.Process(self._pid)
-            return self._read(self._process)
-        except psutil.NoSuchProcess as error:
-            raise ProcessLookupError(self._pid) from error
-        except psutil.AccessDenied as error:
-            raise PermissionError(self._pid) from error
-
-    def look(self, pid: int) -> Process | None:
-        """Read a process, None when it has ended or may not be read."""
-        try:
-            return self._read(self._psutil.Process(pid))
-        except self._psutil.Error:
-            return None
-
-    def descendants(self, progress: list[Any]) -> list[Process]:
-        """Read everything below the process; those that end or may not be read cost themselves only."""
-        found = []
-        try:
-            children = self._process.children(recursive=True)
-        except self._psutil.Error:
-            children = []
-        for child in children:
-            progress.append(None)
-            process = self.look(child.pid)
-            if process is not None:
-                found.append(process)
-        return found
-
-    def allowed(self) -> list[tuple[int, int]]:
-        """Return the CPUs that the process may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
-        affinity = getattr(self._process, "cpu_affinity", None)
-        if affinity is None:
-            return []
-        try:
-            return [(cpu, cpu) for cpu in affinity()]
-        except self._psutil.Error as error:
-            raise OSError(str(error)) from error
-
-    def _read(self, process: Any) -> Process:
-        with process.oneshot():
-            times = process.cpu_times()
-            user = ModeTime(round(times.user * 1e9), round(getattr(times, "children_user", 0.0) * 1e9))
-            system = ModeTime(round(times.system * 1e9), round(getattr(times, "children_system", 0.0) * 1e9))
-            ended = process.status() == self._psutil.STATUS_ZOMBIE
-            return Process(
-                pid=process.pid,
-                start=round(process.create_time() * 1e6),
-                parent=process.ppid(),
-                own=user.own + system.own,
-                waited=user.waited + system.waited,
-                threads=process.num_threads(),
-                rss=process.memory_info().rss,
-                ended=ended,
-                in_modes=(user, system),
-            )

@@ -16,59 +16,17 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader
+from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader, ModeTime, Process
 from accelmetrics.backends.kit import descendants
 from accelmetrics.backends.kit.system import Files, count, read_once, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.named_tuple import NamedTuple
-
-if TYPE_CHECKING:
-    from accelmetrics.backends.host.portable import PsutilProcesses
 
 _NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and no cgroup limits it")
 # User and system time may each be off by a clock tick of 10 ms at either end of the interval.
 _NOISE = 40_000_000
 _ALLOWED = re.compile(rb"^Cpus_allowed_list:(.*)$", re.MULTILINE)
-
-
-class ModeTime(NamedTuple):
-    """CPU time in one mode in nanoseconds: of a process, and of its children that have ended and were waited for."""
-
-    own: int
-    waited: int
-
-
-class Process(NamedTuple):
-    """A process as it stands now.
-
-    Attributes:
-        pid: Its number.
-        start: When it began: with the number, what tells it from a later one of the same number.
-        parent: Its parent's number.
-        own: CPU time in nanoseconds.
-        waited: CPU time of children that have ended and were waited for, with theirs, in nanoseconds.
-        threads: Number of threads.
-        rss: Resident memory in bytes.
-        ended: Whether nothing but its entry is left (a zombie).
-        in_modes: Of ``own`` and ``waited``, what was spent in user and in system mode, by the kernel's clock ticks.
-    """
-
-    pid: int
-    start: int
-    parent: int
-    own: int
-    waited: int
-    threads: int
-    rss: int
-    ended: bool
-    in_modes: tuple[ModeTime, ModeTime] = (ModeTime(0, 0), ModeTime(0, 0))
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """What stays the same while it lives and never comes again."""
-        return self.pid, self.start
 
 
 def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> Process:
@@ -173,6 +131,76 @@ class LinuxProcesses:
         """Read everything below the process; ``progress`` grows with each process that is looked at."""
         pids = descendants(self._pid, progress)[1:]
         return [process for pid in pids if (process := self.look(pid)) is not None]
+
+
+class PsutilProcesses:
+    """The watched process and its descendants, in the same terms as ``/proc`` gives them."""
+
+    def __init__(self, psutil: Any, pid: int) -> None:
+        self._psutil = psutil
+        self._pid = pid
+        self._process: Any = None
+
+    def root(self) -> Process:
+        """Read the watched process. Raises ``OSError``."""
+        psutil = self._psutil
+        try:
+            if self._process is None:
+                self._process = psutil.Process(self._pid)
+            return self._read(self._process)
+        except psutil.NoSuchProcess as error:
+            raise ProcessLookupError(self._pid) from error
+        except psutil.AccessDenied as error:
+            raise PermissionError(self._pid) from error
+
+    def look(self, pid: int) -> Process | None:
+        """Read a process, None when it has ended or may not be read."""
+        try:
+            return self._read(self._psutil.Process(pid))
+        except self._psutil.Error:
+            return None
+
+    def descendants(self, progress: list[Any]) -> list[Process]:
+        """Read everything below the process; those that end or may not be read cost themselves only."""
+        found = []
+        try:
+            children = self._process.children(recursive=True)
+        except self._psutil.Error:
+            children = []
+        for child in children:
+            progress.append(None)
+            process = self.look(child.pid)
+            if process is not None:
+                found.append(process)
+        return found
+
+    def allowed(self) -> list[tuple[int, int]]:
+        """Return the CPUs that the process may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
+        affinity = getattr(self._process, "cpu_affinity", None)
+        if affinity is None:
+            return []
+        try:
+            return [(cpu, cpu) for cpu in affinity()]
+        except self._psutil.Error as error:
+            raise OSError(str(error)) from error
+
+    def _read(self, process: Any) -> Process:
+        with process.oneshot():
+            times = process.cpu_times()
+            user = ModeTime(round(times.user * 1e9), round(getattr(times, "children_user", 0.0) * 1e9))
+            system = ModeTime(round(times.system * 1e9), round(getattr(times, "children_system", 0.0) * 1e9))
+            ended = process.status() == self._psutil.STATUS_ZOMBIE
+            return Process(
+                pid=process.pid,
+                start=round(process.create_time() * 1e6),
+                parent=process.ppid(),
+                own=user.own + system.own,
+                waited=user.waited + system.waited,
+                threads=process.num_threads(),
+                rss=process.memory_info().rss,
+                ended=ended,
+                in_modes=(user, system),
+            )
 
 
 class TreeCpuTime:

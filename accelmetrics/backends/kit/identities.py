@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from accelmetrics.backends.kit.fields import NOT_READ, DeviceRecord, Table, flat, text, whole
+from accelmetrics.backends.kit.fields import NOT_READ, DeviceRecord, Printed, Table, flat, text, whole
 from accelmetrics.backends.kit.system import pci_address
-
-if TYPE_CHECKING:
-    from accelmetrics.backends.kit.polled import DeviceSample
 
 NUMBER = "vendor_index"
 NUMBERS = (NUMBER, "numa_node", "cores")
@@ -38,13 +35,13 @@ class Identities:
         self._known: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
         self._repeated: set[tuple[str, object]] = set()
 
-    def of(self, samples: Sequence[DeviceSample]) -> list[dict[str, Any]]:
+    def of(self, records: Sequence[Printed]) -> list[dict[str, Any]]:
         """Return what the records tell of their devices' identities.
 
         An id or an address that several devices of one poll share tells none of them apart: it is left out until the driver is opened
         again. Where a number repeats, no number is trusted.
         """
-        identities = [self._identify(sample) for sample in samples]
+        identities = [self._identify(flat(record)) for record in records]
         keys = [keys_of(told) for told in identities]
         self._repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
         numbered = all(part != NUMBER for part, _ in self._repeated)
@@ -53,9 +50,8 @@ class Identities:
                 del told[part]
         return identities
 
-    def _identify(self, sample: DeviceSample) -> dict[str, Any]:
+    def _identify(self, record: DeviceRecord) -> dict[str, Any]:
         """Return what one record tells; one that stays the same object is asked until it has told all."""
-        record = flat(sample.record)
         known = self._known.get(record)
         if known is not None:
             return dict(known)

@@ -277,7 +277,8 @@ class PolledDriver:
         found.update((MACHINE, sample) for sample in samples if sample.machine)
         listed = [sample for sample in samples if not sample.machine]
         # Where there is no number, the position stands for it.
-        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(source.identities.of(listed))]
+        identities = source.identities.of([sample.record for sample in listed])
+        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(identities)]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
             for (told, about), sample in sorted(zip(seen, listed, strict=True), key=lambda each: each[0][1][NUMBER]):

@@ -16,7 +16,6 @@ from typing import Any
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, LARGEST, Call, NvmlField, NvmlMetric
 from accelmetrics.backends.nvidia.nvml import (
-    CONSTANTS,
     FUNCTION_NOT_FOUND,
     MISFIT,
     Forms,
@@ -229,7 +228,7 @@ def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: 
         ctypes.c_uint.from_buffer(buffer, offset).value = call.version
     for index, field in enumerate(call.fields):
         _FIELD_KEY.pack_into(buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
-    arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
+    arguments = [number for _, number in call.arguments]
     if call.fields:
         arguments.append(len(call.fields))
     pointers = [ctypes.byref(buffer, offset + place) for place in call.pointers]

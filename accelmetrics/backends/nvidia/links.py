@@ -207,7 +207,7 @@ def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tupl
     rows += [NvmlMetric(str(field.identifier), field, maximum=LARGEST) for field, of_all in fields if of_all]
     ratios = LINK_RATIOS.values()
     for link in range(links):
-        state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(link,))
+        state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(("link", link),))
         rows.append(NvmlMetric(f"nvlink.{link}.state", state, maximum=1))
         for way, field in LINK_TRAFFIC.items():
             rows.append(NvmlMetric(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))

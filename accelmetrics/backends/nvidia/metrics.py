@@ -72,7 +72,7 @@ class Call(NamedTuple):
         functions: The function's names, the newest first; drivers have some of them.
         layout: What it writes, as a ``struct`` format without byte order.
         members: The numbers in ``layout``, by their names in NVML's structure; one without a name otherwise.
-        arguments: What stands between the handle and the pointers, by the header's names; numbers that have none.
+        arguments: What stands between the handle and the pointers: of each number its name in the header, and the number.
         pointers: Where in what it writes each pointer points, in bytes.
         version: Written once into the first four bytes, for versioned structures.
         structure: The class in ``pynvml`` of the same layout, if it has one.
@@ -83,7 +83,7 @@ class Call(NamedTuple):
     functions: tuple[str, ...]
     layout: str = "I"
     members: tuple[str, ...] = ("",)
-    arguments: tuple[str | int, ...] = ()
+    arguments: tuple[tuple[str, int], ...] = ()
     pointers: tuple[int, ...] = (0,)
     version: int | None = None
     structure: str = ""
@@ -99,7 +99,7 @@ class Call(NamedTuple):
     def words(self) -> str:
         """Where its values are read, for people."""
         called = self.arguments or self.members != ("",)
-        return f"{self.function}({', '.join(map(str, self.arguments))})" if called else self.function
+        return f"{self.function}({', '.join(name for name, _ in self.arguments)})" if called else self.function
 
 
 class NvmlMetric(NamedTuple):
@@ -234,8 +234,8 @@ _HELD = "; unified memory, where NVML does not say: the sum over the processes, 
 _LINKS = "; the sum of the links, 10 s, where that is refused or stays 0"
 
 
-def _call(function: str, *arguments: str, layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
-    """Make a call that writes one number; unsigned of 32 bits unless ``layout`` says otherwise."""
+def _call(function: str, *arguments: tuple[str, int], layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
+    """Make a call that writes one number, unsigned of 32 bits unless ``layout`` says otherwise."""
     return Call((function,), layout, arguments=arguments, pointers=pointers)
 
 
@@ -244,9 +244,12 @@ def _by_field(row: NvmlMetric, identifier: int, symbol: str) -> NvmlMetric:
     return row._replace(source=NvmlField(identifier, symbol), otherwise=row)
 
 
-def _memory_errors(name: str, kind: str, counter: str, identifier: int, symbol: str, *aliases: str) -> NvmlMetric:
-    names = (f"NVML_MEMORY_ERROR_TYPE_{kind}", f"NVML_{counter}_ECC", "NVML_MEMORY_LOCATION_DEVICE_MEMORY")
-    call = _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
+_CORRECTED, _UNCORRECTED = ("NVML_MEMORY_ERROR_TYPE_CORRECTED", 0), ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
+_VOLATILE, _AGGREGATE = ("NVML_VOLATILE_ECC", 0), ("NVML_AGGREGATE_ECC", 1)
+
+
+def _memory_errors(name: str, kind: tuple[str, int], counter: tuple[str, int], identifier: int, symbol: str, *aliases: str) -> NvmlMetric:
+    call = _call("nvmlDeviceGetMemoryErrorCounter", kind, counter, ("NVML_MEMORY_LOCATION_DEVICE_MEMORY", 2), layout="Q")
     return _by_field(NvmlMetric(name, call, every=TEN_SECONDS, maximum=LARGEST, aliases=aliases), identifier, symbol)
 
 
@@ -254,7 +257,7 @@ def _sram(name: str, member: str, maximum: int = LARGEST) -> NvmlMetric:
     return NvmlMetric(name, SRAM, member, every=TEN_SECONDS, maximum=maximum)
 
 
-def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
+def _violation(reason: str, identifier: int, symbol: str, policy: int) -> NvmlMetric:
     # Newer drivers refuse fields 77 to 79, and the older call still answers. The throttling counters that NVIDIA added later
     # (NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN and the two behind it) are not read. Their numbers are 251 to 253 in the
     # header of 575 and the binding of 580.65, and 269 to 271 in the binding from 580.82 on, where 251 to 253 are power smoothing
@@ -263,7 +266,7 @@ def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
         ("nvmlDeviceGetViolationStatus",),
         "8xQ",
         ("violationTime",),
-        (f"NVML_PERF_POLICY_{symbol}",),
+        ((f"NVML_PERF_POLICY_{symbol}", policy),),
         structure="c_nvmlViolationTime_t",
     )
     row = NvmlMetric(f"violationSeconds.{reason}", call, "violationTime", every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
@@ -275,8 +278,8 @@ def _two(function: str, first: str, second: str) -> Call:
     return Call((function,), "II", (first, second), pointers=(0, 4))
 
 
-def _limit(name: str, threshold: str) -> NvmlMetric:
-    call = _call("nvmlDeviceGetTemperatureThreshold", f"NVML_TEMPERATURE_THRESHOLD_{threshold}")
+def _limit(name: str, threshold: str, number: int) -> NvmlMetric:
+    call = _call("nvmlDeviceGetTemperatureThreshold", (f"NVML_TEMPERATURE_THRESHOLD_{threshold}", number))
     return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=ABOVE_ICE)
 
 
@@ -310,13 +313,13 @@ METRICS = (
     NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=MOST_MEMORY, minimum=1, note=_HOST_TOTAL),
     NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
-    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST, minimum=ABOVE_ICE),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU", 0)), maximum=HOTTEST, minimum=ABOVE_ICE),
     # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
     _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
         minimum=1
     ),
-    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"), maximum=FASTEST),
-    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"), maximum=FASTEST),
+    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM", 1)), maximum=FASTEST),
+    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM", 2)), maximum=FASTEST),
     NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
     NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=ABOVE_ICE),
     NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=MOST_ENERGY, divisor=1000),
@@ -324,7 +327,7 @@ METRICS = (
     NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
     NvmlMetric("nvlinkTxBytesTotal", NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     NvmlMetric("nvlinkRxBytesTotal", NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
-    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS"), every=SECOND, maximum=FASTEST),
+    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_GRAPHICS", 0)), every=SECOND, maximum=FASTEST),
     NvmlMetric("performanceState", _call("nvmlDeviceGetPerformanceState"), every=SECOND, maximum=15),
     # The sampling period, which comes through a second pointer, is not used.
     NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
@@ -342,10 +345,10 @@ METRICS = (
         ),
         *(190, "POWER_CURRENT_LIMIT"),
     ),
-    _memory_errors("correctedMemoryErrors", "CORRECTED", "VOLATILE", 11, "ECC_SBE_VOL_DEV"),
-    _memory_errors("uncorrectedMemoryErrors", "UNCORRECTED", "VOLATILE", 12, "ECC_DBE_VOL_DEV", "unCorrectedMemoryErrors"),
-    _memory_errors("correctedMemoryErrorsAggregate", "CORRECTED", "AGGREGATE", 22, "ECC_SBE_AGG_DEV"),
-    _memory_errors("uncorrectedMemoryErrorsAggregate", "UNCORRECTED", "AGGREGATE", 23, "ECC_DBE_AGG_DEV"),
+    _memory_errors("correctedMemoryErrors", _CORRECTED, _VOLATILE, 11, "ECC_SBE_VOL_DEV"),
+    _memory_errors("uncorrectedMemoryErrors", _UNCORRECTED, _VOLATILE, 12, "ECC_DBE_VOL_DEV", "unCorrectedMemoryErrors"),
+    _memory_errors("correctedMemoryErrorsAggregate", _CORRECTED, _AGGREGATE, 22, "ECC_SBE_AGG_DEV"),
+    _memory_errors("uncorrectedMemoryErrorsAggregate", _UNCORRECTED, _AGGREGATE, 23, "ECC_DBE_AGG_DEV"),
     NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=15, minimum=1),
     NvmlMetric("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
     NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=MOST_MEMORY),
@@ -371,18 +374,18 @@ METRICS = (
     _sram("uncorrectedSramErrorsAggregate.pcie", "aggregateUncBucketPcie"),
     _sram("uncorrectedSramErrorsAggregate.other", "aggregateUncBucketOther"),
     _sram("sramThresholdExceeded", "bThresholdExceeded", 1),
-    _violation("power", 74, "POWER"),
-    _violation("thermal", 75, "THERMAL"),
-    _violation("syncBoost", 76, "SYNC_BOOST"),
-    _violation("boardLimit", 77, "BOARD_LIMIT"),
-    _violation("lowUtilization", 78, "LOW_UTILIZATION"),
-    _violation("reliability", 79, "RELIABILITY"),
+    _violation("power", 74, "POWER", 0),
+    _violation("thermal", 75, "THERMAL", 1),
+    _violation("syncBoost", 76, "SYNC_BOOST", 2),
+    _violation("boardLimit", 77, "BOARD_LIMIT", 3),
+    _violation("lowUtilization", 78, "LOW_UTILIZATION", 4),
+    _violation("reliability", 79, "RELIABILITY", 5),
     # Beside the mean of a second, and in the same batch of fields: it costs no call.
     NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_POWER, divisor=1000),
     MARGIN,
     NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
     NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
-    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_VIDEO"), every=TEN_SECONDS, maximum=FASTEST),
+    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=TEN_SECONDS, maximum=FASTEST),
     NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
     NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
     NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
@@ -392,19 +395,19 @@ METRICS = (
     NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
     NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
-    _limit("maxOpTemp", "GPU_MAX"),
-    _limit("memoryMaxOpTemp", "MEM_MAX"),
-    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_VIDEO"), every=ONCE, maximum=FASTEST, minimum=1),
+    _limit("maxOpTemp", "GPU_MAX", 3),
+    _limit("memoryMaxOpTemp", "MEM_MAX", 2),
+    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=ONCE, maximum=FASTEST, minimum=1),
     _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
     _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
     _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
     NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
     NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
     NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
-    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE, maximum=FASTEST, minimum=1),
-    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE, maximum=FASTEST, minimum=1),
-    _limit("tempLimit.shutdown", "SHUTDOWN"),
-    _limit("tempLimit.slowdown", "SLOWDOWN"),
+    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM", 1)), every=ONCE, maximum=FASTEST, minimum=1),
+    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM", 2)), every=ONCE, maximum=FASTEST, minimum=1),
+    _limit("tempLimit.shutdown", "SHUTDOWN", 0),
+    _limit("tempLimit.slowdown", "SLOWDOWN", 1),
     NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=15, minimum=1),
     NvmlMetric("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
 )
@@ -506,8 +509,8 @@ OF_LINKS = frozenset(
 )
 OF_XIDS = frozenset({"xidErrors", "lastXid", "xid.{code}.errors"})
 PCIE_COUNTERS = tuple(row for row in FAST_ROWS if row.name in ("pcieTxBytesTotal", "pcieRxBytesTotal"))
-PCIE_RATES = {"pcieTxBytes": "NVML_PCIE_UTIL_TX_BYTES", "pcieRxBytes": "NVML_PCIE_UTIL_RX_BYTES"}
-"""The rates that are measured on GPUs without GPM and counters, and the counter's name in the call."""
+PCIE_RATES = {"pcieTxBytes": ("NVML_PCIE_UTIL_TX_BYTES", 0), "pcieRxBytes": ("NVML_PCIE_UTIL_RX_BYTES", 1)}
+"""The rates that are measured on GPUs without GPM and counters, and the counter in the call: its name and its number."""
 PCIE_EACH_SECOND = "PCIe throughput each second"
 """Stands among the needed metrics where one of them is asked for by name."""
 PROCESSES = "process"
@@ -555,7 +558,7 @@ def coverage() -> Coverage:
         rows[name] += f"; else temp + {MARGIN.source.words} - {field.words}"
     shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
     gpm = {metric.name: metric.words for metric in GPM_METRICS}
-    for name, counter in PCIE_RATES.items():
+    for name, (counter, _) in PCIE_RATES.items():
         gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s where asked for by name"
     links = {name: f"the sum of {_or(fields, LINK_COUNTS_OF_ALL.get(name))}, 10 s" for name, fields in LINK_COUNTS.items()}
     links |= {name: f"the largest {field.words} of the links, 10 s" for name, field in LINK_RATIOS.items()}

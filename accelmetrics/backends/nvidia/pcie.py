@@ -18,7 +18,7 @@ from typing import Any
 from accelmetrics.backends.contract import Clock, Value
 from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import GPM_SUPPORT, KIB, LARGEST_32, ONCE, PCIE_COUNTERS, PCIE_RATES
-from accelmetrics.backends.nvidia.nvml import CONSTANTS, Handle, Library, impossible, is_unsupported, lock_of_calls, unavailable
+from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, is_unsupported, lock_of_calls, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 FUNCTION = "nvmlDeviceGetPcieThroughput"
@@ -79,8 +79,8 @@ class PcieMeter:
 
     def _measure(self, handle: Handle, note: Callable[[Measured], None]) -> None:
         times, answers = [], {}
-        for name, counter in PCIE_RATES.items():
-            answers[name] = self._call(handle, CONSTANTS[counter])
+        for name, (_, counter) in PCIE_RATES.items():
+            answers[name] = self._call(handle, counter)
             times.append(self._clock.monotonic())
         note((min(times), answers))
         with self._changing:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 NOT_SUPPORTED, NO_PERMISSION, UNKNOWN = 3, 4, 999

@@ -17,10 +17,11 @@ from accelmetrics.schemas.energy import COUNTER, DRAW
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.schemas.history import HistoryRow, Layout, RowMaker
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, has_values, rfc3339
+from accelmetrics.schemas.snapshot import Snapshot, has_values, rfc3339
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
 from accelmetrics.views.report.periods import PeriodTable

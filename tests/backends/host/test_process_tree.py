@@ -8,7 +8,8 @@ import pytest
 from pytest_mock import MockerFixture
 
 from accelmetrics.backends.host import process
-from accelmetrics.backends.host.process import Process, TreeCpuTime
+from accelmetrics.backends.host.collector import Process
+from accelmetrics.backends.host.process import TreeCpuTime
 from tests.backends.host.tree import PAGE, PID, TICK, HostTree, Watch
 
 CHILD, GRANDCHILD = 5001, 5002

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Block
-from accelmetrics.backends.nvidia.metrics import LINK_COUNTS, LINK_RATIOS
+from accelmetrics.backends.nvidia.metrics import GPM_METRICS, LINK_COUNTS, LINK_RATIOS, METRICS, ONCE, SHARES, NvmlField
 from accelmetrics.backends.nvidia.nvml import PLACES, unavailable
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, fail, is_conditional
@@ -41,83 +41,28 @@ REASONS: dict[int, str] = {
 }
 """Of the codes that speak for a call's own values; all others are driver_error."""
 
-GPM = {
-    *(
-        "grEngineActive",
-        "smActive",
-        "smOccupancy",
-        "dramActive",
-        "pipeTensorActive",
-        "pipeTensorHmmaActive",
-        "pipeFp64Active",
-        "pipeFp32Active",
-    ),
-    *("pipeFp16Active", "pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"),
-}
-ECC = ("correctedMemoryErrors", "uncorrectedMemoryErrors", "unCorrectedMemoryErrors", "correctedMemoryErrorsAggregate")
+GPM = {metric.name for metric in GPM_METRICS}
 NO_KEYS: set[str] = set()
 KEYS: dict[str, set[str]] = {
-    "nvmlDeviceGetUtilizationRates": {"gpu", "memory"},
-    "nvmlDeviceGetMemoryInfo_v2": {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"},
-    "nvmlDeviceGetTemperature": {"temp"},
-    "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock", "videoClock"},
-    "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle")},
-    "nvmlDeviceGetPerformanceState": {"performanceState"},
-    "nvmlDeviceGetFieldValues": {
-        *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
-        *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
-        *("rowRemapPending", "rowRemapFailure", "recoveryAction"),
-        *(*LINK_COUNTS, *LINK_RATIOS),
-        *(name for name in OWED if "EccErrors" in name),
-        *("powerInstantWatts", "retiredPagesSingleBit", "retiredPagesDoubleBit", "retiredPagesPending", "c2cLinks", "c2cLinkSpeed"),
-    },
-    "nvmlDeviceGetMarginTemperature": {"tempMargin"},
-    "nvmlDeviceGetJpgUtilization": {"jpegUtilization"},
-    "nvmlDeviceGetOfaUtilization": {"ofaUtilization"},
-    "nvmlDeviceGetPersistenceMode": {"persistenceMode"},
-    "nvmlDeviceGetComputeMode": {"computeMode"},
-    "nvmlDeviceGetMigMode": {"migMode", "migModePending"},
-    "nvmlDeviceGetC2cModeInfoV": {"c2cMode"},
+    "nvmlDeviceGetFieldValues": {*LINK_COUNTS, *LINK_RATIOS},
     "nvmlDeviceGetGpuFabricInfoV": {name for name in OWED if name.startswith("fabric")},
-    "nvmlDeviceGetSramEccErrorStatus": {name for name in OWED if "sram" in name.lower()},
     "nvmlEventSetCreate": {"xidErrors"},
     "nvmlDeviceRegisterEvents": {"xidErrors"},
-    "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
-    "nvmlDeviceGetDecoderUtilization": {"decoderUtilization"},
-    "nvmlDeviceGetFanSpeed": {"fanSpeed"},
-    "nvmlDeviceGetCurrPcieLinkGeneration": {"pcieLinkGen"},
-    "nvmlDeviceGetCurrPcieLinkWidth": {"pcieLinkWidth"},
-    "nvmlDeviceGetBAR1MemoryInfo": {"bar1UsedBytes"},
-    "nvmlDeviceGetMaxClockInfo": {"maxSmClock", "maxMemoryClock", "maxVideoClock"},
-    "nvmlDeviceGetTemperatureThreshold": {"tempLimit.slowdown", "tempLimit.shutdown", "maxOpTemp", "memoryMaxOpTemp"},
-    "nvmlDeviceGetMaxPcieLinkGeneration": {"maxPcieLinkGen"},
-    "nvmlDeviceGetMaxPcieLinkWidth": {"maxPcieLinkWidth"},
-    "nvmlGpmQueryDeviceSupport": GPM,
-    "nvmlGpmSampleAlloc": GPM,
-    "nvmlGpmSampleGet": GPM,
-    "nvmlGpmMetricsGet": GPM,
+    **dict.fromkeys(("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"), GPM),
     "nvmlDeviceGetComputeRunningProcesses_v3": NO_KEYS,
     "nvmlDeviceGetGraphicsRunningProcesses_v3": NO_KEYS,
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": NO_KEYS,
     "nvmlDeviceGetProcessUtilization": NO_KEYS,
 }
-BEHIND: dict[str, set[str]] = {
-    "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
-    "nvmlDeviceGetEnforcedPowerLimit": {"enforcedPowerLimitWatts", "powerPercent"},
-    "nvmlDeviceGetMemoryErrorCounter": {*ECC, "uncorrectedMemoryErrorsAggregate"},
-    "nvmlDeviceGetViolationStatus": {name for name in OWED if name.startswith("violationSeconds.")},
-    "nvmlDeviceGetEccMode": {"eccMode", "eccModePending"},
-    "nvmlDeviceGetPowerManagementLimitConstraints": {"minPowerLimitWatts", "maxPowerLimitWatts"},
-    "nvmlDeviceGetPowerManagementDefaultLimit": {"defaultPowerLimitWatts"},
-}
+"""By call, what is missing where it fails: what stands in no row of the table, and below what follows from the rows."""
+BEHIND: dict[str, set[str]] = {}
 """Calls that are made where the fields which say the same are not supported."""
-BEHIND_FIELDS = (
-    *("POWER_AVERAGE", "POWER_CURRENT_LIMIT", "ECC_SBE_VOL_DEV", "ECC_DBE_VOL_DEV", "ECC_SBE_AGG_DEV", "ECC_DBE_AGG_DEV"),
-    *("PERF_POLICY_POWER", "PERF_POLICY_THERMAL", "PERF_POLICY_SYNC_BOOST"),
-    *("PERF_POLICY_BOARD_LIMIT", "PERF_POLICY_LOW_UTILIZATION", "PERF_POLICY_RELIABILITY"),
-    *("ECC_CURRENT", "ECC_PENDING", "POWER_MIN_LIMIT", "POWER_MAX_LIMIT", "POWER_DEFAULT_LIMIT"),
-)
-ASKED_ONCE = {"c2cLinks", "c2cLinkSpeed", "minPowerLimitWatts", "maxPowerLimitWatts", "defaultPowerLimitWatts"}
+for row in METRICS:
+    calls, source = (KEYS, row.source) if row.otherwise is None else (BEHIND, row.otherwise.source)
+    shares = {share.name for share in SHARES if row.name in (share.part, share.whole)}
+    calls.setdefault(source.function, set()).update(row.names, shares)
+BEHIND_FIELDS = [row.source.symbol for row in METRICS if row.otherwise is not None and isinstance(row.source, NvmlField)]
+ASKED_ONCE = {row.name for row in METRICS if row.every == ONCE and isinstance(row.source, NvmlField)}
 """Fields that do not change while the driver is open."""
 WITHOUT_GPU = {"nvmlGpmSampleAlloc", "nvmlEventSetCreate"}
 """Calls that name no GPU: their rule holds for all."""

@@ -14,8 +14,8 @@ from typing import Any
 from accelmetrics.integrations.compat.feed import NvmlFeed
 from accelmetrics.integrations.compat.startup._accelmetrics_nvml import attach
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.snapshot import Snapshot
 
 MIB = 2**20
 MI210 = DeviceIdentity(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from math import exp, sin
 
 from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.test_report import GIB, START, place
 
 ADVICE = "Clean the filters; look at the fans."
