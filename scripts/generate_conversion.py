@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from accelmetrics.backends.kit.bounds import TIMES_LIMIT
 from accelmetrics.backends.nvidia.buffer import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import (
     CALLED_ROWS,
@@ -15,7 +16,6 @@ from accelmetrics.backends.nvidia.metrics import (
     MEMORY_ROWS,
     POWER_LIMIT,
     SHARES,
-    TIMES_LIMIT,
     NvmlField,
     NvmlMetric,
     fast_names,

@@ -209,6 +209,9 @@ class Driver(Protocol):
 
     Where a backend has several sources, of which not all are read in the same way, its drivers have an attribute ``interval``
     of their own, which takes the place of the backend's while they are open.
+
+    One whose source may list some devices and not be understood in others may have an attribute ``incomplete``: why there may be more
+    devices than are listed (an :class:`~accelmetrics.schemas.errors.Unavailable`), else None.
     """
 
     @property

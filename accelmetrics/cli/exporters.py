@@ -30,7 +30,8 @@ def run(options: Namespace, out: Stdout) -> int:
 
 def _row(name: str) -> tuple[str, str, str]:
     if name in registry.BUILT_IN:
-        return (name, *registry.SUMMARIES[name])
+        _, where, needs = registry.EXPORTERS[name]
+        return name, where, needs
     loaded = guarded(registry.load, name)
     words = (inspect.getdoc(loaded.value) or "") if loaded.failure is None else loaded.failure.detail
     return name, words.partition("\n")[0], plug_ins.package(registry.GROUP, name)

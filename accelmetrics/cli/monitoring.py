@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from accelmetrics.cli.options import PROGRAM, UsageError, absent_process, reading
 from accelmetrics.cli.output import NO_SPACE, Stdout, WriteError, duplicate_stream, say, special, stream_number
@@ -22,8 +22,6 @@ from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
-    from accelmetrics.exporters.files import FileExporter
-    from accelmetrics.exporters.influx import InfluxExporter
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter, Record
@@ -253,7 +251,22 @@ class FunctionExporter:
         self.close = other.close if other is not None else lambda: None
 
 
-def stream_lines(lines: FileExporter | InfluxExporter, descriptor: int) -> Exporter:
+@runtime_checkable
+class LineExporter(Protocol):
+    """An exporter that makes lines, which can be written to a stream too: JSON lines, CSV, InfluxDB's."""
+
+    name: str
+
+    def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
+        """Return a record as whole lines for a file with this first line; None where they need a new file."""
+        ...
+
+    def wrote(self) -> None:
+        """Note that these lines are written."""
+        ...
+
+
+def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
     """Return an exporter that writes to a stream that this process was given what one to a file would write.
 
     Args:
@@ -276,7 +289,7 @@ def stream_lines(lines: FileExporter | InfluxExporter, descriptor: int) -> Expor
         lines.wrote()
 
     stream = FunctionExporter(lines.name, export)
-    stream.metrics = lines.metrics
+    stream.metrics = getattr(lines, "metrics", stream.metrics)
     return stream
 
 
@@ -328,31 +341,29 @@ def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> l
 
 def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     """Make an exporter from its string form; its target may be a stream that this process was given."""
-    from accelmetrics.exporters.console import ConsoleExporter
-    from accelmetrics.exporters.files import FileExporter
     from accelmetrics.exporters.registry import create
 
     head, mark, options = wanted.partition("?")
     name, _, target = head.partition(":")
     if target and (number := stream_number(target)) is not None:
-        from accelmetrics.exporters.influx import InfluxExporter
-
         made = create(f"{name}:{os.devnull}{mark}{options}")
-        if isinstance(made, FileExporter | InfluxExporter):
-            stream = stream_lines(made, duplicate_stream(target, number, out))
-            return until_reader_gone(stream, stopped) if number == 1 else stream
+        if isinstance(made, LineExporter):
+            lines = stream_lines(made, duplicate_stream(target, number, out))
+            return until_reader_gone(lines, stopped) if number == 1 else lines
     made = create(wanted)
-    if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:
-        made.stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
+    if name == "console" and not getattr(made, "stderr", False) and out.descriptor is not None:
+        stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
+        made.stream = stream  # type: ignore[attr-defined]
         return until_reader_gone(made, stopped)
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
-    if isinstance(made, FileExporter) and not special(str(made.path)):
+    path = getattr(made, "path", None) if isinstance(made, LineExporter) else None
+    if path is not None and not special(str(path)):
         try:
             with closing(made):
                 made.open()
         except OSError as error:
             if error.errno not in NO_SPACE:
-                raise WriteError(str(made.path), error) from error
+                raise WriteError(str(path), error) from error
     return made
 
 

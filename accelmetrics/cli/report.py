@@ -6,7 +6,6 @@ import re
 from argparse import ArgumentTypeError, Namespace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, check_target, folder_for, say, sink_of
@@ -18,9 +17,6 @@ from accelmetrics.views.report.comparison import Comparison, compare
 from accelmetrics.views.report.making import CHARTED, Wanted, report_of_files
 from accelmetrics.views.report.run_report import Price, RunReport
 from accelmetrics.views.summaries import as_json
-
-if TYPE_CHECKING:
-    from accelmetrics.views.report.picture_files import Render
 
 EXAMPLES = """\
   accelmetrics report run.jsonl                             a table of every device
@@ -72,8 +68,8 @@ OPTIONS: arguments.Groups = {
         "files": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings"},
         "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
         "--html": {"metavar": "FILE", "help": "write a page with plots and tables there, which opens from disk"},
-        "--plots": {"metavar": "DIR", "help": "write a picture of each plot there, as SVG"},
-        "--png": {"action": "store_true", "help": "with --plots: as PNG too (needs the extra png)"},
+        "--plots": {"metavar": "DIR", "help": "write a picture of each plot there, as SVG (needs the extra plots)"},
+        "--png": {"action": "store_true", "help": "with --plots: as PNG too"},
         **arguments.only("--metrics"),
         "--by": {"metavar": "NAME", "help": "a row for each epoch, window, or value of any number that the program logged"},
         "--compare": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings of another run to compare with"},
@@ -91,13 +87,13 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.png and options.plots is None:
         raise arguments.UsageError("--png needs --plots")
     metrics, series = MetricSelection(options.metrics or ALL), CHARTED if _pictured(options) else None
-    render = _check_targets(options, out)
+    _check_targets(options, out)
     wanted = Wanted(metrics, series=series, price=options.price, carbon=options.carbon, by=options.by or "")
     if options.compare:
-        _compare(options, wanted._replace(series=CHARTED, compared=True), render, out)
+        _compare(options, wanted._replace(series=CHARTED, compared=True), out)
         return 0
     found = _read(options.files, wanted)
-    pictures = _draw(found, options, render, out)
+    pictures = _draw(found, options, out)
     if pictures is not None and options.format is None and options.shape == "summary":
         return 0
     views = {"text": texts.text, "markdown": texts.markdown, "json": as_json}
@@ -110,8 +106,8 @@ def _pictured(options: Namespace) -> bool:
     return options.html is not None or options.plots is not None
 
 
-def _check_targets(options: Namespace, out: Stdout) -> Render | None:
-    """Find out whether pages and pictures can be made and written, before long recordings are read; return what makes PNG.
+def _check_targets(options: Namespace, out: Stdout) -> None:
+    """Find out whether pages and pictures can be made and written, before long recordings are read.
 
     Raises:
         AccelMetricsError: They cannot.
@@ -119,19 +115,17 @@ def _check_targets(options: Namespace, out: Stdout) -> Render | None:
     if options.html is not None:
         check_target(options.html, out)
     if options.plots is not None:
+        from accelmetrics.views.report import drawing
+
+        drawing.check_installed()
         folder_for(options.plots)
-    if not options.png:
-        return None
-    from accelmetrics.views.report import picture_files
-
-    return picture_files.renderer()
 
 
-def _draw(found: RunReport | Comparison, options: Namespace, render: Render | None, out: Stdout) -> str | None:
+def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str | None:
     """Write the page and the pictures that were asked for; return what Markdown says of the pictures, None where none were asked for."""
     if not _pictured(options):
         return None
-    from accelmetrics.views.report import html, picture_files, plots
+    from accelmetrics.views.report import drawing, html, plots
 
     drawn = plots.pictures(found) if isinstance(found, RunReport) else plots.pictures(found.a, found.b)
     if options.html is not None:
@@ -140,7 +134,7 @@ def _draw(found: RunReport | Comparison, options: Namespace, render: Render | No
         sink.close()
     if options.plots is None:
         return ""
-    return picture_files.markdown_pictures(picture_files.write_pictures(drawn, Path(options.plots), render))
+    return drawing.markdown_pictures(drawing.write_pictures(drawn, Path(options.plots), options.png))
 
 
 def _read(files: list[str], wanted: Wanted) -> RunReport:
@@ -153,7 +147,7 @@ def _read(files: list[str], wanted: Wanted) -> RunReport:
     return found
 
 
-def _compare(options: Namespace, wanted: Wanted, render: Render | None, out: Stdout) -> None:
+def _compare(options: Namespace, wanted: Wanted, out: Stdout) -> None:
     """Compare two runs."""
     if options.shape != "summary" or options.by:
         raise arguments.UsageError("--compare excludes --shape and --by")
@@ -161,7 +155,7 @@ def _compare(options: Namespace, wanted: Wanted, render: Render | None, out: Std
     if both:
         raise arguments.UsageError(f"{', '.join(map(str, sorted(both)))} is on both sides of the comparison: give the files of another run")
     found = compare(_read(options.files, wanted), _read(options.compare, wanted))
-    pictures = _draw(found, options, render, out)
+    pictures = _draw(found, options, out)
     if pictures is not None and options.format is None:
         return
     views = {"text": texts.comparison_text, "markdown": texts.comparison_markdown}

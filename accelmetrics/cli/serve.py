@@ -15,10 +15,8 @@ from accelmetrics.cli.output import Stdout, folder_for
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.visibility.attribution import Attribution
-from accelmetrics.visibility.nodes import HostsFile, service_discovery
 
 if TYPE_CHECKING:
-    from accelmetrics.exporters.http.fleet import FleetScraper
     from accelmetrics.exporters.prometheus import PrometheusExporter
     from accelmetrics.schemas.record import Record
     from accelmetrics.views.page.documents import NodeDocuments
@@ -35,10 +33,9 @@ EXAMPLES = """\
 
 paths:
   /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
-  /               the page, with --ui; /api/state, /api/history and /api/fleet are what it polls (docs/page.md)
+  /               the page, with --ui; /api/state and /api/history are what it polls (docs/page.md)
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
   /api/record     the same with findings, holders and labels; /api/summary: the node in a few numbers
-  /fleet/metrics  the pages of other nodes as one, and /fleet/targets for http_sd_configs: with --fleet
   /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password
 
 The endpoint says nothing of a watched process, such as `cpu`, unless --pid names one.
@@ -51,7 +48,6 @@ OPTIONS: arguments.Groups = {
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
     },
     "the page": arguments.flags(settings.PAGE),
-    "other nodes": arguments.flags(settings.FLEET),
     "who holds the devices": arguments.flags(settings.HOLDERS),
     "the readings": arguments.watching("serve"),
     "where else they go": arguments.flags(settings.EXPORTING, "serve"),
@@ -87,8 +83,6 @@ def run(options: Namespace, out: Stdout) -> int:
     )
     if options.show_commands and not options.ui:
         raise arguments.UsageError("--show-commands is for --ui")
-    if not options.fleet and (options.fleet_token_file or options.fleet_ca):
-        raise arguments.UsageError("--fleet-token-file and --fleet-ca are for --fleet")
     documents = _documents(options, endpoint)
     own = _own_keys()
 
@@ -123,26 +117,17 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocuments:
-    """Have the endpoint answer with the node's documents, those of other nodes, and the page, as far as they are asked for."""
+    """Return the node's documents, and have the endpoint answer with them, and with the page where ``--ui`` asks for it."""
     from accelmetrics.views.page.documents import NodeDocuments
 
-    fleet = _fleet(options) if options.fleet else None
-    documents = NodeDocuments(
-        options.interval, page=options.ui, commands=options.show_commands, fleet=fleet is not None, max_age=options.max_age
-    )
+    documents = NodeDocuments(options.interval, page=options.ui, commands=options.show_commands, max_age=options.max_age)
     endpoint.routes += documents.routes
-    if fleet is not None:
-        endpoint.routes += fleet.routes
     if options.ui:
         from accelmetrics.views.page.files import file_routes
 
         endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
         endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
         _allow_files(4 * PAGE_CONNECTIONS)
-        if fleet is not None:
-            from accelmetrics.views.page.fleet import fleet_routes
-
-            endpoint.routes += fleet_routes(fleet)
     return documents
 
 
@@ -156,19 +141,6 @@ def _allow_files(number: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < number:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (number if hard == resource.RLIM_INFINITY else min(number, hard), hard))
-
-
-def _fleet(options: Namespace) -> FleetScraper:
-    """Make the pages about other nodes, from a file that is read again when it has changed."""
-    from accelmetrics.exporters.http.fleet import FleetScraper
-    from accelmetrics.exporters.http.node_poller import FleetNode
-
-    hosts = HostsFile(options.fleet)
-
-    def nodes() -> list[FleetNode]:
-        return [FleetNode(node.target, node.url, node.series_labels) for node in hosts.nodes()]
-
-    return FleetScraper(nodes, lambda: service_discovery(hosts.nodes()), options.fleet_token_file, options.fleet_ca)
 
 
 @contextmanager

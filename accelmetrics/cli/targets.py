@@ -16,8 +16,7 @@ EXAMPLES = """\
   accelmetrics targets --slurm --partition gpu --label cluster=a
   accelmetrics targets --slurm "$SLURM_JOB_NODELIST"                                    in a job: its nodes
 
-A file of hosts has a host a line, with a port and labels where it has any: `node-2:9400 rack=a17`. `accelmetrics serve --fleet FILE` serves
-the same for http_sd_configs.
+A file of hosts has a host a line, with a port and labels where it has any: `node-2:9400 rack=a17`.
 
 Exit status: 0; 1 when Slurm does not answer or the file cannot be written; 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {

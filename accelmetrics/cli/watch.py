@@ -1,4 +1,4 @@
-"""``accelmetrics watch``: the devices live, on a terminal; lines where there is none, or rich is not installed."""
+"""``accelmetrics watch``: the devices live, on a terminal; lines where there is none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, log, monitor, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, monitor, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.terminal import capable, in_foreground, let_go
 from accelmetrics.cli.watch_source import LiveSource, WatchSource
 from accelmetrics.monitor import settings
-from accelmetrics.schemas.errors import MissingDependencyError, require
+from accelmetrics.schemas.errors import require
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.visibility.attribution import Attribution
 
@@ -33,7 +33,8 @@ EXAMPLES = """\
   accelmetrics watch --plain                          a line for each change, for screen readers; a summary on Enter
   accelmetrics watch | tee run.log                    a line a reading, as everywhere that is no terminal
   accelmetrics watch --url http://node-1:22235        another machine, on which accelmetrics serve runs
-  accelmetrics watch --fleet hosts                    a line for each machine of a file, the worst first; enter opens one
+  accelmetrics watch --fleet http://prometheus:9090   a line for each machine that a Prometheus has, the worst first
+  accelmetrics watch --fleet hosts                    the same of the machines of a file, asked themselves; enter opens one
   accelmetrics watch --replay run.jsonl --speed 60    a recording, a minute a second
 
 keys: q quit, ? help with all of them, / filter, o order, m metric, t time, tab other list, enter details, f findings, space pause,
@@ -43,7 +44,7 @@ Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could no
 used; 141 when the reader of its lines has gone. docs/watch.md"""
 OPTIONS: arguments.Groups = {
     "": arguments.flags(settings.SCREEN),
-    "in place of this machine": {**arguments.flags(settings.ELSEWHERE), **arguments.flags(settings.FLEET, "watch")},
+    "in place of this machine": arguments.flags(settings.ELSEWHERE),
     "who holds the devices": arguments.flags(settings.HOLDERS, "watch"),
     "the readings": arguments.watching("watch"),
     arguments.READ: arguments.READING,
@@ -72,8 +73,7 @@ def run(options: Namespace, out: Stdout) -> int:
             require("tornado", "serve")
             from accelmetrics.cli.watch_remote import remote_source
 
-            remote = remote_source(options.url, options.fleet_token_file, options.fleet_ca, options.interval, levels)
-            with closing(remote):
+            with closing(remote_source(options, levels)) as remote:
                 _show(options, out, descriptor, stopped, remote)
         elif place == "replay":
             from accelmetrics.cli.watch_replay import ReplaySource
@@ -137,9 +137,8 @@ def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped:
 def _show_fleet(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop, levels: WarningLevels) -> None:
     require("tornado", "serve")
     from accelmetrics.cli.watch_fleet import FleetScreen, FleetSource, show_fleet
-    from accelmetrics.visibility.nodes import HostsFile
 
-    with closing(FleetSource(HostsFile(options.fleet), options)) as fleet:
+    with closing(FleetSource(options)) as fleet:
         if descriptor is None:
             show_fleet(fleet, out, stopped)
         else:
@@ -147,13 +146,8 @@ def _show_fleet(options: Namespace, out: Stdout, descriptor: int | None, stopped
 
 
 def _screen(out: Stdout) -> int | None:
-    """Return the terminal to draw on; None where there is none, or another job has it and there are no keys, or rich is missing."""
+    """Return the terminal to draw on; None where there is none, or another job has it and there are no keys."""
     descriptor = out.descriptor
     if descriptor is None or not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
         return None  # for keys a job in the background waits, for the screen it does not
-    try:
-        require("rich", "rich")
-    except MissingDependencyError as error:
-        log.warning(f"no screen: {error}")
-        return None
     return descriptor

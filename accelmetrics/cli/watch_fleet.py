@@ -1,11 +1,11 @@
-"""``watch --fleet``: a line a node, the worst first; Enter opens a node, as ``--url`` does."""
+"""``watch --fleet``: a line a node of a Prometheus or of a file of hosts, the worst first; Enter opens one of a file, as ``--url`` does."""
 
 from __future__ import annotations
 
 import signal
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from accelmetrics.cli.monitoring import Stop
@@ -13,9 +13,9 @@ from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.terminal import Screen, screen_size
 from accelmetrics.cli.watch_controls import chosen_by
 from accelmetrics.cli.watch_plain import LOOK, LineInput, now
-from accelmetrics.cli.watch_remote import NodePolls, NodeState, RemoteSource
+from accelmetrics.cli.watch_prometheus import INTERVAL, LARGEST_ANSWER, PATIENCE, QUERY, read_nodes
+from accelmetrics.cli.watch_remote import Access, NodePolls, NodeState, RemoteSource, parse_address
 from accelmetrics.cli.watch_screen import ScreenProgram, WatchScreen
-from accelmetrics.exporters.http.node_poller import FleetNode, NodePoller
 from accelmetrics.views.device_view import MARKS, WarningLevels, duration
 from accelmetrics.views.node_summary import NodeAnswer, NodeSummary
 from accelmetrics.views.terminal.fleet import fleet_picture, node_note
@@ -28,24 +28,35 @@ SHORTEST = 1.0
 
 
 class FleetSource:
-    """The nodes of a file, and what each says of itself.
+    """The nodes of a Prometheus, or of a file of hosts that is read again when it has changed, and how each stands.
 
     Args:
-        hosts: The file of hosts; it is read again when it has changed.
         options: Of the command.
 
     Attributes:
-        answers: What the nodes say.
+        answers: How the nodes stand.
+        opens: Whether a node can be opened: those of a file are asked themselves.
+
+    Raises:
+        UsageError: It is neither an address nor a file.
+        InvalidOptionError: A file cannot be read.
     """
 
-    def __init__(self, hosts: HostsFile, options: Namespace) -> None:
-        self._hosts = hosts
+    def __init__(self, options: Namespace) -> None:
         self._options = options
-        poller = NodePoller(self._nodes, options.fleet_token_file, options.fleet_ca)
-        self._states: Mapping[str, NodeState[NodeSummary]] = {}
-        nodes = self._nodes()
-        self.answers = [NodeAnswer(node.instance) for node in nodes]
-        self._polls = NodePolls(nodes, poller, SUMMARY, max(SHORTEST, options.interval), NodeSummary.from_json)
+        self._states: Mapping[str, NodeState[Sequence[NodeAnswer]]] = {}
+        self._polls: NodePolls[Sequence[NodeAnswer]]
+        self.opens = "://" not in options.fleet
+        if self.opens:
+            self._nodes = HostsFile(options.fleet).nodes
+            self.answers = [NodeAnswer(node.target) for node in self._nodes()]
+            interval = max(SHORTEST, options.interval)
+            self._polls = NodePolls(self._nodes, Access.of(options), SUMMARY, interval, _read)
+        else:
+            prometheus, password = parse_address(options.fleet, "--fleet", "a Prometheus, such as http://prometheus:9090")
+            self.answers = [NodeAnswer(prometheus.target)]
+            access = replace(Access.of(options, password), patience=PATIENCE, largest=LARGEST_ANSWER)
+            self._polls = NodePolls(lambda: [prometheus], access, QUERY, max(INTERVAL, options.interval), read_nodes)
 
     def look(self) -> bool:
         """Take what is new; return whether there is something."""
@@ -53,32 +64,30 @@ class FleetSource:
         if states is before:
             return False
         self._states = states
-        self.answers = [_answer(state) for state in states.values()]
+        self.answers = [answer for state in states.values() for answer in _answers(state)]
         return True
 
     def opened(self, name: str, levels: WarningLevels) -> RemoteSource | None:
         """Return the source of one node; None where it is in the file no more."""
-        options = self._options
-        node = next((node for node in self._nodes() if node.instance == name), None)
-        if node is None:
-            return None
-        poller = NodePoller(lambda: [node], options.fleet_token_file, options.fleet_ca)
-        return RemoteSource(node, poller, options.interval, levels)
+        node = next((node for node in self._nodes() if node.target == name), None)
+        return None if node is None else RemoteSource(node, Access.of(self._options), self._options.interval, levels)
 
     def close(self) -> None:
         """Ask no more."""
         self._polls.close()
 
-    def _nodes(self) -> list[FleetNode]:
-        return [FleetNode(node.target, node.url, node.series_labels) for node in self._hosts.nodes()]
+
+def _read(text: str) -> list[NodeAnswer]:
+    return [NodeAnswer("", NodeSummary.from_json(text))]
 
 
-def _answer(state: NodeState[NodeSummary]) -> NodeAnswer:
-    """Return what a node said; nothing of before where it does not answer now."""
-    name = state.node.instance
+def _answers(state: NodeState[Sequence[NodeAnswer]]) -> list[NodeAnswer]:
+    """Return the last answer; nothing of it where there is none now."""
+    name = state.node.target
     if state.failure:
-        return NodeAnswer(name, failure=f"for {duration(max(0.0, time.time() - state.since))}: {state.failure}")
-    return NodeAnswer(name, state.content, age_seconds=time.monotonic() - state.taken)
+        return [NodeAnswer(name, failure=f"no answer: for {duration(max(0.0, time.time() - state.since))}: {state.failure}")]
+    age = time.monotonic() - state.taken
+    return [answer._replace(name=answer.name or name, age_seconds=age) for answer in state.content or ()]
 
 
 class FleetScreen(ScreenProgram):
@@ -133,7 +142,7 @@ class FleetScreen(ScreenProgram):
                 self._node[1].press(key)
         elif self.choices.input is None and key in ("q", "Q", "f10"):
             self.stopped.ask(signal.SIGINT)
-        elif self.choices.input is None and not self.choices.overlay and key == "enter":
+        elif self.choices.input is None and not self.choices.overlay and key == "enter" and self._fleet.opens:
             self._open()
         elif self._picture is not None:
             self.choices = chosen_by(key, replace(self._picture, choices=self.choices), ())

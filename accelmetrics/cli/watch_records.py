@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelmetrics.monitor.history import HistoryRow, RowMaker
-from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.history import HistoryRow, RowMaker
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view

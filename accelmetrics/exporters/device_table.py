@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.schemas.text import GIB, printable
-from accelmetrics.schemas.vitals import Vitals, processors, silent_sources, vitals
+from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,9 +19,7 @@ WIDE = 200
 """Columns of a table whose width is not given."""
 SPACE = 2
 """Columns between two columns."""
-HOT = "bold red"
-HOT_TEMPERATURE, FULL_MEMORY = 80.0, 90.0
-"""Degrees Celsius, and percent of the memory, above which a value is drawn as hot."""
+WARNED = "bold red"
 
 
 class Shape(NamedTuple):
@@ -89,14 +87,14 @@ def _cells(one: Vitals, shape: Shape) -> dict[str, Text]:
     from rich.text import Text
 
     full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
-    hot = one.temperature is not None and one.temperature > HOT_TEMPERATURE
+    hot = one.temperature is not None and one.temperature > HOT
     cells = {
         "Device": Text(one.label),
         "Name": Text(one.short_name),
         "Util": Text(_bar(one.utilization, shape.bar)),
-        "Memory": Text(_memory(one, shape), HOT if full else ""),
+        "Memory": Text(_memory(one, shape), WARNED if full else ""),
         "Power": Text(_power(one)),
-        "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", HOT if hot else ""),
+        "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", WARNED if hot else ""),
     }
     if one.why:
         cells.update({"Util": Text(one.why, "red"), "Memory": Text(), "Power": Text(), "Temp": Text()})

@@ -33,36 +33,23 @@ WORDING = {
 }
 """What pydantic says of a word, and what is said here."""
 
-BUILT_IN = {
-    "console": "accelmetrics.exporters.console:ConsoleExporter",
-    "jsonl": "accelmetrics.exporters.files:JsonlExporter",
-    "csv": "accelmetrics.exporters.csv:CsvExporter",
-    "prometheus": "accelmetrics.exporters.prometheus:PrometheusExporter",
-    "textfile": "accelmetrics.exporters.textfile:TextfileExporter",
-    "otlp": "accelmetrics.exporters.otlp:OtlpExporter",
-    "wandb": "accelmetrics.exporters.wandb:WandbExporter",
-    "mlflow": "accelmetrics.exporters.mlflow:MlflowExporter",
-    "tensorboard": "accelmetrics.exporters.tensorboard:TensorboardExporter",
-    "statsd": "accelmetrics.exporters.statsd:StatsdExporter",
-    "influx": "accelmetrics.exporters.influx:InfluxExporter",
-    "training-files": "accelmetrics.exporters.training_files:TrainingFilesExporter",
+EXPORTERS = {
+    "console": ("console:ConsoleExporter", "a terminal: a line for every reading, or a live table", "accelmetrics[rich] for the table"),
+    "jsonl": ("files:JsonlExporter", "a file: a JSON line for every reading", ""),
+    "csv": ("csv:CsvExporter", "a file: a row for every reading", ""),
+    "prometheus": ("prometheus:PrometheusExporter", "Prometheus, which scrapes them over HTTP", "accelmetrics[prometheus]"),
+    "textfile": ("textfile:TextfileExporter", "a file for node_exporter's textfile collector", "accelmetrics[prometheus]"),
+    "otlp": ("otlp:OtlpExporter", "an OpenTelemetry collector, over gRPC or HTTP", "accelmetrics[otlp]"),
+    "wandb": ("wandb:WandbExporter", "a run of Weights & Biases", "accelmetrics[wandb]"),
+    "mlflow": ("mlflow:MlflowExporter", "a run of MLflow", "accelmetrics[mlflow]"),
+    "tensorboard": ("tensorboard:TensorboardExporter", "event files for TensorBoard", "accelmetrics[tensorboard]"),
+    "statsd": ("statsd:StatsdExporter", "StatsD, or DogStatsD with tags, over UDP", ""),
+    "influx": ("influx:InfluxExporter", "line protocol: a file, or a server over HTTP", "accelmetrics[influx] for a server"),
+    "training-files": ("training_files:TrainingFilesExporter", "the JSON-lines files of home-grown training dashboards", ""),
 }
-"""By name, where each is found; a test holds it equal to the entry points."""
-SUMMARIES = {
-    "console": ("a terminal: a line for every reading, or a live table", "accelmetrics[rich] for the table"),
-    "jsonl": ("a file: a JSON line for every reading", ""),
-    "csv": ("a file: a row for every reading", ""),
-    "prometheus": ("Prometheus, which scrapes them over HTTP", "accelmetrics[prometheus]"),
-    "textfile": ("a file for node_exporter's textfile collector", "accelmetrics[prometheus]"),
-    "otlp": ("an OpenTelemetry collector, over gRPC or HTTP", "accelmetrics[otlp]"),
-    "wandb": ("a run of Weights & Biases", "accelmetrics[wandb]"),
-    "mlflow": ("a run of MLflow", "accelmetrics[mlflow]"),
-    "tensorboard": ("event files for TensorBoard", "accelmetrics[tensorboard]"),
-    "statsd": ("StatsD, or DogStatsD with tags, over UDP", ""),
-    "influx": ("line protocol: a file, or a server over HTTP", "accelmetrics[influx] for a server"),
-    "training-files": ("the JSON-lines files of home-grown training dashboards", ""),
-}
-"""By name, where its records go, and what it needs beside the core."""
+"""By name: where its class is, where its records go, and what it needs beside the core."""
+BUILT_IN = {name: f"accelmetrics.exporters.{where}" for name, (where, *_) in EXPORTERS.items()}
+"""By name, the entry point; a test holds it equal to those of the package."""
 
 
 def names() -> tuple[str, ...]:

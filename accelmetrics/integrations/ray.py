@@ -28,10 +28,10 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.integrations.ray_allocation import devices_among
 from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, headed, measured, named
 from accelmetrics.integrations.training import TrainingRun, training
-from accelmetrics.monitor.history import REPEATED, HistoryRow, RowMaker
-from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker
 from accelmetrics.schemas.selection import MetricChoice
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.text import clipped
 
 NAME = "accelmetrics-"

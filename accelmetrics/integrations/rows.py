@@ -8,10 +8,10 @@ from functools import lru_cache
 from itertools import chain, islice
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.energy import COUNTER
-from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTILIZATION
 
 BRIEF = "brief"

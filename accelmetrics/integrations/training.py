@@ -22,10 +22,10 @@ from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, hea
 from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
 from accelmetrics.monitor.monitor import Monitor, Share
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
-from accelmetrics.monitor.steps import Totals, rates
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.selection import MetricChoice
+from accelmetrics.schemas.work import Totals, rates
 
 T = TypeVar("T")
 

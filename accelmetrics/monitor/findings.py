@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.measures import Measure, RuleInput, Values
 from accelmetrics.monitor.rule import Rule
 from accelmetrics.monitor.step_measures import ANY, plain_name
 from accelmetrics.schemas.errors import IN_ORDER, Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, NOT_LOGGED, SEVERITIES, CannotTell, Finding, Findings
+from accelmetrics.schemas.history import HistoryRow
 from accelmetrics.schemas.record import HoldersOf, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 

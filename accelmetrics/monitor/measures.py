@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
-from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
+from accelmetrics.schemas.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.metric import LINK, VITAL
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot, has_values
@@ -25,6 +25,7 @@ from accelmetrics.schemas.vitals import (
     POWER,
     POWER_LIMIT,
     RECOVERY,
+    SLOWED,
     TEMPERATURE,
     UTILIZATION,
 )
@@ -37,7 +38,6 @@ Measure = Callable[["RuleInput"], Values]
 
 TORCH = "torch."
 """Before the name of a metric of PyTorch's allocator on a device."""
-SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
 FABRIC_HEALTH = ("fabricHealth.routeUnhealthy", "fabricHealth.incorrectConfiguration", "fabricHealthSummary", *RECOVERIES)
 ANSWERS = tuple(VITAL)
 LOST = frozenset({str(Reason.DEVICE_LOST)})

@@ -20,11 +20,10 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine, FindingNotifier
-from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice, rules_of
 from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
-from accelmetrics.monitor.steps import StepLog, Totals
+from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
@@ -34,10 +33,12 @@ from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT,
 from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.history import History
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
 from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.work import Totals
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.node import NodeSampler

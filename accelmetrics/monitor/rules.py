@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from accelmetrics.monitor.measures import (
     FABRIC_HEALTH,
-    SLOWED,
     CounterRate,
     FabricFaults,
     Growth,
@@ -38,7 +37,20 @@ from accelmetrics.monitor.step_measures import (
     StepTime,
     SustainedNorm,
 )
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.vitals import (
+    FULL_MEMORY,
+    HOT,
+    LOADED,
+    MEMORY_PERCENT,
+    MEMORY_USED,
+    NEAR_SLOWDOWN,
+    OVERHEATING,
+    POWER,
+    POWER_LIMIT,
+    SLOWED,
+    TEMPERATURE,
+    UTILIZATION,
+)
 
 _XIDS_OF_HARDWARE, _XIDS_OF_PROGRAMS, _XIDS_CORRECTED = (48, 62, 64, 74, 79, 95, 119, 120), (13, 31, 43, 45), (63, 92)
 _UNCORRECTED = ("uncorrectedEccErrors", "uncorrectedMemoryErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors")
@@ -53,7 +65,7 @@ RULES: tuple[Rule, ...] = (
         Latest,
         "core at {value:.0f} °C, above {limit:g} °C for {seconds:g} s",
         _COOL,
-        above=80,
+        above=HOT,
         clear=77,
         seconds=300,
         clear_seconds=120,
@@ -67,7 +79,7 @@ RULES: tuple[Rule, ...] = (
         Latest,
         "core at {value:.0f} °C, above {limit:g} °C for {seconds:g} s",
         "Take load off the device before it slows down or shuts itself off. " + _COOL,
-        above=85,
+        above=OVERHEATING,
         clear=82,
         seconds=60,
         clear_seconds=120,
@@ -81,7 +93,7 @@ RULES: tuple[Rule, ...] = (
         Margin,
         "core {value:.0f} K below the temperature at which it slows itself down, for {seconds:g} s",
         _COOL,
-        below=5,
+        below=NEAR_SLOWDOWN,
         clear=8,
         seconds=120,
         clear_seconds=120,
@@ -94,7 +106,7 @@ RULES: tuple[Rule, ...] = (
         Latest,
         "{value:.0f} % of its memory in use, above {limit:g} % for {seconds:g} s",
         "Fine for programs that reserve all of it; else lower the batch size before an allocation fails.",
-        above=90,
+        above=FULL_MEMORY,
         clear=85,
         seconds=600,
         clear_seconds=60,
@@ -111,7 +123,7 @@ RULES: tuple[Rule, ...] = (
         above=60,
         clear=30,
         needs=(UTILIZATION, SLOWED),
-        options={"span": 300.0, "load": 50.0},
+        options={"span": 300.0, "load": float(LOADED)},
     ),
     Rule(
         "ecc_uncorrected",

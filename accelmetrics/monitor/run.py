@@ -18,14 +18,14 @@ from operator import itemgetter
 from weakref import WeakSet, ref
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import Observer, Ticker
 from accelmetrics.monitor.window import Windows, living
 from accelmetrics.sampling.threads import Flag
+from accelmetrics.schemas.energy import Meter
+from accelmetrics.schemas.history import History, RowMaker
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record

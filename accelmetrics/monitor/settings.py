@@ -224,7 +224,7 @@ class Option(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether the environment and the top of a file give it to any command."""
-        return not (self.name in VIEWS and self.takers == WATCH)
+        return self.name not in VIEWS
 
     @property
     def long_flag(self) -> str:
@@ -303,20 +303,11 @@ PAGE = (
     Option("ui", switch, "serve a page for people too, at /", False, takers=SERVE),
     Option("show_commands", switch, "show there the command lines of processes, which may hold secrets", False, takers=SERVE),
 )
-FLEET = (
-    Option(
-        "fleet",
-        path,
-        "the nodes of this file of hosts: serve has their pages as one, /fleet/metrics and /fleet/targets; watch has a line for each",
-        None,
-        "FILE",
-        (*SERVE, *WATCH),
-    ),
-    Option("fleet_token_file", path, "send this token to other nodes", None, "FILE", (*SERVE, *WATCH)),
-    Option("fleet_ca", path, "of nodes with https://, believe certificates of these authorities alone", None, "FILE", (*SERVE, *WATCH)),
-)
 ELSEWHERE = (
     Option("url", text, "show what another machine's accelmetrics serve reads: http://node:9500", None, "URL", WATCH),
+    Option("fleet", path, "a line for each node of a Prometheus, http://prometheus:9090, or of a file of hosts", None, "URL|FILE", WATCH),
+    Option("fleet_token_file", path, "with --url or --fleet, send this token", None, "FILE", WATCH),
+    Option("fleet_ca", path, "of addresses with https://, believe certificates of these authorities alone", None, "FILE", WATCH),
     Option("replay", path, "show a recording, with the rotated and compressed files of its name", None, "FILE", WATCH),
     Option("host", text, "of a recording of several hosts or ranks, the one to show first", None, "NAME[:RANK]", WATCH),
     Option("speed", speed, "recorded seconds in a second", 1.0, "N", WATCH, usual="1"),
@@ -362,7 +353,6 @@ TABLE: dict[str, tuple[Option, ...]] = {
     "what is read, and how": READING,
     "the endpoint of serve": ENDPOINT,
     "the page of serve": PAGE,
-    "other nodes": FLEET,
     "who holds the devices": HOLDERS,
     "the lines of record": LINES,
     "the screen of watch": SCREEN,
@@ -392,14 +382,10 @@ class ConfigFile(NamedTuple):
 
     def find(self, option: Option, taker: str) -> Setting | None:
         """Return what the file says of an option."""
-        for table in (taker,) if _is_view(option, taker) else (taker, ""):
+        for table in (taker, "") if option.is_shared else (taker,):
             if option.name in self.tables.get(table, {}):
                 return Setting(self.tables[table][option.name], FILE, f"{self.path}: {table and f'{table}.'}{option.name}")
         return None
-
-
-def _is_view(option: Option, taker: str) -> bool:
-    return (taker,) == WATCH and option.name in VIEWS
 
 
 def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
@@ -466,16 +452,16 @@ def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, fil
         if option.name in given:
             found[option.name] = Setting(given[option.name], source, option.long_flag if source == FLAG else option.name)
         else:
-            found[option.name] = (taker in TAKERS and (_variable(option, taker) or file.find(option, taker))) or Setting(option.default)
+            found[option.name] = (taker in TAKERS and (_variable(option) or file.find(option, taker))) or Setting(option.default)
     timeout = found.get("timeout", Setting(None))
     if timeout.source != DEFAULT and found.get("open_timeout", Setting(None)).source == DEFAULT:
         found["open_timeout"] = timeout
     return found
 
 
-def _variable(option: Option, taker: str) -> Setting | None:
+def _variable(option: Option) -> Setting | None:
     """Return what the environment says of an option; an empty variable says nothing."""
-    words = "" if _is_view(option, taker) else os.environ.get(option.variable, "")
+    words = os.environ.get(option.variable, "") if option.variable else ""
     if not words:
         return None
     try:

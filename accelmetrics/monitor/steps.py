@@ -13,11 +13,11 @@ from math import isfinite
 from typing import Any, cast
 
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.tensors import Deferred, noted
 from accelmetrics.sampling.threads import Flag, OnDemandThread
-from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.record import Step, StepSource, in_json
+from accelmetrics.schemas.work import WORK, Work
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
@@ -27,8 +27,6 @@ KEPT_STEPS = 100
 """Steps that are still known after they were given out."""
 TAKING = 1.0
 """Seconds that one ``take`` waits for another: a signal handler that stops the monitor may have interrupted that one."""
-WORK = ("tokens", "samples")
-"""What is counted per second and per joule."""
 STILL_RUNS, LATE = 10, 3
 """For how long a process that logs nothing is taken to work on: in its own steps' durations, and at least in those between readings."""
 LONGEST_PACE = 60.0
@@ -48,62 +46,6 @@ LARGEST = 1.7e308
 log = logging.getLogger("accelmetrics")
 
 
-class Done(NamedTuple):
-    """Work that a process did.
-
-    Attributes:
-        amount: How much.
-        seconds: In which time.
-        paid: How much of it is of steps whose energy is known.
-        joules: And that energy.
-    """
-
-    amount: float = 0.0
-    seconds: float = 0.0
-    paid: float = 0.0
-    joules: float = 0.0
-
-
-class WorkRate(NamedTuple):
-    """Work of all processes together.
-
-    Attributes:
-        per_second: The sum of what each did in a second.
-        per_joule: Over the energy of all selected devices; None where that is not known.
-    """
-
-    per_second: float
-    per_joule: float | None
-
-
-Totals = Mapping[tuple[str, StepSource], Done]
-
-
-class Work:
-    """The work that steps tell of, added up for each process: ranks work side by side, so that their rates add up and not their times.
-
-    Attributes:
-        totals: By kind of work and process, what was done so far.
-    """
-
-    def __init__(self) -> None:
-        self.totals: dict[tuple[str, StepSource], Done] = {}
-
-    def add(self, step: Step) -> None:
-        """Take a step, if it says both how much was done and how fast."""
-        for name in WORK:
-            amount = step.values.get(name)
-            if not amount:
-                continue
-            rate, per_joule = step.values.get(f"{name}_per_second"), step.values.get(f"{name}_per_joule")
-            if rate and isfinite(amount):
-                done = self.totals.get((name, step.source), Done())
-                paid, joules = (amount, amount / per_joule) if per_joule else (0.0, 0.0)
-                self.totals[name, step.source] = Done(
-                    done.amount + amount, done.seconds + amount / rate, done.paid + paid, done.joules + joules
-                )
-
-
 def _heard(entry: Mapping[str, Any]) -> Step:
     """Return the step of a message."""
     values = {str(name): float(value) if isinstance(value, str) else value for name, value in entry["values"].items()}
@@ -111,20 +53,6 @@ def _heard(entry: Mapping[str, Any]) -> Step:
         raise TypeError("a value is no number")
     rank = entry["rank"]
     return Step(int(entry["time_ns"]), entry["step"], values, None if rank is None else int(rank), str(entry["node"]))
-
-
-def rates(after: Totals, before: Totals = {}) -> dict[str, WorkRate]:  # noqa: B006  # never changed
-    """Return, by kind of work, what was done between two states of the totals; without those in which nothing was."""
-    found: dict[str, list[Done]] = {}
-    for key, done in after.items():
-        gained = Done(*(now - then for now, then in zip(done, before.get(key, Done()), strict=True)))
-        if gained.seconds > 0:
-            found.setdefault(key[0], []).append(gained)
-    sums = {name: Done(*map(sum, zip(*each, strict=True))) for name, each in found.items()}
-    return {
-        name: WorkRate(sum(done.amount / done.seconds for done in found[name]), total.paid / total.joules if total.joules > 0 else None)
-        for name, total in sums.items()
-    }
 
 
 class _Logged:

@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
-from accelmetrics.monitor.energy import COUNTER, DRAW
-from accelmetrics.monitor.history import HistoryRow, Layout
-from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.sampling.threads import Flag
+from accelmetrics.schemas.energy import COUNTER, DRAW
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.history import HistoryRow, Layout
 from accelmetrics.schemas.record import WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 
 P = ParamSpec("P")

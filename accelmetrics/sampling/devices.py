@@ -95,7 +95,8 @@ class DeviceRegistry:
                         slot = before._replace(identity=_completed(device, before.identity))
                     found[place] = slots[slot.key] = slot
             self.numbering = Numbering(tuple(slots.values()), self.numbering.reserved, free)
-            return [found[place] for place in range(len(devices))]
+            adopted = [found[place] for place in range(len(devices))]
+            return adopted  # noqa: RET504 - an interrupt that comes after the last call in the block would leave the lock held
 
     def known(self, backend: str) -> list[DeviceSlot]:
         """List every device of a backend that was ever seen, whole devices first, by number."""

@@ -413,7 +413,7 @@ class SourceReader(SourceUser):
         detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
         silent = _silence(entries[first:])
         given = len(entries) - first - len(failures)
-        if failures or silent or self._lost:
+        if failures or silent or self._lost or source.incomplete:
             status, detail = self._fared(silent, given) or (status, detail)
             entries.extend(zip(self._lost, repeat(LOST)))
         name = source.backend.name
@@ -482,7 +482,8 @@ class SourceReader(SourceUser):
         if silent is not None:
             return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
         failed = [(key, failure.why) for key, failure in self.failures.items() if failure.why.reason not in AT_REST]
-        wrong = failed or [(mapper.key, LOST) for mapper in self._lost]
+        lacking = self.source.incomplete
+        wrong = failed or [(mapper.key, LOST) for mapper in self._lost] or ([("", lacking)] if lacking is not None else [])
         if not wrong:
             return None
         status: Status = "degraded"

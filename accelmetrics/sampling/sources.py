@@ -164,6 +164,7 @@ class ManagedSource:
         coverage: Which metrics the backend gives.
         opened: The open driver; None while there is none.
         source: What the open driver reads, in one word.
+        incomplete: Why it may have more devices than it lists; None where it does not say so.
         devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
         failure: Why the source is not open; None while it is, and before it was tried.
         absent: Whether that is since nothing was found, and never was.
@@ -185,6 +186,7 @@ class ManagedSource:
         self.coverage = guarded(checked_coverage, backend).value or Coverage()
         self.opened: OpenDriver | None = None
         self.source = ""
+        self.incomplete: Unavailable | None = None
         self.devices: tuple[DeviceIdentity, ...] = ()
         self.failure: Failure | None = None
         self.absent = False
@@ -310,6 +312,8 @@ class ManagedSource:
         if opened is None:
             return
         self.source = opened.driver.source
+        lacking = getattr(opened.driver, "incomplete", None)
+        self.incomplete = lacking if isinstance(lacking, Unavailable) else None
         listed = opened.driver.devices
         if listed is not self._listed and listed != self._listed:
             self._listed = listed

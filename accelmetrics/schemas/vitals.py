@@ -15,6 +15,9 @@ UTILIZATION, MEMORY_USED, POWER, TEMPERATURE = metric.UTILIZATION, metric.MEMORY
 MEMORY_PERCENT = ("memoryAllocated", "hbmMemoryUsage")
 MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")
 POWER_LIMIT = ("enforcedPowerLimitWatts",)
+SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
+HOT, OVERHEATING, NEAR_SLOWDOWN, FULL_MEMORY, LOADED = 80, 85, 5, 90, 50
+"""Limits of rules and of warnings: degrees Celsius, twice; kelvins below the slowdown; percent of memory; percent of utilisation."""
 EXPECTED_NAMES: Mapping[str, tuple[str, ...]] = {
     "utilization": UTILIZATION,
     "memory_percent": MEMORY_PERCENT,

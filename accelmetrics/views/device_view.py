@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from accelmetrics.monitor.measures import SLOWED
-from accelmetrics.monitor.rules import RULES
 from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -19,12 +17,18 @@ from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.record import Holder
 from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import (
+    FULL_MEMORY,
+    HOT,
+    LOADED,
     MEMORY_PERCENT,
     MEMORY_TOTAL,
     MEMORY_USED,
+    NEAR_SLOWDOWN,
+    OVERHEATING,
     POWER,
     POWER_LIMIT,
     RECOVERY,
+    SLOWED,
     TEMPERATURE,
     UTILIZATION,
     Vitals,
@@ -144,9 +148,6 @@ LAST_SEEN = "last seen: "
 GONE = frozenset({"device_lost", "device_missing"})
 """Rules whose findings say what a device that gives nothing says itself."""
 
-_LIMITS = {rule.name: rule.limit for rule in RULES}
-_LOAD = float(next(rule.options["load"] for rule in RULES if rule.name == "throttled"))
-
 
 def throttle_words(reason: str) -> str:
     """Return a reason of throttling in words: ``swPowerCap`` is ``power cap``; as it is, where there are no words for it."""
@@ -162,7 +163,7 @@ class WarningLevels(NamedTuple):
     """
 
     temperature: float | None = None
-    memory: float = _LIMITS["memory_full"]
+    memory: float = float(FULL_MEMORY)
 
 
 USUAL_LEVELS = WarningLevels()
@@ -429,10 +430,10 @@ def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[st
     temperature, slowdown = values.get("temperature_celsius"), values.get("slowdown_celsius")
     if temperature is not None:
         if levels.temperature is None and slowdown is not None:
-            warm, hot, words = slowdown - _LIMITS["near_slowdown"], slowdown, f"slows down at {slowdown:.0f} °C"
+            warm, hot, words = slowdown - NEAR_SLOWDOWN, slowdown, f"slows down at {slowdown:.0f} °C"
         else:
-            warm = _LIMITS["hot"] if levels.temperature is None else levels.temperature
-            hot, words = warm + _LIMITS["overheating"] - _LIMITS["hot"], f"above {warm:g} °C"
+            warm = float(HOT) if levels.temperature is None else levels.temperature
+            hot, words = warm + OVERHEATING - HOT, f"above {warm:g} °C"
         if temperature > warm:
             found["temperature_celsius"] = "bad" if temperature > hot else "warn"
             said.append((found["temperature_celsius"], f"{temperature:.0f} °C, {words}", ""))
@@ -448,7 +449,7 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
         return [("warn", f"throttled {score:g}/10", "")]
     if not throttled:
         return [("ok", "throttled", "")] if metrics.get("throttled") else []
-    loaded = values.get("utilization", 100.0) > _LOAD
+    loaded = values.get("utilization", 100.0) > LOADED
     grave = loaded and any(metrics.get(name) for name in SLOWED)
     return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
 

@@ -145,12 +145,12 @@ class NodeSummary:
 
 
 class NodeAnswer(NamedTuple):
-    """What one node of a fleet answered.
+    """How one node of a fleet stands.
 
     Attributes:
         name: What it is called.
-        summary: What it said; None where it said nothing that can be used.
-        failure: Why not, in words; empty where it did.
+        summary: Its numbers; None where there are none.
+        failure: Why there are none, in words; empty where there are some, or none are known yet.
         age_seconds: How old what it said is; None where it said nothing.
     """
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
@@ -112,7 +111,7 @@ def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: fl
     return "\n".join((head, *table)) + "\n"
 
 
-def of_devices(window: Window, latest: Snapshot | None) -> dict[str, Any]:
+def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
     """Return by device: its identity, and of each measure that it gave ``mean``, ``max`` and ``count``; its energy, its readings."""
     summary, energy = window.summary, window.energy_joules
     devices: dict[str, Plain] = {}
@@ -140,7 +139,7 @@ def memory_total(summary: Mapping[str, Summary], place: DeviceSlot) -> float | N
     return place.identity.memory_total_bytes if total is None else total.last
 
 
-def of_process(window: Window) -> dict[str, Any]:
+def of_process(window: Measured) -> dict[str, Any]:
     """Return the watched process and its descendants: ``mean``, ``max`` and ``count`` of each measure."""
     summary = window.summary
     held = {name: (summary[key], factor) for name, (key, factor) in PROCESS.items() if key in summary}

@@ -15,6 +15,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
 
 PORT = 22235
 """That of ``accelmetrics serve``."""
+METRICS = "/metrics"
 MOST_NODES = 4096
 LARGEST_FILE = 4 * 1024 * 1024
 INSTALL = "run this where Slurm's commands are installed"
@@ -41,12 +42,11 @@ class Node(NamedTuple):
     @property
     def url(self) -> str:
         """Where its page is."""
-        return f"{self.scheme}://{self.target}{self.labels.get('__metrics_path__', '/metrics')}"
+        return f"{self.scheme}://{self.target}{self.labels.get('__metrics_path__', METRICS)}"
 
-    @property
-    def series_labels(self) -> dict[str, str]:
-        """The labels that series get: not those that tell Prometheus how to ask."""
-        return {name: value for name, value in self.labels.items() if not name.startswith("__")}
+    def address(self, path: str) -> str:
+        """Return the address of another path: in the place of ``/metrics``, which a proxy may have put below a path of its own."""
+        return self.url.removesuffix(METRICS) + path if self.url.endswith(METRICS) else f"{self.scheme}://{self.target}{path}"
 
 
 def parse_hosts(text: str, port: int = PORT) -> list[Node]:

@@ -11,9 +11,9 @@ import sys
 import time
 
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.history import RowMaker
 from accelmetrics.monitor.rules import RULES
 from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.history import RowMaker
 from accelmetrics.schemas.record import Step
 
 

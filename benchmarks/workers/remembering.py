@@ -11,8 +11,8 @@ import time
 
 import psutil
 
-from accelmetrics.monitor.history import History
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.schemas.history import History
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 

@@ -82,7 +82,6 @@ def test_a_file_can_give_every_option_and_the_example_has_each(file: Path) -> No
     found = shown("--config", str(file))
     assert set(found) == set(settings.OPTIONS)
     sources = {name: entry["source"] for name, entry in found.items()}
-    assert sources.pop("fleet") == "default"  # of watch: at the top it is serve's
     assert set(sources.values()) == {"file"}
     assert (found["gpus"]["value"], found["backends"]["value"]) == ([0, 2, 3], ["nvidia", "host"])
     assert (found["labels"]["value"], found["exporters"]["value"]) == ({"team": "vision"}, ["jsonl:run.jsonl"])

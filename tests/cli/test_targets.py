@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_a_host_list_of_real_slurm(tmp_path: Path) -> None:
 
 @pytest.mark.servers
 def test_a_real_prometheus_finds_the_nodes(tmp_path: Path) -> None:
-    """By the file that is written, with its labels, and by http_sd of `serve --fleet`; the one page has each node's series."""
+    """By the file that is written, with its labels."""
     hosts, written = tmp_path / "hosts", tmp_path / "targets.json"
     with serving("--backends", "host") as (_, first), serving("--backends", "host") as (_, second):
         ready(first)
@@ -79,25 +78,9 @@ def test_a_real_prometheus_finds_the_nodes(tmp_path: Path) -> None:
         hosts.write_text(f"{names[0]} rack=a\n{names[1]} rack=b\n")
         call("targets", "--hosts", str(hosts), "--output", str(written))
         (tmp_path / "server").mkdir()
-        with serving("--backends", "host", "--fleet", str(hosts)) as (_, fleet):
-            ready(fleet)
-            jobs: list[dict[str, Any]] = [
-                {"job_name": "files", "file_sd_configs": [{"files": [str(written)]}]},
-                {"job_name": "http", "http_sd_configs": [{"url": f"{fleet}/fleet/targets", "refresh_interval": "1s"}]},
-                {
-                    "job_name": "page",
-                    "metrics_path": "/fleet/metrics",
-                    "honor_labels": True,
-                    "static_configs": [{"targets": [fleet.removeprefix("http://")]}],
-                },
-            ]
-            with PrometheusServer(tmp_path / "server", jobs) as server:
+        with PrometheusServer(tmp_path / "server", [{"job_name": "a", "file_sd_configs": [{"files": [str(written)]}]}]) as server:
 
-                def seen(job: str) -> set[tuple[str, str]]:
-                    found = server.query(f'accelmetrics_up{{job="{job}"}} == 1')
-                    return {(labels.get("instance", ""), labels.get("rack", "")) for labels, _ in found}
+            def seen() -> set[tuple[str, str]]:
+                return {(labels.get("instance", ""), labels.get("rack", "")) for labels, _ in server.query("accelmetrics_up == 1")}
 
-                expected = {(names[0], "a"), (names[1], "b")}
-                for job in ("files", "http", "page"):
-                    wait_for(lambda job=job: expected <= seen(job), what=lambda job=job: (job, seen(job)))  # type: ignore[misc]
-                assert server.value(f'accelmetrics_fleet_up{{instance="{names[0]}"}}') == 1
+            wait_for(lambda: seen() == {(names[0], "a"), (names[1], "b")}, what=seen)

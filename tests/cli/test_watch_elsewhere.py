@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.cli.watch_records import RecordWindow
-from accelmetrics.cli.watch_remote import NodePolls
-from accelmetrics.exporters.http.node_poller import FleetNode, NodePoller, Page
+from accelmetrics.cli.watch_remote import Access, NodePolls
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
+from accelmetrics.visibility.nodes import Node
 from tests.backends.test_openmetrics import Endpoint
 from tests.cli.shell import call, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal
-from tests.cli.test_fleet import silent
 from tests.cli.test_serve import ready, serving
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.network import free_port
@@ -35,6 +35,13 @@ def node(simulator: NvmlSimulator, *arguments: str) -> Iterator[str]:
     with serving(*NODE, *arguments, **simulator.environment()) as (_, base):
         ready(base)
         yield base.removeprefix("http://")
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """A node that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 def away() -> str:
@@ -200,6 +207,7 @@ def until_line(lines: Iterator[str], wanted: str) -> str:
         (["--fleet-ca", "a"], "--fleet-ca is for --url and --fleet"),
         (["--url", "a", "--fleet-ca", "/nowhere"], "the fleet's token or authorities cannot be read"),
         (["--fleet", "/nowhere"], "the file of hosts /nowhere cannot be read"),
+        (["--fleet", "ftp://user:secret@a"], "--fleet 'ftp://***@a' is no address of a Prometheus, such as http://prometheus:9090"),
     ],
 )
 def test_what_cannot_be_used_together_is_refused(arguments: list[str], said: str) -> None:
@@ -220,7 +228,7 @@ def test_what_is_meant_for_serve_or_for_all_chooses_no_view(place: str, simulato
     """A bare ``watch`` shows this machine, whatever the environment says; what is shown stands in its own table, and a flag before that."""
     env = {**simulator.environment(), "ACCELMETRICS_BACKENDS": "nvidia", f"ACCELMETRICS_{place.upper()}": "/nowhere"}
     file = tmp_path / "config.toml"
-    file.write_text('fleet = "/nowhere"\n')
+    file.write_text("")
     with on_terminal(*SEEN, "--config", str(file), env=env) as terminal:
         terminal.until(r"gpu\.0 .*37%")
     file.write_text(f'[watch]\n{place} = "ftp://nowhere"\n')
@@ -235,15 +243,7 @@ class UnforeseenError(Exception):
 
 
 def test_what_nobody_foresaw_is_told_and_asking_goes_on() -> None:
-    """Of asking and of reading an answer: the thread lasts, and what follows is seen."""
-    troubles: list[Exception] = [UnforeseenError("the moon")]
-    asked = FleetNode("node", "http://node/metrics", {})
-
-    class Poller(NodePoller):
-        async def ask(self, seconds: float, path: str = "") -> list[Page]:
-            if troubles:
-                raise troubles[0]
-            return [Page(asked, "answer")]
+    """Of reading an answer: the thread lasts, and what follows is seen."""
 
     def read(text: str) -> str:
         if unread:
@@ -251,19 +251,19 @@ def test_what_nobody_foresaw_is_told_and_asking_goes_on() -> None:
         return text
 
     unread: list[Exception] = [UnforeseenError("the sun")]
-    polls = NodePolls([asked], Poller(lambda: [asked]), "/", 0.01, read)
+    with Endpoint("answer") as endpoint:
+        node = Node(endpoint.url.split("/")[2])
+        polls = NodePolls(lambda: [node], Access({}), "/", 0.01, read)
 
-    def told() -> str:
-        return polls.states["node"].failure if "node" in polls.states else ""
+        def told() -> str:
+            return polls.states[node.target].failure if node.target in polls.states else ""
 
-    try:
-        wait_for(lambda: re.search("it cannot be asked: .*UnforeseenError: the moon", told()))
-        troubles.clear()
-        wait_for(lambda: re.search("something else: .*UnforeseenError: the sun", told()))
-        unread.clear()
-        wait_for(lambda: polls.states["node"].content == "answer" and not told())
-    finally:
-        polls.close()
+        try:
+            wait_for(lambda: re.search("something else: .*UnforeseenError: the sun", told()))
+            unread.clear()
+            wait_for(lambda: polls.states[node.target].content == "answer" and not told())
+        finally:
+            polls.close()
 
 
 def test_a_clock_that_was_set_back_begins_the_summary_anew() -> None:

@@ -106,7 +106,7 @@ def test_on_a_terminal(simulator: NvmlSimulator) -> None:
         assert terminal.attributes == terminal.before
 
 
-def test_without_a_terminal_and_without_rich(simulator: NvmlSimulator) -> None:
+def test_without_a_terminal(simulator: NvmlSimulator) -> None:
     """Lines for a log."""
     process = start(*PLAIN, env=environment(**simulator.environment()))
     assert process.stdout is not None

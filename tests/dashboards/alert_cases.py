@@ -91,7 +91,6 @@ def healthy() -> dict[str, str]:
         of_node("up"): flat(1),
         of_node("accelmetrics_up"): flat(1),
         of_node("accelmetrics_devices_expected"): flat(len(DEVICES)),
-        of_node("accelmetrics_fleet_up"): flat(1),
         of_node("accel_neuron_ecc_errors_total", 'device="0",memory="mem",severity="uncorrected"'): flat(0),
         of_node("accel_neuron_ecc_errors_total", 'device="0",memory="mem",severity="corrected"'): rising(1),
         of_node("accel_finding", 'key="",rule="hot",severity="warning"'): flat(1),
@@ -252,7 +251,6 @@ CASES = (
     Case(
         "AccelmetricsDown", 105, {of_node("accelmetrics_up"): turned(100, 1, 0)}, {of_node("up", where=TRAIN): turned(100, 1, 0)}, NO_DEVICE
     ),
-    Case("AccelmetricsDown", 105, {of_node("accelmetrics_fleet_up"): turned(100, 1, 0)}, {}, NO_DEVICE),
     Case(
         "AccelmetricsDown",
         105,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import accelmetrics
-from accelmetrics.monitor.history import REPEATED, HistoryRow
+from accelmetrics.schemas.history import REPEATED, HistoryRow
 from accelmetrics.testing import FakeBackend
 from tests.support.waiting import wait_for
 

@@ -9,10 +9,10 @@ from types import TracebackType
 from unittest.mock import patch
 
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.history import RowMaker
 from accelmetrics.monitor.rule_choice import RuleChoice, rules_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.finding import Finding, Findings
+from accelmetrics.schemas.history import RowMaker
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock, FakeDevice

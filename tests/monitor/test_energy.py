@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor.energy import DeviceEnergy, Meter
-from accelmetrics.monitor.history import REPEATED
+from accelmetrics.schemas.energy import DeviceEnergy, Meter
+from accelmetrics.schemas.history import REPEATED
 from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
 

@@ -13,11 +13,12 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor import accumulator, window as module
-from accelmetrics.monitor.accumulator import DISTINCT, Accumulator, BlockTimes
-from accelmetrics.monitor.history import REPEATED, HistoryRow
-from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.monitor import window as module
 from accelmetrics.monitor.window import PENDING, Window, Windows
+from accelmetrics.schemas import accumulator
+from accelmetrics.schemas.accumulator import DISTINCT, Accumulator, BlockTimes
+from accelmetrics.schemas.history import REPEATED, HistoryRow
+from accelmetrics.schemas.statistics import WindowAggregator
 from tests.monitor.watching import row
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from accelmetrics import InvalidOptionError, UnknownNameError
-from accelmetrics.monitor.history import REPEATED, History
+from accelmetrics.schemas.history import REPEATED, History
 from tests.monitor.watching import row
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.monitor.history import REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend

@@ -11,7 +11,7 @@ from array import array
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor.accumulator import DISTINCT, Accumulator, BlockTimes
+from accelmetrics.schemas.accumulator import DISTINCT, Accumulator, BlockTimes
 from accelmetrics.schemas.summary import Summary
 
 

@@ -13,9 +13,10 @@ import numpy
 import pytest
 
 from accelmetrics.monitor import steps as steps_module
-from accelmetrics.monitor.energy import Meter
-from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog, rates
+from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog
+from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.work import rates
 from tests.monitor.watching import row
 
 

@@ -20,8 +20,8 @@ import numpy
 import pytest
 
 from accelmetrics.monitor import steps as module
-from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.steps import StepLog
+from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.record import Step
 from tests.monitor.watching import row
 from tests.support.waiting import wait_for

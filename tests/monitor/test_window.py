@@ -12,8 +12,8 @@ import pytest
 from accelmetrics import InvalidOptionError, UnknownNameError
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.window import KEPT_WINDOWS, PENDING, Window, Windows
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.watching import HeldClock, Recorder, gpus, returned, row, ticks

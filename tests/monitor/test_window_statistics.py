@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor.history import REPEATED, HistoryRow
-from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.history import REPEATED, HistoryRow
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
 

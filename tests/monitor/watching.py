@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.ticker import REQUEST_PAUSE
 from accelmetrics.sampling.threads import Flag
+from accelmetrics.schemas.history import HistoryRow
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock

@@ -13,7 +13,7 @@ import pytest
 
 import accelmetrics
 from accelmetrics import BackendStatus, MissingDependencyError, Monitor, Sampler, Snapshot, UnknownNameError
-from accelmetrics.monitor.history import History
+from accelmetrics.schemas.history import History
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.recording import RecordFile
 from accelmetrics.testing import FakeBackend, FakeClock

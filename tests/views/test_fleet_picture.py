@@ -41,7 +41,7 @@ def answers(nodes: int = 8, devices: int = 8) -> list[NodeAnswer]:
         found.append(
             NodeAnswer(f"n{number}:22235", summary, age_seconds=1.0)
             if number != 7
-            else NodeAnswer("n7:22235", failure="connection refused")
+            else NodeAnswer("n7:22235", failure="no answer: connection refused")
         )
     return found
 

@@ -44,7 +44,7 @@ def test_what_is_written_is_read() -> None:
         node.target: (node.labels, node.scheme) for node in nodes
     }
     (node,) = parse_hosts('[{"targets": ["a:1"], "labels": {"__metrics_path__": "/m", "rack": "x"}}]')
-    assert (node.url, node.series_labels) == ("http://a:1/m", {"rack": "x"})
+    assert (node.url, node.labels["rack"], node.address("/api/record")) == ("http://a:1/m", "x", "http://a:1/api/record")
     assert parse_hosts("") == parse_hosts("[]") == []
 
 

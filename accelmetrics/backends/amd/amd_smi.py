@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, compute_memory, counts_energy, is_integrated, let_sleep
+from accelmetrics.backends.amd.cards import JOIN_GROUPS, LOAD_DRIVER, card_name, compute_memory, counts_energy, gpus, is_integrated
 from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
 from accelmetrics.backends.amd.values import (
@@ -32,6 +32,7 @@ from accelmetrics.backends.amd.values import (
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
+from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
@@ -209,7 +210,7 @@ class AmdSmi:
         command.find()
 
     def __call__(self) -> Iterable[DeviceSample]:
-        let_sleep("amd-smi")
+        let_sleep(gpus(), "amd-smi")
         cards, complete = self._output(self._flags.run(lambda completed: bool(parse(completed.stdout)[0])))
         if self._clock.monotonic() >= self._due:
             try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit import system
 from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, is_asleep, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -210,12 +209,3 @@ def detect() -> Detection:
 
 def _count(number: int, maker: str) -> str:
     return f"1 {maker} GPU" if number == 1 else f"{number} {maker} GPUs"
-
-
-def let_sleep(command: str) -> None:
-    """Make sure that no card is powered down: a command reads every card, and would wake it.
-
-    Raises:
-        SourceError: One is (``suspended``).
-    """
-    system.let_sleep(gpus(), command)

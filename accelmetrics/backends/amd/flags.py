@@ -30,7 +30,8 @@ class Flags:
 
     Args:
         command: The tool.
-        prints: By flag, the places in a card's record that it gives: first two that never crash it, last two that are suspected first.
+        prints: By flag, the places in a card's record that it gives. The first two tell whether the tool crashes whatever it is asked; the
+            last two are suspected first.
         before: What stands before the flags: a subcommand.
         after: What stands after them.
         implied: Whether the tool gives all of it, and more, where it is asked with no flag.

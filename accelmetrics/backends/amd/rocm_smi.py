@@ -36,8 +36,8 @@ from accelmetrics.backends.amd.cards import (
     card_name,
     compute_memory,
     counts_energy,
+    gpus,
     is_integrated,
-    let_sleep,
 )
 from accelmetrics.backends.amd.flags import Flag, Flags
 from accelmetrics.backends.amd.gpu_metrics import JOULE
@@ -67,6 +67,7 @@ from accelmetrics.backends.kit import (
     text,
 )
 from accelmetrics.backends.kit.fields import Says
+from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
@@ -344,7 +345,7 @@ def _connect(command: Command) -> PollOnce:
 
     def poll() -> Iterable[DeviceSample]:
         nonlocal knows_flags
-        let_sleep("rocm-smi")
+        let_sleep(gpus(), "rocm-smi")
         completed = flags.run(_gives_cards) if knows_flags else command.run(*ALL)
         if knows_flags and _refused(completed) and not _gives_cards(completed):
             knows_flags = False

@@ -62,7 +62,7 @@ def load_library(name: str) -> ctypes.CDLL:
         return SharedLibrary(name, handle=handle)
 
 
-def loading_failure(name: str, error: OSError | ImportError) -> Unavailable | None:
+def loading_failure(name: str, error: OSError | ImportError, *, seen: bool = False) -> Unavailable | None:
     """Say in the loader's words why a library that is there does not load; None where it is not there.
 
     A library that another one needs and that is missing is told apart by its name: the loader says which file it did not find.
@@ -70,11 +70,15 @@ def loading_failure(name: str, error: OSError | ImportError) -> Unavailable | No
     Args:
         name: What was loaded.
         error: What :func:`load_library` or :func:`import_library` raised.
+        seen: The file is known to be there; of a path this is found out.
     """
     said = str(error)
     missing = any(words in said for words in (os.strerror(errno.ENOENT), "(no such file)"))  # macOS lists where it looked
     if isinstance(error, (FileNotFoundError, ModuleNotFoundError)) or (missing and name in said and "needed by" not in said):
-        return None
+        if not (seen or os.path.isfile(name)):  # noqa: PTH113 - a module's name is no path
+            return None
+        # glibc passes such a file over, and then says that it found none.
+        said += " (so the loader says, too, of a file for another architecture)"
     refused = os.strerror(errno.EACCES) in said
     return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {said}")
 

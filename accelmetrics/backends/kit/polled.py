@@ -254,6 +254,12 @@ class PolledDriver:
         answered = [each.name for each in self.sources if each.is_wanted and each.latest.failure is None and not each.spec.interval]
         return "+".join(answered) or self.sources[0].name
 
+    @property
+    def incomplete(self) -> Unavailable | None:
+        """Why there may be more devices: a source that says which there are failed after some of them; None where none did."""
+        polls = [each.latest for each in self.sources if each.is_wanted and not each.spec.interval]
+        return next((poll.failure.unavailable for poll in polls if poll.units and poll.failure is not None), None)
+
     def reader(self, options: ReadOptions) -> PolledReader:
         return PolledReader(self, options)
 
@@ -492,6 +498,7 @@ class _OpenSource:
         self.identities = Identities(spec.identity, self.table)
         row = BUILT_IN.get(driver.backend.name)
         self._pci = () if row is None else row.pci
+        self._addresses: list[str] = []
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -531,8 +538,8 @@ class _OpenSource:
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
-        if self._pci:
-            let_sleep(find_pci(self._pci), self.name)
+        if self.ask is not None:
+            let_sleep(self._addresses, self.name)
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
@@ -555,8 +562,8 @@ class _OpenSource:
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
-        if self._pci:
-            let_sleep(find_pci(self._pci), self.name)
+        self._addresses = find_pci(self._pci)
+        let_sleep(self._addresses, self.name)
         self.ask = self.spec.connect()
         return self.ask
 

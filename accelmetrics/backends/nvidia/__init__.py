@@ -100,7 +100,7 @@ class NvidiaBackend:
 def detect() -> Detection:
     """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
     name = library_name()
-    library, node = _is_installed(name), _is_there(sysroot() + CONTROL)
+    library, node = is_installed(), _is_there(sysroot() + CONTROL)
     gpus = len(pci_devices(VENDOR, GPU_CLASSES))
     on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
     evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
@@ -135,8 +135,9 @@ def _windows_paths() -> tuple[str, ...]:
     return f"{windows}/System32/{library_name()}", f"{programs}/NVIDIA Corporation/NVSMI/{library_name()}"
 
 
-def _is_installed(name: str) -> bool:
+def is_installed() -> bool:
     """Return whether the library's file is where the loader looks for it, without loading it."""
+    name = library_name()
     if sys.platform == "win32":
         return any(map(_is_there, _windows_paths()))
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]

@@ -14,13 +14,13 @@ from itertools import compress
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
+from accelmetrics.backends.kit.bounds import TIMES_LIMIT
 from accelmetrics.backends.nvidia.buffer import DOUBLE, CallBuffer, largest_value
 from accelmetrics.backends.nvidia.metrics import (
     MEMORY_ROWS,
     POWER_LIMIT,
     SHARES,
     TEN_SECONDS,
-    TIMES_LIMIT,
     Call,
     NvmlField,
     NvmlMetric,

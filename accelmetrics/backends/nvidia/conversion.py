@@ -67,7 +67,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         and 0 <= pcie_rx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
-        and 1 <= power_instant_watts <= 100000000
+        and 1 <= power_instant_watts <= 50000000
     ):
         return None
     return (
@@ -146,7 +146,7 @@ def convert_called(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | Non
         and 0 <= pcie_rx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_tx_bytes_total <= 9223372036854775807
         and 0 <= nvlink_rx_bytes_total <= 9223372036854775807
-        and 1 <= power_instant_watts <= 100000000
+        and 1 <= power_instant_watts <= 50000000
     ):
         return None
     return (

@@ -307,7 +307,8 @@ class Gpu(Listed):
             if handle is not None and uuid and uuid not in self._instances:
                 identity = self._driver.identify(number, name=name, uuid=uuid, parent=self.identity.anchor)
                 self._instances[uuid] = instance = Instance(self._driver, gpu, handle, _ask_gpu_instance(queries, handle), identity)
-                instance.power = self.power
+                # A file of its own: other threads read the GPU and its other instances.
+                instance.power = None if self.power is None else KeptFile(self.power.path)
                 self._driver.add(instance)
             elif name and name != self._instances[uuid].identity.name:
                 # One that is made again with the same ids has the same UUID, and may have another profile.

@@ -43,6 +43,7 @@ from accelmetrics.backends.nvidia.nvml import (
     Library,
     field_unavailable,
     impossible,
+    is_unsupported,
     meaning,
     unavailable,
 )
@@ -125,7 +126,7 @@ class Links(Paced):
             found = self._group.answers
         self.due = self._group.due
         before = dict(self._sources)
-        answers = {name: found[name] for name in _of_links(self._links) if not _is_unsupported(found[name])}
+        answers = {name: found[name] for name in _of_links(self._links) if not is_unsupported(found[name])}
         answers |= {name: self._counted(name, found) for name in self._sources}
         answers |= self._totals(found)
         if self._sources != before:  # from the next time on, what the GPU does not have is not asked for
@@ -161,7 +162,7 @@ class Links(Paced):
             total, summed = found[name], self._over_links(of_link, found, before="nvlink.")
             if name not in self._summed and not isinstance(total, Unavailable) and total > 0:
                 self._summed[name] = False
-            if self._summed.get(name, total == 0 or _is_unsupported(total)):
+            if self._summed.get(name, total == 0 or is_unsupported(total)):
                 if not isinstance(summed, Unavailable):
                     answers[name] = summed
                     if summed or total != 0:
@@ -220,10 +221,6 @@ def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tupl
 def _of_links(links: int) -> tuple[str, ...]:
     """Name the metrics of single links."""
     return tuple(f"nvlink.{link}.{name}" for link in range(links) for name in ("state", *LINK_TRAFFIC))
-
-
-def _is_unsupported(answer: Value) -> bool:
-    return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
 
 
 class Fabric(CallGroup):

@@ -20,21 +20,20 @@ ALL_ONES = 0xFFFFFFFF
 LARGEST = 2**63 - 1
 """Above this no 64-bit answer is believed: sentinels are all-ones, and JSON and Prometheus readers end here."""
 LARGEST_32 = ALL_ONES - 1
-HOTTEST, COLDEST, FREEZING = 150, -100, 0
-"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do. A chip that works is warmer than ice, and a sensor that
-is not there says 0."""
+HOTTEST, COLDEST = 150, -100
+"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
+ABOVE_ICE = 1
+"""°C. A chip that works is warmer than ice, and a sensor that is not there says 0."""
 MOST_MEMORY = 2**47
 """Bytes, more than any board has."""
 FASTEST = 50_000
 """MHz, more than any clock of a GPU."""
-MOST_POWER, LEAST_LIMIT, TIMES_LIMIT = 50_000_000, 1000, 10
-"""mW, more than any board takes; the lowest limit that is believed; and how many times its limit a board is believed to take."""
+MOST_POWER, LEAST_LIMIT = 50_000_000, 1000
+"""mW: more than any board takes, and the lowest limit that is believed."""
 MOST_ENERGY = 10**17
 """mJ, what the most power comes to in sixty years."""
 KIB, MIB = 1024, 2.0**20
 MEGA = 10**6
-MOST_MILLIWATTS = 10**8
-"""No board takes 100 kW."""
 NANOSECONDS = 10**9
 """In a second."""
 
@@ -281,11 +280,11 @@ def _two(function: str, first: str, second: str) -> Call:
 
 def _limit(name: str, threshold: str, number: int) -> NvmlMetric:
     call = _call("nvmlDeviceGetTemperatureThreshold", (f"NVML_TEMPERATURE_THRESHOLD_{threshold}", number))
-    return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=1)
+    return NvmlMetric(name, call, every=ONCE, maximum=HOTTEST, minimum=ABOVE_ICE)
 
 
 def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: str) -> NvmlMetric:
-    row = NvmlMetric(name, call, member, every=ONCE, minimum=1, maximum=MOST_MILLIWATTS, divisor=1000)
+    row = NvmlMetric(name, call, member, every=ONCE, minimum=LEAST_LIMIT, maximum=MOST_POWER, divisor=1000)
     return _by_field(row, identifier, f"POWER_{symbol}_LIMIT")
 
 
@@ -306,34 +305,6 @@ T_LIMITS = {
     "maxOpTemp": NvmlField(196, "TEMPERATURE_GPU_MAX_TLIMIT"),
 }
 """By limit, the field that says how large the margin is there: Ada and later have these instead of thresholds."""
-FACTS = (
-    # Beside the mean of a second, and in the same batch of fields: it costs no call.
-    NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_MILLIWATTS, divisor=1000),
-    MARGIN,
-    NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
-    NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
-    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=TEN_SECONDS),
-    NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
-    NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
-    NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
-    NvmlMetric("migModePending", _MIG_MODE, "pendingMode", every=TEN_SECONDS, maximum=1),
-    _by_field(NvmlMetric("eccMode", _ECC_MODE, "current", every=TEN_SECONDS, maximum=1), 1, "ECC_CURRENT"),
-    _by_field(NvmlMetric("eccModePending", _ECC_MODE, "pending", every=TEN_SECONDS, maximum=1), 2, "ECC_PENDING"),
-    NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
-    NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
-    NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
-    _limit("maxOpTemp", "GPU_MAX", 3),
-    _limit("memoryMaxOpTemp", "MEM_MAX", 2),
-    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=ONCE, minimum=1),
-    _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
-    _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
-    _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
-    NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
-    NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
-    NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
-)
-"""Settings and limits of a GPU, and what it has beside what is watched most."""
-
 
 # Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
 METRICS = (
@@ -342,7 +313,7 @@ METRICS = (
     NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=MOST_MEMORY, minimum=1, note=_HOST_TOTAL),
     NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=MOST_MEMORY, within="memoryTotalBytes"),
     NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=MOST_MEMORY, note=_HELD),
-    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU", 0)), maximum=HOTTEST, minimum=FREEZING + 1),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU", 0)), maximum=HOTTEST, minimum=ABOVE_ICE),
     # Of both NVML says that it is the mean of a second, on Ampere (but GA100) and later; others have the call alone.
     _by_field(NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), maximum=MOST_POWER, divisor=1000), 185, "POWER_AVERAGE")._replace(
         minimum=1
@@ -350,7 +321,7 @@ METRICS = (
     NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM", 1)), maximum=FASTEST),
     NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM", 2)), maximum=FASTEST),
     NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
-    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=FREEZING + 1),
+    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=ABOVE_ICE),
     NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=MOST_ENERGY, divisor=1000),
     NvmlMetric("pcieTxBytesTotal", NvmlField(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
     NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
@@ -409,7 +380,30 @@ METRICS = (
     _violation("boardLimit", 77, "BOARD_LIMIT", 3),
     _violation("lowUtilization", 78, "LOW_UTILIZATION", 4),
     _violation("reliability", 79, "RELIABILITY", 5),
-    *FACTS,
+    # Beside the mean of a second, and in the same batch of fields: it costs no call.
+    NvmlMetric("powerInstantWatts", NvmlField(186, "POWER_INSTANT"), minimum=1, maximum=MOST_POWER, divisor=1000),
+    MARGIN,
+    NvmlMetric("jpegUtilization", _call("nvmlDeviceGetJpgUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("ofaUtilization", _call("nvmlDeviceGetOfaUtilization", layout="I4x", pointers=(0, 4)), every=TEN_SECONDS, maximum=100),
+    NvmlMetric("videoClock", _call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=TEN_SECONDS, maximum=FASTEST),
+    NvmlMetric("persistenceMode", _call("nvmlDeviceGetPersistenceMode"), every=TEN_SECONDS, maximum=1),
+    NvmlMetric("computeMode", _call("nvmlDeviceGetComputeMode"), every=TEN_SECONDS, maximum=3),
+    NvmlMetric("migMode", _MIG_MODE, "currentMode", every=TEN_SECONDS, maximum=1),
+    NvmlMetric("migModePending", _MIG_MODE, "pendingMode", every=TEN_SECONDS, maximum=1),
+    _by_field(NvmlMetric("eccMode", _ECC_MODE, "current", every=TEN_SECONDS, maximum=1), 1, "ECC_CURRENT"),
+    _by_field(NvmlMetric("eccModePending", _ECC_MODE, "pending", every=TEN_SECONDS, maximum=1), 2, "ECC_PENDING"),
+    NvmlMetric("retiredPagesSingleBit", NvmlField(29, "RETIRED_SBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesDoubleBit", NvmlField(30, "RETIRED_DBE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("retiredPagesPending", NvmlField(31, "RETIRED_PENDING"), every=TEN_SECONDS, maximum=1),
+    _limit("maxOpTemp", "GPU_MAX", 3),
+    _limit("memoryMaxOpTemp", "MEM_MAX", 2),
+    NvmlMetric("maxVideoClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_VIDEO", 3)), every=ONCE, maximum=FASTEST, minimum=1),
+    _power_limit("minPowerLimitWatts", _POWER_RANGE, "minLimit", 187, "MIN"),
+    _power_limit("maxPowerLimitWatts", _POWER_RANGE, "maxLimit", 188, "MAX"),
+    _power_limit("defaultPowerLimitWatts", _call("nvmlDeviceGetPowerManagementDefaultLimit"), "", 189, "DEFAULT"),
+    NvmlMetric("c2cMode", _call("nvmlDeviceGetC2cModeInfoV"), every=ONCE, maximum=1),
+    NvmlMetric("c2cLinks", NvmlField(170, "C2C_LINK_COUNT"), every=ONCE, maximum=255),
+    NvmlMetric("c2cLinkSpeed", NvmlField(172, "C2C_LINK_GET_MAX_BW"), every=ONCE, factor=MEGA, note=" of the first link"),
     NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM", 1)), every=ONCE, maximum=FASTEST, minimum=1),
     NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM", 2)), every=ONCE, maximum=FASTEST, minimum=1),
     _limit("tempLimit.shutdown", "SHUTDOWN", 0),

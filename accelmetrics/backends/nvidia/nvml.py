@@ -8,15 +8,19 @@ and a test holds them equal to the binding's. NVML counts its users, so that ano
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, cast
+from weakref import WeakSet
 
+from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.library import load_library, loading_failure
-from accelmetrics.backends.nvidia import advise, kernel_module_version, library_path
+from accelmetrics.backends.nvidia import advise, is_installed, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -136,6 +140,11 @@ def field_unavailable(code: int) -> Unavailable:
 def impossible(function: str) -> Unavailable:
     """Make the reason of a value that is impossible: a sentinel, a utilisation of 4,000 %."""
     return Unavailable(Reason.INVALID_VALUE, f"{function} answered something impossible")
+
+
+def is_unsupported(answer: Value) -> bool:
+    """Return whether the driver said that the device does not have it."""
+    return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
 
 
 def source_error(code: int, doing: str) -> SourceError:
@@ -424,6 +433,35 @@ def _decoded_serial(serial: bytes) -> str:
     return text.decode() if text.isascii() and text.decode().isprintable() else serial.hex()
 
 
+_LOCKS: WeakSet[threading.Lock] = WeakSet()
+_held: list[threading.Lock] = []
+LONGEST_HOLD = 0.1
+"""Seconds that a fork waits for a call in progress."""
+
+
+def lock_of_calls() -> threading.Lock:
+    """Make a lock that a thread of ours holds while it is in the driver.
+
+    A fork waits for it: a child must not inherit the library in the middle of a call, with a lock of its own held for ever.
+    """
+    lock = threading.Lock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def _before_fork() -> None:
+    _held.extend(lock for lock in list(_LOCKS) if lock.acquire(timeout=LONGEST_HOLD))
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
 def open_library() -> Library:
     """Load and initialise NVML.
 
@@ -434,7 +472,7 @@ def open_library() -> Library:
     try:
         library = Library(load_library(name))
     except OSError as error:
-        failure = loading_failure(name, error)
+        failure = loading_failure(name, error, seen=is_installed())
         if failure is None:
             raise _refusal(LIBRARY_NOT_FOUND, None) from error
         # The same words as detection's, where that has any: they are shown once.

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 from accelmetrics.backends.contract import Clock, Value
 from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import GPM_SUPPORT, KIB, LARGEST_32, ONCE, PCIE_COUNTERS, PCIE_RATES
-from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, unavailable
+from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, is_unsupported, lock_of_calls, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 FUNCTION = "nvmlDeviceGetPcieThroughput"
@@ -28,8 +26,6 @@ PATIENCE = 1.0
 """Seconds that a thread waits for another one's call, and that closing waits for all."""
 LATE = 4 * PATIENCE
 """Seconds after which a measurement counts as hung: both directions may have waited for another GPU's call."""
-LONGEST_HOLD = 0.1
-"""Seconds that a fork waits for the call in progress."""
 PENDING = Unavailable(Reason.NEEDS_INTERVAL, f"{FUNCTION} takes 20 ms a direction, so it is read beside the readings: the next one has it")
 HUNG = Unavailable(Reason.TIMED_OUT, f"{FUNCTION} has not returned")
 OLD = Unavailable(Reason.STALE, "the latest measurement is older than two intervals; a new one has begun")
@@ -50,7 +46,7 @@ class PcieMeter:
     """
 
     def __init__(self, library: Library, clock: Clock) -> None:
-        self.calling = threading.Lock()
+        self.calling = lock_of_calls()
         self._throughput = library.function(FUNCTION)
         self._clock = clock
         self._changing = threading.Lock()
@@ -63,7 +59,6 @@ class PcieMeter:
             if self._closed or handle.value in self._threads:
                 return False
             thread = threading.Thread(target=self._measure, args=(handle, note), name="accelmetrics-nvidia-pcie", daemon=True)
-            _METERS.add(self)
             thread.start()
             self._threads[handle.value] = thread
         return True
@@ -128,10 +123,10 @@ class PcieThroughput(Paced):
         for other in self._others:
             if now >= other.due:
                 other.read(now, progress)
-            if not all(_is_unsupported(answer) or (name == GPM_SUPPORT.name and answer == 0) for name, answer in other.answers.items()):
+            if not all(is_unsupported(answer) or (name == GPM_SUPPORT.name and answer == 0) for name, answer in other.answers.items()):
                 self.due = other.due
                 return {}
-        if self._measured is not None and all(map(_is_unsupported, self._measured[1].values())):
+        if self._measured is not None and all(map(is_unsupported, self._measured[1].values())):
             self.due = math.inf
             return self._measured[1]
         if now >= self._begun + self._interval and self._meter.start(self._handle, self._note):
@@ -150,25 +145,3 @@ class PcieThroughput(Paced):
 
     def _note(self, measured: Measured) -> None:
         self._measured = measured
-
-
-def _is_unsupported(answer: Value) -> bool:
-    return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
-
-
-_METERS: WeakSet[PcieMeter] = WeakSet()
-_held: list[PcieMeter] = []
-
-
-def _before_fork() -> None:
-    """Keep the threads out of the driver: a child must not inherit its library in the middle of a call, with a lock held for ever."""
-    _held.extend(meter for meter in list(_METERS) if meter.calling.acquire(timeout=LONGEST_HOLD))
-
-
-def _after_fork() -> None:
-    while _held:
-        _held.pop().calling.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Any, Literal, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
-from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers, namespace_of
+from accelmetrics.backends.kit.processes import PACE, WHOLE_MACHINE, ProcessTree, TreeMembers, namespace_of
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, MOST_MEMORY, POWER_LIMIT, SECOND, TEN_SECONDS
@@ -51,8 +51,6 @@ _LATEST = 2**63 - 1
 """The latest time that is believed."""
 _LARGEST_PID = 2**22 if sys.platform == "linux" else 2**31 - 1
 """The largest process number where the kernel does not say; Linux has no larger one."""
-_FIRST_NAMESPACE = "pid:[4026531836]"
-"""That of the machine's own processes: the kernel fixes its number."""
 
 PROCESS = struct.Struct("=I4xQ8x")
 """``nvmlProcessInfo_v2_t``: pid and bytes held, with the ids of the MIG instance behind them."""
@@ -207,7 +205,7 @@ def largest_pid() -> int:
     if not text.isdecimal() or not 0 < int(text) <= 2**31 - 1:
         return _LARGEST_PID
     # In a namespace (from Linux 6.14 on, where each has its own) it says nothing of the machine's processes, which the driver may list.
-    return max(int(text), _LARGEST_PID) if namespace_of("self") not in ("", _FIRST_NAMESPACE) else int(text)
+    return max(int(text), _LARGEST_PID) if namespace_of("self") not in ("", WHOLE_MACHINE) else int(text)
 
 
 class DeviceProcesses(Paced):

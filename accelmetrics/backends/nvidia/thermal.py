@@ -13,8 +13,8 @@ from typing import Any
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.nvidia.calls import CallGroup
 from accelmetrics.backends.nvidia.metrics import COLDEST, FAST_ROWS, HOTTEST, MARGIN, ONCE, T_LIMITS, NvmlMetric
-from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, is_unsupported
+from accelmetrics.schemas.errors import Unavailable
 
 _HERE = tuple(row._replace(name=f"{row.name} now") for row in (*FAST_ROWS, MARGIN) if row.name in ("temp", MARGIN.name))
 """Temperature and margin, read at the same time."""
@@ -41,10 +41,13 @@ class Statics(CallGroup):
 
     def _limit(self, name: str, found: Mapping[str, Value]) -> Value:
         answer = found[name]
-        if name not in T_LIMITS or not isinstance(answer, Unavailable) or answer.reason != Reason.NOT_SUPPORTED:
+        if name not in T_LIMITS or not is_unsupported(answer):
             return answer
-        temperature, margin, own = (found[row.name] for row in (*_HERE, _T_LIMIT_ROWS[name]))
-        if isinstance(temperature, Unavailable) or isinstance(margin, Unavailable) or isinstance(own, Unavailable):
-            return answer
+        numbers = []
+        for part in (found[row.name] for row in (_T_LIMIT_ROWS[name], *_HERE)):
+            if isinstance(part, Unavailable):
+                return answer if is_unsupported(part) else part
+            numbers.append(part)
+        own, temperature, margin = numbers
         limit = temperature + margin - own
         return limit if 1 <= limit <= HOTTEST else impossible(MARGIN.source.function)

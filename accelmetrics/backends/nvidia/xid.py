@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import struct
 import threading
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakSet
 
 from accelmetrics.backends.contract import Number, Value
 from accelmetrics.backends.nvidia.calls import Paced
@@ -35,6 +33,7 @@ from accelmetrics.backends.nvidia.nvml import (
     Library,
     check_device,
     function_not_found,
+    lock_of_calls,
     unavailable,
 )
 
@@ -49,8 +48,6 @@ PAUSE = 2.0
 """How long a wait inside the driver is, and seconds between two of them."""
 LONGEST_CALL = 1.0
 """Seconds after which a call counts as hung when the driver is closed."""
-LONGEST_HOLD = 0.1
-"""Seconds that a fork waits for the call in progress."""
 
 
 class XidListener:
@@ -71,7 +68,7 @@ class XidListener:
         self._sets: dict[int | None, ctypes.c_void_p] = {}
         self.failures: dict[int | None, int] = {}
         self.counts: dict[int | None, dict[int, int]] = {}
-        self.calling = threading.Lock()
+        self.calling = lock_of_calls()
         self._stop = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -80,22 +77,24 @@ class XidListener:
         """Register a GPU and begin to count its errors. Returns: the return code."""
         if function_not_found in (self._register, self._look):
             return FUNCTION_NOT_FOUND
-        events = ctypes.c_void_p()
-        status = self._create(ctypes.byref(events))
-        progress.append(status)
-        if status:
-            return status
+        before = self._sets.get(handle.value)  # of a GPU whose calls were bound before
+        events = before or ctypes.c_void_p()
+        if before is None:
+            status = self._create(ctypes.byref(events))
+            progress.append(status)
+            if status:
+                return status
         status = self._register(handle, ctypes.c_ulonglong(XID_EVENT), events)
         progress.append(status)
         if status:
-            self._free(events)
+            if before is None:
+                self._free(events)
             return status
         self.counts.setdefault(handle.value, {})
         self._sets[handle.value] = events
         with self._starting:
             if self._thread is None and not self._stop.is_set():
                 thread = threading.Thread(target=self._listen, name="accelmetrics-nvidia-xid", daemon=True)
-                _LISTENERS.add(self)
                 thread.start()
                 self._thread = thread
         return 0
@@ -169,21 +168,3 @@ class Xids(Paced):
         codes = [code for code in counts if code]
         last = {"lastXid": codes[-1]} if codes else {}
         return {"xidErrors": sum(counts.values()), **last, **{f"xid.{code}.errors": counts[code] for code in codes}}
-
-
-_LISTENERS: WeakSet[XidListener] = WeakSet()
-_held: list[XidListener] = []
-
-
-def _before_fork() -> None:
-    """Keep the threads out of the driver: a child must not inherit its library in the middle of a call, with a lock held for ever."""
-    _held.extend(listener for listener in list(_LISTENERS) if listener.calling.acquire(timeout=LONGEST_HOLD))
-
-
-def _after_fork() -> None:
-    while _held:
-        _held.pop().calling.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 
 from accelmetrics.integrations.compat.answers import WIDE_FIELDS, answers, devices
-from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
+from accelmetrics.schemas.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.errors import InvalidOptionError, Reason
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from typing import TypeVar
 
-from accelmetrics.schemas.catalogue import devices, gpu, host, ipu, neuron, tpu
+from accelmetrics.schemas.catalogue import devices, errors, gpu, host, ipu, neuron, tpu
 from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, CODE, LINK, NOTHING, Metric, device_key, field_of, fill, is_number
 from accelmetrics.schemas.named_tuple import NamedTuple
 
@@ -39,7 +39,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("Device", "Power", devices.POWER),
     Section("Device", "Clocks", devices.CLOCKS),
     Section("Device", "Throttling", devices.THROTTLING),
-    Section("Device", "Memory errors", devices.ERRORS),
+    Section("Device", "Memory errors", errors.ERRORS),
     Section("Device", "PCIe", devices.PCIE),
     Section("Device", "The watched process on a device", devices.PROCESS),
     Section("GPU", "Activity", gpu.ACTIVITY),

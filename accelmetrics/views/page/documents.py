@@ -96,17 +96,13 @@ class NodeDocuments:
         interval: Seconds between two readings.
         page: Whether there is a page, which shows who the processes are, and graphs.
         commands: Whether the command lines of processes are told.
-        fleet: Whether there are other nodes to ask for.
         max_age: A record older than this, in seconds, is not served; None: as :func:`~accelmetrics.exporters.scrape_cache.is_recent` says.
     """
 
-    def __init__(
-        self, interval: float = 1.0, *, page: bool = False, commands: bool = False, fleet: bool = False, max_age: float | None = None
-    ) -> None:
+    def __init__(self, interval: float = 1.0, *, page: bool = False, commands: bool = False, max_age: float | None = None) -> None:
         self._interval = interval
         self._page = page
         self._commands = commands
-        self._fleet = fleet
         self._max_age = max_age
         self._history = PageHistory(interval) if page else None
         # Above every number of an earlier run of this server, so that a client of that is given everything anew.
@@ -158,7 +154,7 @@ class NodeDocuments:
     # On the thread for answers
 
     def _state(self, reading: LatestReading) -> object:
-        return state_document(self._view(reading), reading.sequence, commands=self._commands, fleet=self._fleet)
+        return state_document(self._view(reading), reading.sequence, commands=self._commands)
 
     def _plain(self, reading: LatestReading) -> object:
         return plain_page(self._view(reading))

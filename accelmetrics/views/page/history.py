@@ -1,6 +1,6 @@
 """What the page's graphs are drawn of: the last readings of what is looked at, as columns of at most 600 points.
 
-A reading is one row of doubles in a :class:`~accelmetrics.monitor.history.History`. Columns are made when they are asked for.
+A reading is one row of doubles in a :class:`~accelmetrics.schemas.history.History`. Columns are made when they are asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from threading import Lock
 from typing import Any
 
-from accelmetrics.monitor.history import History, HistoryRow
+from accelmetrics.schemas.history import History, HistoryRow
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.views.device_view import VALUES
 from accelmetrics.views.trails import FIXED, FOLLOWED, HELD

@@ -13,14 +13,13 @@ from accelmetrics.views.node_view import NodeView, ProcessRow
 from accelmetrics.views.page.history import DRAWN
 
 
-def state_document(view: NodeView, sequence: int, *, commands: bool = False, fleet: bool = False) -> dict[str, Any]:
+def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> dict[str, Any]:
     """Return a node at one moment in new plain containers, ready for ``json``.
 
     Args:
         view: The node.
         sequence: The number of the reading.
         commands: Whether the command lines of processes are told.
-        fleet: Whether there are other nodes to ask for.
     """
     totals = view.totals
     places = {finding: place for place, finding in enumerate(view.findings.current)}
@@ -30,7 +29,6 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False, fle
         "interval": view.interval,
         "hostname": view.hostname,
         "version": __version__,
-        "fleet": fleet,
         "head": {
             "kinds": dict(totals.kinds),
             "devices": totals.devices,

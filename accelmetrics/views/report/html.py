@@ -1,4 +1,6 @@
-"""A report as one page of HTML that opens from disk: whole without scripts, and with crosshair and zoom where they run.
+"""A report as one page of HTML that opens from disk: tables, and plots with crosshair and zoom where scripts run.
+
+Where matplotlib is installed, each plot has a static picture behind it, for readers without scripts and for paper.
 
 The page asks for nothing. Its scripts are allowed by their digests alone, so that what is put in later does not run; all texts are put in
 as texts, numbers that scripts read stand in a block of JSON without ``<``.
@@ -9,18 +11,20 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
+from itertools import chain
 from xml.etree.ElementTree import Element
 
 from accelmetrics.schemas.finding import NOT_LOGGED, SEVERITIES
 from accelmetrics.schemas.text import printable
 from accelmetrics.views.device_view import throttle_words
-from accelmetrics.views.report import svg, texts
+from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
-from accelmetrics.views.report.markup import Child, add, element, to_html
+from accelmetrics.views.report.markup import Child, add, element, number as coordinate, to_html
 from accelmetrics.views.report.plots import Pictures, Plot, PlotLine, step_times
-from accelmetrics.views.report.run_report import Plain, RunReport
+from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
 from accelmetrics.views.report.scales import lasting, plain, shown_unit, utc
 from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text
 
@@ -85,7 +89,8 @@ def _raw(tag: str, content: str, **attributes: object) -> Element:
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     """Return the content security policy: these scripts and styles, and no request at all."""
-    return f"default-src 'none'; script-src {_digests(scripts)}; style-src {_digests(styles)}; base-uri 'none'; form-action 'none'"
+    own = f"script-src {_digests(scripts)}; style-src {_digests(styles)}; img-src data:"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 
 
 def _digests(texts: Sequence[str]) -> str:
@@ -266,21 +271,28 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
 
 
 def _around(report: RunReport) -> Iterator[Element]:
-    """Yield the readings around findings as they were taken."""
+    """Yield the readings around findings as they were taken: in a table, and drawn."""
     for stream in report.streams:
         series_of = {series.key: series for series in stream.series}
         for detail in stream.details:
             finding = stream.findings[detail.finding]
-            drawn = []
+            pictures, columns = [], []
             for key, values in detail.series.items():
                 series = series_of.get(key)
                 if series is None or (series.measure or series.name) not in DETAILED or not any(value is not None for value in values):
                     continue
-                drawn.append(svg.detail_svg(series, detail.times, values, finding))
-            if drawn:
-                about = " ".join(filter(None, (stream.label, finding.key)))
-                summary = element("summary", f"Every reading around {finding.rule} {about}".rstrip())
-                yield element("details", summary, element("div", *drawn, class_="grid"))
+                draw = partial(drawing.draw_detail, series, detail.times, values, finding)
+                pictures.append(_picture(draw, f"{series.key} around {finding.rule}", "kept"))
+                unit = shown_unit(series.unit, max(value for value in values if value is not None))
+                columns.append((f"{series.key}, {unit.name}".removesuffix(", "), values, unit.factor))
+            if columns:
+                title = f"Every reading around {finding.rule} {' '.join(filter(None, (stream.label, finding.key)))}".rstrip()
+                rows: list[Cells] = []
+                for place, at in enumerate(detail.times):
+                    shown = ((values[place], factor) for _, values, factor in columns)
+                    rows.append([utc(at), *(_value(NONE if one is None else plain(one / factor), one) for one, factor in shown)])
+                grid = element("div", *pictures, class_="grid") if drawing.is_installed() else None
+                yield element("details", element("summary", title), grid, table(title, ("when", *(name for name, _, _ in columns)), rows))
 
 
 def _summary(report: RunReport, letter: str = "") -> Element:
@@ -293,7 +305,7 @@ def _summary(report: RunReport, letter: str = "") -> Element:
         row: list[Element | str] = [label]
         for title, name, _, scale in COLUMNS:
             series, held = lines.get((label, name)), device[name]
-            spark = None if series is None else svg.sparkline_svg(series.mean, series.low, series.high, f"{title} of {label} over time")
+            spark = None if series is None else _sparkline(series, f"{title} of {label} over time")
             row.append(element("td", spark))
             row += [_value(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
         joules = device["energy"] and device["energy"]["joules"]
@@ -306,15 +318,46 @@ def _summary(report: RunReport, letter: str = "") -> Element:
     return _section("summary", "Summary", table("Every device over the whole recording", heads, rows, groups), letter=letter)
 
 
-def _figure(picture: Element, kind: str, number: int, title: str, about: str = "") -> Element:
-    """Return a picture with its heading; scripts put a live plot in its place."""
+def _sparkline(series: ReducedSeries, text: str) -> Element:
+    """Return a metric in the height of a line of text: a stroke from the least to the largest value of each of its columns."""
+    width, height = 90, 24
+    by = max(1, -(-len(series.mean) // width))
+    parts = [
+        [value for value in (*series.low[at : at + by], *series.high[at : at + by]) if value is not None]
+        for at in range(0, len(series.mean), by)
+    ]
+    lowest, highest = (fold(chain.from_iterable(parts), default=0.0) for fold in (min, max))
+    step, scale = width / max(len(parts), 1), (height - 4) / ((highest - lowest) or 1.0)
+
+    def y(value: float) -> float:
+        return height - 2 - (value - lowest) * scale
+
+    drawn = [
+        f"M{coordinate((place + 0.5) * step)} {coordinate(y(min(held)) + 0.5)}V{coordinate(y(max(held)) - 0.5)}"
+        for place, held in enumerate(parts)
+        if held
+    ]
+    line = element("path", d="".join(drawn), fill="none", stroke_width=max(step, 1.0), class_="s1")
+    return element("svg", element("title", text), line, viewBox=f"0 0 {width} {height}", class_="spark", role="img")
+
+
+def _picture(draw: drawing.Draw, words: str, kind: str = "static") -> Element | None:
+    """Return a static picture; None where nothing can be drawn. Scripts put a live plot in the place of one that is not kept."""
+    if not drawing.is_installed():
+        return None
+    data = b64encode(drawing.render(draw, "png", dpi=drawing.PAGE_DPI)).decode()
+    return element("div", element("img", src=f"data:image/png;base64,{data}", alt=words), class_=kind)
+
+
+def _figure(draw: drawing.Draw, kind: str, number: int, title: str, about: str = "") -> Element:
+    """Return the place of a plot with its heading."""
     caption = element("figcaption", element("h3", title), element("small", about) if about else None)
-    return element("figure", caption, element("div", picture, class_="static"), data_plot=f"{kind}-{number}")
+    return element("figure", caption, _picture(draw, title), data_plot=f"{kind}-{number}")
 
 
-def _kept(title: str, picture: Element, below: Element | None = None) -> Element:
+def _kept(draw: drawing.Draw, title: str, below: Element | None = None) -> Element:
     """Return a picture with its heading that stays as it is."""
-    return element("figure", element("figcaption", element("h3", title)), element("div", picture, class_="kept"), below)
+    return element("figure", element("figcaption", element("h3", title)), _picture(draw, title, "kept"), below)
 
 
 def _plots(found: Pictures) -> Iterator[Element]:
@@ -322,18 +365,19 @@ def _plots(found: Pictures) -> Iterator[Element]:
     tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
     for number, plot in enumerate(found.plots):
-        add(grid, _figure(svg.plot_svg(plot, found.marks, span), "plots", number, _heading(plot), plot.about))
+        add(grid, _figure(partial(drawing.draw_plot, plot, found.marks, span), "plots", number, _heading(plot), plot.about))
     constant = f"Did not change, and is not drawn: {'; '.join(found.constant)}." if found.constant else None
-    hint = element("p", "The pictures are static: with scripts they have a crosshair and zoom.", class_="note", id="static-note")
+    words = "The pictures are static: with" if drawing.is_installed() else "Plots need scripts, or pictures of the extra plots. With"
+    hint = element("p", f"{words} scripts they have a crosshair and zoom.", class_="note", id="static-note")
     if found.plots:
         yield _section("plots", "Over time", tools, hint, grid, element("p", constant, class_="note") if constant else None)
     elif constant:
         yield _section("plots", "Over time", element("p", constant, class_="note"))
     if found.strip:
-        picture = svg.strip_svg(found.strip, found.axis, span)
         rows = [[row.label, lasting(sum(end - begin for begin, end, _ in row.spans)), str(len(row.spans))] for row in found.strip]
         numbers = table("The same in numbers", ("what", "lasted", "times"), rows)
-        figure = _figure(picture, "strip", 0, "Throttling, gaps and events")
+        draw = partial(drawing.draw_strip, found.strip, found.axis, span)
+        figure = _figure(draw, "strip", 0, "Throttling, gaps and events")
         yield _section(
             "strip", "Throttling, gaps and events", figure, element("details", element("summary", "In numbers"), numbers), *_events(found)
         )
@@ -357,20 +401,10 @@ def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[
     if not found.by_time and not found.step_times:
         return
     grid = element("div", class_="grid")
-    steps = {plot.title: plot for plot in found.by_step}
     for number, plot in enumerate(found.by_time):
-        chosen = steps.get(plot.title)
-        picture = svg.plot_svg(plot, found.marks, (found.begin, found.end)) if chosen is None else svg.plot_svg(chosen)
-        add(grid, _figure(picture, "logged", number, plot.title))
-    for histogram in found.step_times:
-        add(
-            grid,
-            element(
-                "figure",
-                element("figcaption", element("h3", f"{histogram.title}, s")),
-                element("div", svg.histogram_svg(histogram), class_="kept"),
-            ),
-        )
+        add(grid, _figure(partial(drawing.draw_logged, plot, found), "logged", number, plot.title))
+    for histogram in found.step_times if drawing.is_installed() else ():
+        add(grid, _kept(partial(drawing.draw_histogram, histogram), f"{histogram.title}, s"))
     parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
     rows: list[Cells] = []
     for letter, report in runs:
@@ -440,8 +474,8 @@ def _energy(report: RunReport, letter: str = "") -> Element:
 def _distributions(found: Pictures) -> Element | None:
     if not found.distributions:
         return None
-    legend = element("p", "Line: least to largest. Bar: median to p99. Dark mark: p95. Dot: mean over time.", class_="note")
-    section = _section("distribution", "Distribution", legend)
+    legend = "Line: least to largest. Bar: median to p99. Dark mark: p95. Dot: mean over time."
+    section = _section("distribution", "Distribution", element("p", legend, class_="note") if drawing.is_installed() else None)
     parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
     for one in found.distributions:
         factor = one.unit.factor
@@ -452,7 +486,7 @@ def _distributions(found: Pictures) -> Element | None:
             rows.append([label, *shown])
         title = f"{one.title}, {one.unit.name}" if one.unit.name else one.title
         numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *parts), rows))
-        add(section, _kept(title, svg.distribution_svg(one), numbers))
+        add(section, _kept(partial(drawing.draw_spread, one), title, numbers))
     return section
 
 

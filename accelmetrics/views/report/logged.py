@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from math import ceil, isfinite, nan
 
-from accelmetrics.monitor.accumulator import Accumulator, BlockTimes
+from accelmetrics.schemas.accumulator import Accumulator, BlockTimes
 from accelmetrics.schemas.record import Step, StepSource
 from accelmetrics.views.report.run_report import Curve, Event, StepTimes, Stretch
 from accelmetrics.views.report.series import SeriesReducer

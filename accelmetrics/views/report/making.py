@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from accelmetrics._version import __version__
-from accelmetrics.monitor.steps import Done, Work, rates
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.record import Record, StepSource
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import rfc3339
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
+from accelmetrics.schemas.work import Done, Work, rates
 from accelmetrics.views import summaries
 from accelmetrics.views.report.files import Recordings
 from accelmetrics.views.report.logged import LoggedSteps, source_words

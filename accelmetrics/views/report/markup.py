@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG, built as trees: a text becomes text whatever it holds."""
+"""Elements of HTML, built as trees: a text becomes text whatever it holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from xml.etree.ElementTree import Element, tostring
 from accelmetrics.schemas.text import printable
 
 Child = Element | str | None
-SVG = "http://www.w3.org/2000/svg"
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Element:
@@ -39,11 +38,6 @@ def number(value: float) -> str:
     """Return a coordinate: less than a tenth of a unit cannot be seen."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
-
-
-def to_svg(picture: Element) -> bytes:
-    """Return a picture as a file of its own."""
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(picture, encoding="unicode")}\n'.encode()
 
 
 def to_html(page: Element) -> str:

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, isfinite
 
-from accelmetrics.monitor.energy import COUNTER
-from accelmetrics.monitor.history import HistoryRow, Layout
-from accelmetrics.monitor.statistics import WindowAggregator
-from accelmetrics.monitor.steps import WORK
+from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.history import HistoryRow, Layout
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Step, StepSource, WindowSpan
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.vitals import POWER, UTILIZATION, first
+from accelmetrics.schemas.work import WORK
 from accelmetrics.views.report.run_report import Period
 
 WINDOW, EPOCH = "window", "epoch"

@@ -1,14 +1,12 @@
-"""Axes: round numbers and moments to draw lines at, and the unit in which a metric is shown."""
+"""Axes: moments to draw lines at, and the unit in which a metric is shown."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from math import ceil, floor, log10
+from math import ceil, floor
 from typing import NamedTuple
 
-STEPS = (1.0, 2.0, 5.0, 10.0)
 MOMENTS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Seconds between lines of a time axis; whole days beyond."""
 DAY = 86400
@@ -38,16 +36,6 @@ def shown_unit(unit: str, largest: float) -> ShownUnit:
         power = _power(largest, 1000.0, len(DECIMAL))
         return ShownUnit(DECIMAL[power] + SHOWN.get(unit, unit), 1000.0**power)
     return ShownUnit(SHOWN.get(unit, unit), 1.0)
-
-
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round numbers from the last one at or below ``low`` to the first one at or above ``high``: an axis begins and ends on them."""
-    rough = (high - low) / most or abs(high) or 1.0
-    magnitude = 10.0 ** floor(log10(rough))
-    step = magnitude * STEPS[min(bisect_left(STEPS, rough / magnitude * 0.999), len(STEPS) - 1)]
-    digits = max(0, -floor(log10(step)))
-    first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [round(position * step, digits) for position in range(first, max(last, first + 1) + 1)]
 
 
 def time_ticks(begin: float, end: float, most: int = 7) -> list[float]:

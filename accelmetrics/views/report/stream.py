@@ -11,18 +11,18 @@ from itertools import chain
 from math import inf, isfinite
 from typing import NamedTuple
 
-from accelmetrics.monitor.energy import COUNTER, DRAW
-from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
-from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
+from accelmetrics.schemas.energy import COUNTER, DRAW
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
+from accelmetrics.schemas.history import HistoryRow, Layout, RowMaker
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, has_values, rfc3339
+from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
 from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Detail, Event, EventKind, Missing, Plain, ReducedSeries, Stretch, Strip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from accelmetrics.monitor.steps import WORK
 from accelmetrics.schemas.text import GIB, aligned, printable
+from accelmetrics.schemas.work import WORK
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
 from accelmetrics.views.report.run_report import Plain, RunReport

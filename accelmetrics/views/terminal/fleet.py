@@ -122,7 +122,7 @@ def node_note(answer: NodeAnswer) -> str:
     """Say what is worst about a node."""
     summary = answer.summary
     if summary is None:
-        return f"no answer: {printable(answer.failure)}" if answer.failure else "no answer yet"
+        return printable(answer.failure) or "no answer yet"
     old = answer.age_seconds is not None and answer.age_seconds > max(LEAST_AGE, AGED * summary.interval)
     said = [f"said {duration(answer.age_seconds or 0.0)} ago"] if old else []
     return ", ".join([*said, *summary.troubles])
@@ -169,7 +169,8 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
     if summary is None:
         return pages.lines
     pages.pair("calls itself", printable(summary.hostname))
-    pages.pair("accelmetrics", printable(summary.version))
+    if summary.version:
+        pages.pair("accelmetrics", printable(summary.version))
     if summary.power_watts is not None:
         pages.pair("power", power_words(summary.power_watts, summary.power_limit_watts))
     pages.title(f"devices {len(summary.devices)}")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple
-
-from rich.color import ColorSystem
-from rich.style import Style
 
 from accelmetrics.schemas.text import cells, printable
 
@@ -17,25 +13,22 @@ Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen",
 # Okabe and Ito's colours: told apart by all eyes. With 16, and without any, marks and words carry what is meant, as they do with all.
 _TRUE = {
     "plain": "",
-    "head": "bold",
-    "dim": "dim",
-    "ok": "#0072B2",
-    "warn": "#E69F00",
-    "bad": "bold #D55E00",
-    "missing": "dim",
-    "chosen": "reverse",
-    "title": "bold",
+    "head": "1",
+    "dim": "2",
+    "ok": "38;2;0;114;178",
+    "warn": "38;2;230;159;0",
+    "bad": "1;38;2;213;94;0",
+    "missing": "2",
+    "chosen": "7",
+    "title": "1",
 }
-_SIXTEEN = {**_TRUE, "ok": "cyan", "warn": "yellow", "bad": "bold red"}
-_NONE = {**_TRUE, "ok": "", "warn": "bold", "bad": "bold", "dim": "", "missing": ""}
-_WORDS: dict[Colours, dict[str, str]] = {"true": _TRUE, "256": _TRUE, "16": _SIXTEEN, "none": _NONE}
-STYLES = {colours: {role: Style.parse(words) for role, words in roles.items()} for colours, roles in _WORDS.items()}
-SYSTEMS: dict[Colours, ColorSystem] = {
-    "true": ColorSystem.TRUECOLOR,
-    "256": ColorSystem.EIGHT_BIT,
-    "16": ColorSystem.STANDARD,
-    "none": ColorSystem.STANDARD,
+CODES: dict[Colours, dict[str, str]] = {
+    "true": _TRUE,
+    "256": {**_TRUE, "ok": "38;5;25", "warn": "38;5;178", "bad": "1;38;5;166"},
+    "16": {**_TRUE, "ok": "36", "warn": "33", "bad": "1;31"},
+    "none": {**_TRUE, "ok": "", "warn": "1", "bad": "1", "dim": "", "missing": ""},
 }
+"""What a terminal is told before a text (SGR: 1 bold, 2 dim, 7 reverse), by its colours and the role of the text."""
 NUMERIC = "0123456789.,/"
 ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
 
@@ -145,13 +138,7 @@ def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:
     return lines
 
 
-@lru_cache(maxsize=16)
-def _codes(colours: Colours, role: str) -> tuple[str, str]:
-    drawn = STYLES[colours][role].render("\0", color_system=SYSTEMS[colours])
-    before, _, behind = drawn.partition("\0")
-    return before, behind
-
-
 def ansi(line: Drawn, colours: Colours) -> str:
     """Return a line as it is written to a terminal."""
-    return "".join(before + text + behind for text, role in line for before, behind in (_codes(colours, role),))
+    codes = CODES[colours]
+    return "".join(f"\x1b[{codes[role]}m{text}\x1b[0m" if codes[role] else text for text, role in line)

@@ -118,6 +118,23 @@ def test_a_library_that_is_there_and_does_not_load(tmp_path: Path, how: str) -> 
     assert (why.reason, why.detail) == ("driver_unavailable", f"{library} is there and does not load: {refused.value}")
 
 
+@pytest.mark.parametrize("by", ["path", "name"])
+def test_a_library_for_another_architecture(tmp_path: Path, by: str) -> None:
+    """The loader says of it that it finds no such file, which is no word of its absence where the file is seen."""
+    library = made(tmp_path, "int start(void) { return 0; }")
+    content = bytearray(library.read_bytes())
+    content[18:20] = b"\xfe\xfe"  # e_machine
+    library.write_bytes(content)
+    name = str(library) if by == "path" else "libvendor-that-is-not-here.so.1"
+    with pytest.raises(OSError, match="No such file") as refused:
+        load_library(name)
+    why = loading_failure(name, refused.value, seen=by == "name")
+    assert why is not None
+    assert why.reason == "driver_unavailable"
+    assert why.detail.startswith(f"{name} is there and does not load: {refused.value} (")
+    assert "another architecture" in why.detail
+
+
 def test_a_library_that_is_not_there() -> None:
     """By a name that the loader looks for, and by its path."""
     for name in ("libvendor-that-is-not-here.so.1", "/nowhere/libvendor.so.1"):

@@ -446,6 +446,24 @@ def test_output_that_is_cut_costs_the_devices_that_it_lacks(tool: Tool, clock: F
     assert caught.value.reason == Reason.PARSE_ERROR
 
 
+def test_a_device_that_was_never_understood_is_told_of(tool: Tool) -> None:
+    """It has no key at which its reason could stand, so the source's status has it, until all of them are listed."""
+    clock = FakeClock()
+    tool.fail(SourceError(Reason.PARSE_ERROR, "cut after NPU 0"), npu(0))
+    with Sampler([backend_of(tool, clock)], clock=clock) as sampler:
+        for _ in range(2):
+            snapshot = sampler.sample()
+            assert [device.key for device in snapshot.devices] == ["npu.0"]
+            assert (snapshot.backends[0].status, snapshot.backends[0].detail) == ("degraded", "parse_error: cut after NPU 0")
+            assert snapshot.metrics["npu.0.powerWatts"] == 100
+            clock.advance(2.0)
+        tool.fail(None, npu(0), npu(1))
+        for _ in range(4):  # one finds the device, a later one lists it, and then it is read at the source's pace
+            clock.advance(2.0)
+            snapshot = sampler.sample()
+    assert ([device.key for device in snapshot.devices], snapshot.backends[0].status) == (["npu.0", "npu.1"], "ok")
+
+
 # Several sources
 
 

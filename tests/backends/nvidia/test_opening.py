@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.nvidia import NvidiaBackend, advise, backend, gpu as opening, nvml
+from accelmetrics.backends.nvidia import NvidiaBackend, advise, backend, gpu as opening, library_name, nvml
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.testing import FakeClock as SampledClock
 from tests.backends.nvidia.machine import Consumer, FakeClock, fail, write_tree
@@ -143,11 +143,27 @@ def test_a_library_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyP
         raise OSError(f"{path}: cannot open shared object file: No such file or directory")
 
     monkeypatch.setattr(nvml, "load_library", refuse)
+    monkeypatch.setattr(nvml, "is_installed", lambda: False)
     assert "install the NVIDIA driver" in failure().advice
     write_tree(root, {"/run/.containerenv": ""})
     assert "--gpus all" in failure().advice
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
     assert "NVIDIA_VISIBLE_DEVICES" in failure().advice
+
+
+def test_a_library_that_the_loader_passes_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for another architecture lies where the loader looks: it is installed, as detection says, and the advice is detection's."""
+    (root / library_name()).write_bytes(b"")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(root))
+
+    def refuse(path: str) -> None:
+        raise OSError(f"{path}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(nvml, "load_library", refuse)
+    error = failure()
+    assert "is there and does not load" in str(error)
+    assert "not installed" not in str(error)
+    assert error.advice == backend.detect().advice
 
 
 @pytest.mark.parametrize("node", [False, True])

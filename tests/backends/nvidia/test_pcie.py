@@ -198,7 +198,7 @@ def test_children_of_a_fork_measure_for_themselves(machine: NvmlSimulator) -> No
         machine,
         """
         import os, accelmetrics
-        from accelmetrics.backends.nvidia import pcie
+        from accelmetrics.backends.nvidia import nvml
         def measured():
             while "gpu.0.pcieTxBytes" not in (metrics := accelmetrics.sample(["nvidia"], metrics="pcieTxBytes").metrics):
                 pass
@@ -207,7 +207,7 @@ def test_children_of_a_fork_measure_for_themselves(machine: NvmlSimulator) -> No
             assert measured() == 1000 * 1024
             pid = os.fork()
             if pid == 0:
-                os._exit(0 if measured() == 1000 * 1024 and not pcie._held else 1)
+                os._exit(0 if measured() == 1000 * 1024 and not nvml._held else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         print("done")
         """,

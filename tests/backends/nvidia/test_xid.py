@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.nvidia import NvidiaBackend, xid
+from accelmetrics.backends.nvidia import NvidiaBackend, nvml, xid
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.history import RowMaker
 from accelmetrics.monitor.rule_choice import rules_of
+from accelmetrics.schemas.history import RowMaker
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import has_values
 from accelmetrics.testing.fake import FakeClock
@@ -68,6 +68,19 @@ def test_errors_are_counted_by_gpu(simulator: NvmlSimulator, consumer: Consumer)
     seen = until(consumer, 2, lambda seen: seen.metrics["xidErrors"] == 1)
     assert seen.metrics["lastXid"] == 13
     assert consumer.later(1.0, 0).metrics["xidErrors"] == 0
+
+
+def test_calls_that_are_bound_again_keep_the_set_of_their_gpu(simulator: NvmlSimulator) -> None:
+    """A consumer that wants more leaves no set behind that nothing looks into or frees."""
+    first = Consumer(metrics="xidErrors")
+    first.given()
+    second = first.another()
+    assert second.read(0).metrics["xidErrors"] == 0
+    assert (simulator.count(CREATE), simulator.count(REGISTER)) == (1, 2)
+    simulator.xid(0, 31)
+    until(second, 0, lambda seen: seen.metrics["xidErrors"] == 1)
+    first.driver.close()
+    assert simulator.count(FREE) == 1
 
 
 def test_errors_are_counted_by_code(simulator: NvmlSimulator, consumer: Consumer) -> None:
@@ -286,18 +299,18 @@ def test_children_of_a_fork_listen_for_themselves(simulator: NvmlSimulator) -> N
         simulator,
         """
         import os, accelmetrics
-        from accelmetrics.backends.nvidia import xid
+        from accelmetrics.backends.nvidia import nvml, xid
         xid.PAUSE = 0.0
         accelmetrics.sample(["nvidia"])
         def child():
             snapshot = accelmetrics.sample(["nvidia"])
-            return 0 if snapshot.metrics["gpu.0.xidErrors"] == 0 and not xid._held else 1
+            return 0 if snapshot.metrics["gpu.0.xidErrors"] == 0 and not nvml._held else 1
         for _ in range(10):
             pid = os.fork()
             if pid == 0:
                 os._exit(child())
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert not any(listener.calling.locked() and xid._held for listener in xid._LISTENERS)
+        assert not any(lock.locked() and nvml._held for lock in nvml._LOCKS)
         print("done")
         """,
     )
@@ -307,20 +320,20 @@ def test_children_of_a_fork_listen_for_themselves(simulator: NvmlSimulator) -> N
 def test_a_fork_waits_for_the_call_in_progress(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """And not for ever for one that hangs."""
     consumer.read(0)
-    xid._before_fork()
+    nvml._before_fork()
     try:
         simulator.reset_calls()
         for _ in range(100):
             consumer.later(1.0)
         assert simulator.count(LISTENING) == 0, "the thread is kept out of the driver"
     finally:
-        xid._after_fork()
+        nvml._after_fork()
     simulator.wait_for(LISTENING)
     simulator.rule(LISTENING, hang=True)
     simulator.reset_calls()
     simulator.wait_for(LISTENING)
-    xid._before_fork()  # returns though the call does not
-    xid._after_fork()
+    nvml._before_fork()  # returns though the call does not
+    nvml._after_fork()
     simulator.clear_rules()
 
 

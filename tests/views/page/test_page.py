@@ -440,24 +440,6 @@ def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) ->
         browser.media(prefers_color_scheme="light")
 
 
-def test_nodes_of_a_fleet(browser: Browser, machine: NvmlSimulator, tmp_path: Path) -> None:
-    """A tile for each, which leads to its page; one that does not answer says so and holds up nothing."""
-    hosts = tmp_path / "hosts"
-    with NvmlSimulator(2) as far, serving(far) as other:
-        other_address = other.url.removeprefix("http://").removesuffix("/")
-        hosts.write_text(f"{other_address}\n127.0.0.1:9\n")
-        with serving(machine, "--fleet", str(hosts)) as node:
-            opened(browser, node)
-            browser.until(lambda: len(browser.texts("#fleet li")) == 2, "no tiles")
-            first, second = browser.texts("#fleet li")
-            assert other_address in first and "2" in first
-            assert second.startswith("X127.0.0.1:9bad · "), second
-            browser.one("#fleet a").click()
-            browser.until_text("#connection", "live")
-            assert browser.driver.current_url == other.url
-            assert len(rows(browser)[1]) == 2
-
-
 def test_without_scripts(browser: Browser, node: Node) -> None:
     """The page leads to tables that the server writes."""
     browser.command("Emulation.setScriptExecutionDisabled", value=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -15,7 +16,7 @@ import pytest
 
 from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
 from accelmetrics.schemas.record import Record
-from accelmetrics.views.report import html
+from accelmetrics.views.report import drawing, html
 from accelmetrics.views.report.making import CHARTED, Wanted, run_report
 from accelmetrics.views.report.plots import FEWEST, POINTS, pictures
 from accelmetrics.views.report.series import BUCKETS
@@ -25,6 +26,20 @@ from tests.views.report.runs import run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 MIB = 2**20
+PICTURED = {
+    "test_only_its_own_scripts_and_styles_are_allowed",
+    "test_without_matplotlib_there_are_tables_and_live_plots",
+    "test_a_day_of_eight_devices_is_less_than_five_megabytes",
+    "test_headings_stand_over_their_numbers",
+    "test_texts_of_others_are_text",
+}
+"""Tests that need the static pictures: to draw those of a page takes seconds."""
+
+
+@pytest.fixture(autouse=True)
+def pictures_where_needed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.originalname not in PICTURED:
+        monkeypatch.setattr(drawing, "is_installed", lambda: False)
 
 
 class Reading(HTMLParser):
@@ -113,7 +128,10 @@ def test_only_its_own_scripts_and_styles_are_allowed() -> None:
     styles = [f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in reading.raw["style"]]
     assert allowed["style-src"].split() == styles
     attributes = {name for _, held in reading.tags for name in held}
-    assert not attributes & {"style", "src", "srcset", "action"} and not any(name.startswith("on") for name in attributes)
+    assert not attributes & {"style", "srcset", "action"} and not any(name.startswith("on") for name in attributes)
+    assert allowed["img-src"] == "data:"
+    assert {(held.get("src") or "").partition(",")[0] for tag, held in reading.tags if tag == "img"} == {"data:image/png;base64"}
+    assert not any(held.get("src") for tag, held in reading.tags if tag != "img")
     assert {held.get("href") for _, held in reading.tags} <= {None, "#main"}
 
 
@@ -129,9 +147,21 @@ def test_texts_of_others_are_text() -> None:
     text = page(records)
     reading = Reading(text)
     tags = [tag for tag, _ in reading.tags]
-    assert tags.count("script") == 3 and "img" not in tags and "onerror" not in {name for _, held in reading.tags for name in held}
+    assert tags.count("script") == 3 and "onerror" not in {name for _, held in reading.tags for name in held}
     assert HOSTILE in {plot["time"]["title"] for plot in reading.data["logged"]}
     assert text.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;") > 5
+
+
+def test_without_matplotlib_there_are_tables_and_live_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No picture is promised; readings around a finding stand in a table, as ever."""
+    for installed in (True, False):
+        if not installed:
+            monkeypatch.setitem(sys.modules, "matplotlib", None)
+        reading = Reading(page(list(run(300, 2))))
+        assert ("img" in {tag for tag, _ in reading.tags}) is installed
+        assert sum("data-plot" in held for _, held in reading.tags) >= 8
+        assert ["when", "gpu.1.gpu, %", "gpu.1.powerWatts, W", "gpu.1.temp, °C", "gpu.1.smClock, MHz"] in reading.rows
+        assert any(row[:1] == ["2026-01-01 00:03:20 UTC"] and len(row) == 5 for row in reading.rows)
 
 
 def noisy(readings: int, gpus: int) -> list[Record]:
@@ -146,7 +176,7 @@ def noisy(readings: int, gpus: int) -> list[Record]:
 
 def test_a_day_of_eight_devices_is_less_than_five_megabytes() -> None:
     """However long a recording is, its series have as many points as this one's: lines cannot become longer."""
-    text = page(noisy(3600, 8))
+    text = page(noisy(4000, 8))
     data = Reading(text).data
     assert len(data["plots"]) == 7 and all(len(plot["lines"]) == 8 for plot in data["plots"])
     assert POINTS / 2 <= len(data["x"]) <= POINTS == BUCKETS

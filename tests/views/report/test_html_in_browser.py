@@ -126,7 +126,7 @@ def test_a_changed_script_does_not_run(browser: Browser, pages: Path, tmp_path: 
     refused = browser.until(browser.console, "nothing was refused")
     assert any("Content Security Policy" in line for line in refused)
     assert browser.run("return JSON.stringify(document.body.dataset)") == "{}"
-    assert browser.run("return document.querySelectorAll('.static svg path').length") > 10
+    assert browser.run("return document.querySelectorAll('.static img').length") >= 8
 
 
 def test_it_is_whole_without_scripts(browser: Browser, pages: Path) -> None:
@@ -135,7 +135,7 @@ def test_it_is_whole_without_scripts(browser: Browser, pages: Path) -> None:
     try:
         browser.open((pages / "run.html").as_uri())
         tree = browser.command("DOM.getDocument", depth=1)["root"]["nodeId"]
-        for selector, least in ((".spark path", 12), (".static svg", 8)):
+        for selector, least in ((".spark path", 12), (".static img", 8)):
             nodes = browser.command("DOM.querySelectorAll", nodeId=tree, selector=selector)["nodeIds"]
             assert len(nodes) >= least
             box = browser.command("DOM.getBoxModel", nodeId=nodes[0])["model"]
@@ -150,7 +150,7 @@ def test_on_paper_the_static_pictures_stand(browser: Browser, pages: Path) -> No
     show(browser, pages / "run.html")
     browser.command("Emulation.setEmulatedMedia", media="print")
     seen = "return [...document.querySelectorAll(arguments[0])].filter((one) => one.getClientRects().length).length"
-    assert browser.run(seen, ".static svg") >= 8 and browser.run(seen, ".live") == 0 and browser.run(seen, "button") == 0
+    assert browser.run(seen, ".static img") >= 8 and browser.run(seen, ".live") == 0 and browser.run(seen, "button") == 0
     content = base64.b64decode(browser.command("Page.printToPDF")["data"])
     assert content.startswith(b"%PDF") and content.count(b"/Type /Page\n") >= 2
     browser.command("Emulation.setEmulatedMedia", media="")
@@ -190,6 +190,7 @@ def test_a_screen_reader_finds_headings_tables_and_names(browser: Browser, pages
         "return [...document.querySelectorAll('table')].every((one) => one.caption.textContent && one.querySelector('th[scope]'))"
     )
     assert browser.run("return [...document.querySelectorAll('svg')].every((one) => one.querySelector('title')?.textContent)")
+    assert browser.run("return [...document.querySelectorAll('img')].every((one) => one.alt)")
     assert browser.run(
         "return [...document.querySelectorAll('.live')].every((one) => one.ariaLabel && one.getAttribute('role') === 'group')"
     )

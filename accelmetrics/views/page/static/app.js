@@ -3,7 +3,6 @@
 // api/state    what state.py makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
 // api/history  {sequence, complete, times, series: {device: {metric: [value or null]}}}: the readings after `since`, or all where `complete`,
 //              of `metrics`. A gap in time is a column of nulls.
-// api/fleet    {nodes: [{name, url, state, words}]}
 
 import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
@@ -58,7 +57,6 @@ class Page {
   #polling = false;
   #paused = false;
   #redraw = false;
-  #askingFleet = false;
   #failures = 0;
   #trouble = "";
   #answered = performance.now();
@@ -109,7 +107,6 @@ class Page {
     this.#redraw = false;
     this.#graphs.metrics = state.metrics;
     this.#history.update(await ask(`api/history?${this.#history.query(this.#graphs.shown)}`));
-    if (state.fleet) this.#askFleet();
     this.#answered = this.#changed = performance.now();
     this.#state = state;
     this.#show(state);
@@ -174,32 +171,6 @@ class Page {
       setText(mark, { critical: "X", warning: "!" }[severity] ?? "i");
       setText(words, [severity, keys.join(", "), message].filter(Boolean).join(": "));
       setText(more, `${rule}, since ${clock(new Date(since))}. ${advice}`);
-    });
-  }
-
-  /** Ask for the other nodes, without holding up this one: some of them may not answer. */
-  async #askFleet() {
-    if (this.#askingFleet) return;
-    this.#askingFleet = true;
-    try {
-      this.#showFleet(await ask("api/fleet"));
-    } catch (error) {
-      this.#fail(error);
-    }
-    this.#askingFleet = false;
-  }
-
-  #showFleet({ nodes }) {
-    setHidden(find("fleet-section"), false);
-    const make = () => element("li", {}, element("a", {}, element("b", { className: "mark", ariaHidden: "true" }), element("span")), element("p"));
-    setChildren(find("fleet"), nodes, (node) => node.name, make, (tile, node) => {
-      const [link, words] = tile.children;
-      setAttribute(tile, "data-state", node.state);
-      // The file of nodes may hold any text: only addresses of pages become links.
-      setAttribute(link, "href", /^https?:/.test(node.url) ? node.url : null);
-      setText(link.firstElementChild, stateOf(node).mark);
-      setText(link.lastElementChild, node.name);
-      setText(words, [stateOf(node).word, ...node.words].join(" · "));
     });
   }
 

@@ -1,4 +1,4 @@
-// Puts a live plot in the place of each static picture: one crosshair and one zoom over all of the same time.
+// Draws a live plot in each figure, in the place of its static picture if there is one: one crosshair and one zoom over all of the same time.
 /* global uPlot */
 "use strict";
 
@@ -125,7 +125,7 @@
     return { ...axisLook(), values: (_, values) => values.map((value) => (axis === STEP ? shorten(value) : duration(value))), size: 30 };
   }
 
-  /** One live plot in the place of a static picture. */
+  /** One live plot. */
   class Live {
     constructor(figure, describe) {
       this.describe = describe;
@@ -134,7 +134,7 @@
       this.area.setAttribute("role", "group");
       this.area.setAttribute("aria-label", `${title}: arrow keys move the crosshair, plus and minus zoom, 0 shows all`);
       this.readout = element("p", { className: "readout" });
-      figure.querySelector(".static").hidden = true;
+      figure.querySelector(".static")?.setAttribute("hidden", "");
       figure.append(this.area, this.readout);
       this.area.addEventListener("keydown", (event) => this.key(event));
       // Told aloud only where the crosshair is moved by keys, and only by the plot that has them.

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 
-from accelmetrics.monitor.accumulator import Accumulator, BlockTimes
-from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
-from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
+from accelmetrics.schemas.accumulator import Accumulator, BlockTimes
 from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from math import isfinite
 
-from accelmetrics.monitor.history import HistoryRow, Layout, device_columns
+from accelmetrics.schemas.history import HistoryRow, Layout, device_columns
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.summary import Energy
 

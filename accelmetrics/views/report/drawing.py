@@ -1,0 +1,307 @@
+"""The plots of a report as pictures, drawn by matplotlib: files of SVG and PNG, and the static pictures of a page."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from accelmetrics.exporters.files import replace_file
+from accelmetrics.schemas.errors import AccelMetricsError, MissingDependencyError, require
+from accelmetrics.schemas.finding import Finding
+from accelmetrics.schemas.text import clipped, printable
+from accelmetrics.views.report.plots import TITLES, Histogram, Mark, MeasureSpread, Pictures, Plot, PlotLine, StripRow
+from accelmetrics.views.report.run_report import Column, ReducedSeries
+from accelmetrics.views.report.scales import lasting, moment, plain, shown_unit, time_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = ("#16191d", "#0072b2", "#b87a00", "#00805d", "#d55e00", "#3a97cf", "#b35c93", "#7b8591")
+"""Okabe and Ito's colours, those that are pale on white darkened to 3:1."""
+SEVERITY = {"critical": "#d55e00", "warning": "#e69f00", "info": "#0072b2"}
+KINDS = {"throttle": "#d55e00", "silence": "#7b8591", "gap": "#7b8591", "event": "#16191d", "finding": "#b87a00"}
+GRID, SHADE = "#e3e6ea", "#eef1f4"
+WIDTH, HEIGHT, ROW, FRAME = 7.2, 2.4, 0.18, 0.7
+"""Inches: of a picture, of a row of one that has rows, and of what is above and below these."""
+DPI, PAGE_DPI = 200, 130
+"""Pixels of an inch of PNG: in files, and in a page, which has all of them."""
+LETTERS = 110.0
+"""Letters of text that fit into the width of a picture, about."""
+MOST_LETTERS = 28
+"""Of the name of a row."""
+LOOK: Any = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.edgecolor": GRID,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "grid.color": GRID,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "xtick.color": "#16191d",
+    "ytick.color": "#16191d",
+    # The names of hosts and of logged numbers may hold a dollar: it begins no formula.
+    "text.parse_math": False,
+    # The same plot gives the same bytes, and its texts are texts.
+    "svg.hashsalt": "accelmetrics",
+    "svg.fonttype": "none",
+}
+
+
+class PictureFile(NamedTuple):
+    """A picture that was written: its title, and its file."""
+
+    title: str
+    path: Path
+
+
+Draw = Callable[[], "Figure"]
+
+
+def check_installed() -> None:
+    """Refuse to draw without matplotlib.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    require("matplotlib", "plots")
+
+
+def is_installed() -> bool:
+    """Return whether pictures can be drawn."""
+    try:
+        check_installed()
+    except MissingDependencyError:
+        return False
+    return True
+
+
+def render(draw: Draw, kind: Literal["svg", "png"], title: str = "", dpi: int = DPI) -> bytes:
+    """Return a picture as a file of its own."""
+    import matplotlib
+
+    held = BytesIO()
+    # matplotlib warns of each letter that its font lacks, of which a name may hold any: the picture has a box in its place.
+    with matplotlib.rc_context(LOOK), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        metadata = {"Title": printable(title), "Creator": None, "Date": None} if kind == "svg" else {"Software": None}
+        draw().savefig(held, format=kind, dpi=dpi, metadata=metadata)
+    return held.getvalue()
+
+
+def pictures(found: Pictures) -> Iterator[tuple[str, str, Draw]]:
+    """Yield all pictures of a report: the name of the file without its ending, the title, and what draws it."""
+    span = (found.begin, found.end)
+    for plot in found.plots:
+        yield plot.name, plot.title, lambda plot=plot: draw_plot(plot, found.marks, span)  # type: ignore[misc]
+    if found.strip:
+        yield "strip", "Throttling, gaps and events", lambda: draw_strip(found.strip, found.axis, span)
+    for plot in found.by_time:
+        yield plot.name, plot.title, lambda plot=plot: draw_logged(plot, found)  # type: ignore[misc]
+    for histogram in found.step_times:
+        yield histogram.name, histogram.title, lambda histogram=histogram: draw_histogram(histogram)  # type: ignore[misc]
+    for spread in found.distributions:
+        yield spread.name, f"{spread.title}: distribution", lambda spread=spread: draw_spread(spread)  # type: ignore[misc]
+
+
+def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[PictureFile]:
+    """Write all pictures of a report, each whole or not at all; files of the same name are replaced.
+
+    Args:
+        found: What is to be drawn.
+        folder: Where; it is made where it is not there.
+        png: Whether to write PNG beside SVG.
+
+    Returns:
+        What was written, to be shown in this order: PNG where there are any.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+        AccelMetricsError: Something cannot be written.
+    """
+    check_installed()
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, title, draw in pictures(found):
+            path = folder / f"{name}.svg"
+            replace_file(path, render(draw, "svg", title))
+            if png:
+                path = folder / f"{name}.png"
+                replace_file(path, render(draw, "png"))
+            written.append(PictureFile(title, path))
+    except OSError as error:
+        raise AccelMetricsError(f"cannot write pictures to {folder}: {error.strerror or error}") from error
+    return written
+
+
+def markdown_pictures(written: list[PictureFile]) -> str:
+    """Return a section of Markdown with the pictures, by paths from where this process was started."""
+    parts = ["", "## Pictures", ""]
+    for one in written:
+        words = "".join(f"\\{letter}" if letter in "\\[]()!<>*_`" else letter for letter in one.title)
+        parts.append(f"![{words}](<{one.path.as_posix().replace('<', '%3C').replace('>', '%3E')}>)")
+    return "\n".join(parts) + "\n"
+
+
+def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] | None = None) -> Figure:
+    """Draw lines: a band from the least to the largest value of each, and its mean.
+
+    Args:
+        plot: What to draw.
+        marks: Stretches of time to mark.
+        span: Where the axis begins and ends; where the lines do when left out.
+    """
+    places = [place for line in plot.lines for place in (line.x[0], line.x[-1])] or [0.0]
+    several = len(plot.lines) > 1 or any(line.label.startswith("median") for line in plot.lines)
+    columns = max(1, int(LETTERS / (8 + max((len(line.label[:40]) for line in plot.lines), default=1)))) if several else 1
+    height = HEIGHT + 0.17 * -(-len(plot.lines) // columns) * several
+    figure, axes = _axes(f"{plot.title}, {plot.unit}" if plot.unit else plot.title, height)
+    _across(axes, plot.axis, *(span or (min(places), max(places))))
+    _shade(axes, marks)
+    for line in plot.lines:
+        _draw_line(axes, line)
+    values = [value for line in plot.lines for column in (line.low, line.high) for value in column if value is not None]
+    lowest, highest = min(values, default=0.0), max([*values, plot.top] if plot.top else values, default=1.0)
+    bottom = min(lowest, 0.0) if lowest < highest / 2 or plot.top else None
+    room = 0.06 * ((highest - (lowest if bottom is None else bottom)) or abs(highest) or 1.0)
+    axes.set_ylim(lowest - room if bottom is None else bottom - room * (bottom < 0), highest + room)
+    _mark_findings(axes, marks)
+    if several:
+        figure.legend(loc="outside lower left", ncols=columns, frameon=False)
+    return figure
+
+
+def draw_logged(plot: Plot, found: Pictures) -> Figure:
+    """Draw a number that the program logged: over its steps where it said which, else over time."""
+    steps = next((one for one in found.by_step if one.title == plot.title), None)
+    return draw_plot(plot, found.marks, (found.begin, found.end)) if steps is None else draw_plot(steps)
+
+
+def draw_strip(rows: Sequence[StripRow], axis: str, span: tuple[float, float]) -> Figure:
+    """Draw what was and was not over time, a row each, the darker the larger its share."""
+    figure, axes = _axes("Throttling, gaps and events", FRAME + ROW * len(rows))
+    _across(axes, axis, *span)
+    least = (span[1] - span[0]) / 500
+    for position, row in enumerate(rows):
+        for begin, end, share in row.spans:
+            axes.barh(position, max(end - begin, least), 0.7, begin, color=KINDS[row.kind], alpha=0.25 + 0.75 * share, linewidth=0)
+    _name_rows(axes, [row.label for row in rows])
+    return figure
+
+
+def draw_histogram(histogram: Histogram) -> Figure:
+    """Draw how often values lay between edges."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = _axes(f"{histogram.title}, {histogram.unit}", HEIGHT)
+    for color, (_, counts) in enumerate(histogram.counts):
+        axes.stairs(counts, histogram.edges, fill=True, color=PALETTE[color + 1])
+    axes.xaxis.set_major_formatter(lambda value, _: plain(value))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def draw_spread(spread: MeasureSpread) -> Figure:
+    """Draw what readings came to: a line from least to largest, a bar from the median to p99, marks at p95 and the mean."""
+    factor = spread.unit.factor
+    title = f"{spread.title}, {spread.unit.name}: least to largest, median to p99, mean"
+    figure, axes = _axes(title, FRAME + ROW * len(spread.rows))
+    for position, (_, held) in enumerate(spread.rows):
+        axes.hlines(position, held.min / factor, held.max / factor, color=PALETTE[7], linewidth=1)
+        axes.barh(position, (held.p99 - held.p50) / factor, 0.55, held.p50 / factor, color=PALETTE[1], alpha=0.45)
+        axes.vlines(held.p95 / factor, position - 0.28, position + 0.28, color=PALETTE[1], linewidth=2)
+        axes.plot(held.mean / factor, position, "o", color=PALETTE[4])
+    axes.set_xlim(left=min(0.0, *(held.min / factor for _, held in spread.rows)))
+    axes.xaxis.set_major_formatter(lambda value, _: plain(value))
+    _name_rows(axes, [label for label, _ in spread.rows])
+    return figure
+
+
+def draw_detail(series: ReducedSeries, times: Sequence[float], values: Column, finding: Finding) -> Figure:
+    """Draw the readings of a metric around a finding as they were taken."""
+    unit = shown_unit(series.unit, max((value for value in values if value is not None), default=0.0))
+    column = [None if value is None else value / unit.factor for value in values]
+    until = times[-1] if finding.until_ns is None else finding.until_ns / 1e9
+    mark = Mark("finding", finding.rule, finding.since_ns / 1e9, until, finding.severity)
+    title = f"{series.device} {TITLES.get(series.measure or series.name, series.name)}"
+    return draw_plot(Plot("detail", title, unit.name, "time", (PlotLine(series.device, 1, False, times, column, column, column),)), [mark])
+
+
+def _axes(title: str, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure((WIDTH, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(clipped(printable(title), int(LETTERS)))
+    axes.tick_params(length=0)
+    axes.yaxis.set_major_formatter(lambda value, _: plain(value))
+    return figure, axes
+
+
+def _across(axes: Axes, axis: str, begin: float, end: float) -> None:
+    """Put numbers at the lower axis: moments in UTC, time since the first step, or steps."""
+    end = end if end > begin else begin + 1.0
+    if axis in {"time", "seconds"}:
+        places = time_ticks(begin, end)
+        axes.set_xticks(places, [moment(at, places) if axis == "time" else lasting(at, places) for at in places])
+    else:
+        axes.xaxis.set_major_formatter(lambda value, _: plain(value))
+    axes.set_xlim(begin, end)
+    note = {"time": "UTC", "seconds": "since the first step", "step": "step"}.get(axis, "")
+    axes.set_title(note, loc="right", fontsize=8, fontweight="normal")
+
+
+def _shade(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Shade every second epoch and window, and gaps, behind the lines; put names where there is room."""
+    left, right = axes.get_xlim()
+    named = [mark for mark in marks if mark.kind in {"window", "epoch"} and mark.begin < right and mark.end > left]
+    for position, mark in enumerate(named):
+        begin, end = max(mark.begin, left), min(mark.end, right)
+        if position % 2 == 0:
+            axes.axvspan(begin, end, color=SHADE, zorder=0)
+        room = int((end - begin) / (right - left) * LETTERS)
+        if room >= 4:
+            words = clipped(printable(mark.label), room)
+            axes.text(begin, 0.99, f" {words}", transform=axes.get_xaxis_transform(), va="top", fontsize=7, color="#59616b")
+    for mark in marks:
+        if mark.kind == "gap":
+            axes.axvspan(mark.begin, mark.end, color="#d3d8de", alpha=0.7, zorder=0.5)
+
+
+def _mark_findings(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Draw a bar at the upper edge for each finding, and a line where it begins."""
+    left, right = axes.get_xlim()
+    for mark in marks:
+        if mark.kind == "finding":
+            color = SEVERITY.get(mark.severity, PALETTE[0])
+            axes.axvspan(mark.begin, max(mark.end, mark.begin + (right - left) / 300), 0.98, 1.0, color=color)
+            axes.axvline(mark.begin, color=color, linewidth=1, linestyle=":")
+
+
+def _draw_line(axes: Axes, line: PlotLine) -> None:
+    """Draw a band and the mean over it, both broken where there are no values; a value without neighbours is a dot."""
+    low, mean, high = ([nan if value is None else value for value in column] for column in (line.low, line.mean, line.high))
+    color = PALETTE[line.color]
+    if line.low != line.high:
+        axes.fill_between(line.x, low, high, color=color, alpha=0.16, linewidth=0)
+    around = [None, *line.mean, None]
+    lonely = [place for place in range(len(mean)) if around[place] is None and around[place + 2] is None]
+    axes.plot(line.x, mean, "--" if line.dashed else "-", color=color, label=clipped(printable(line.label), 40))
+    axes.plot([line.x[place] for place in lonely], [mean[place] for place in lonely], "o", color=color)
+
+
+def _name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    axes.set_yticks(range(len(labels)), [clipped(printable(label), MOST_LETTERS) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
