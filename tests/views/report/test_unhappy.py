@@ -37,7 +37,7 @@ def test_one_reading_has_values_and_no_energy() -> None:
     assert [one.mean for one in stream.series if one.measure == "power_watts"] == [[100.0]]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.9])
+@pytest.mark.parametrize("share", [0.4, 0.9])
 def test_a_compressed_file_that_is_cut_gives_what_is_there(tmp_path: Path, share: float) -> None:
     """And a warning that says so."""
     path = tmp_path / "run.jsonl.gz"
