@@ -85,6 +85,7 @@ class Snapshot:
         "_host",
         "_metrics",
         "_numbers",
+        "_selected",
         "backends",
         "hostname",
         "identities",
@@ -119,6 +120,7 @@ class Snapshot:
         self.unlisted: Mapping[str, Unavailable] = {} if unlisted is None else unlisted
         self._header: Header | None = None
         self._numbers: tuple[int | float, ...] | None = None
+        self._selected: dict[MetricSelection, Snapshot] = {}
         self._devices: tuple[Device, ...] | None = None
         self._host: HostMetrics | None = None
         self._by_device: _ByDevice | None = None
@@ -143,6 +145,7 @@ class Snapshot:
         )
         made.backends, made.processes = backends, processes
         made._metrics = made._devices = made._host = made._by_device = None
+        made._selected = {}
         return made
 
     @property
@@ -218,9 +221,12 @@ class Snapshot:
         """Return the same moment with what a selection wants alone; this one where it wants everything."""
         if selection.everything:
             return self
-        narrower, places = self.header.selected(selection.wants, selection)
-        numbers = self.numbers
-        return Snapshot.of(narrower, tuple([numbers[place] for place in places]), self.time_ns, self.backends, self.processes)
+        found = self._selected.get(selection)
+        if found is None:
+            narrower, places = self.header.selected(selection.wants, selection)
+            numbers = tuple([self.numbers[place] for place in places])
+            found = Snapshot.of(narrower, numbers, self.time_ns, self.backends, self.processes)
+        return self._selected.setdefault(selection, found)  # exporters that want the same share what they derive from it
 
     def flat(self) -> dict[str, int | float]:
         """Return the metrics alone, as a new dict."""

@@ -59,6 +59,7 @@ ACTIVITY = (
             f'accel_utilization_ratio{{engine="{engine}"}}',
             f'hw.gpu.utilization{{hw.gpu.task="{engine}"}}',
             maximum=100,
+            preset="all",
         )
         for engine, unit in (("jpeg", "JPEG engine"), ("ofa", "optical-flow accelerator"))
     ),
@@ -128,7 +129,7 @@ def _sensor(name: str, sensor: str, meaning: str, preset: Preset = "standard") -
     )
 
 
-def _limit(limit: str, otel: str, meaning: str, name: str = "", sensor: str = "core") -> Metric:
+def _limit(limit: str, otel: str, meaning: str, name: str = "", sensor: str = "core", preset: Preset = "standard") -> Metric:
     return Metric(
         f"{{kind}}.{{i}}.{name or f'tempLimit.{limit}'}",
         "Cel",
@@ -137,6 +138,7 @@ def _limit(limit: str, otel: str, meaning: str, name: str = "", sensor: str = "c
         f'accel_temperature_limit_celsius{{limit="{limit}"}}',
         f'hw.temperature.limit{{hw.sensor_location="{sensor}",hw.limit_type="{otel}"}}',
         minimum=ABSOLUTE_ZERO,
+        preset=preset,
     )
 
 
@@ -146,9 +148,14 @@ TEMPERATURE = (
     _sensor("hotspotTemp", "hotspot", "Temperature of the hottest point of the chip."),
     _limit("slowdown", "throttled", "Core temperature at which the device starts to slow itself down."),
     _limit("shutdown", "high.critical", "Core temperature at which the device switches itself off."),
-    _limit("operating", "high.degraded", "Highest core temperature at which the device keeps its clocks.", "maxOpTemp"),
+    _limit("operating", "high.degraded", "Highest core temperature at which the device keeps its clocks.", "maxOpTemp", preset="all"),
     _limit(
-        "memory_operating", "high.degraded", "Highest memory temperature at which the device keeps its clocks.", "memoryMaxOpTemp", "memory"
+        "memory_operating",
+        "high.degraded",
+        "Highest memory temperature at which the device keeps its clocks.",
+        "memoryMaxOpTemp",
+        "memory",
+        "all",
     ),
     Metric(
         "{kind}.{i}.tempMargin",
@@ -211,6 +218,7 @@ POWER = (
         "Power that the board draws at this moment, where `powerWatts` is a mean.",
         "accel_power_instant_watts",
         "accel.power.instant",
+        preset="all",
     ),
     *(
         Metric(
@@ -220,6 +228,7 @@ POWER = (
             meaning,
             f'accel_power_limit_bound_watts{{bound="{bound}"}}',
             f'accel.power.limit.bound{{accelmetrics.bound="{bound}"}}',
+            preset="all",
         )
         for bound, meaning in (
             ("min", "Lowest power limit that can be set."),
@@ -249,8 +258,8 @@ CLOCKS = (
     _clock("graphicsClock", "graphics", "Clock of the graphics units."),
     _clock("maxSmClock", "sm", "Highest clock that the compute units can run at.", highest=True),
     _clock("maxMemoryClock", "memory", "Highest clock that the memory can run at.", highest=True),
-    _clock("videoClock", "video", "Clock of the video engines."),
-    _clock("maxVideoClock", "video", "Highest clock that the video engines can run at.", highest=True),
+    _clock("videoClock", "video", "Clock of the video engines.", preset="all"),
+    _clock("maxVideoClock", "video", "Highest clock that the video engines can run at.", highest=True, preset="all"),
     Metric(
         "{kind}.{i}.performanceState",
         "1",

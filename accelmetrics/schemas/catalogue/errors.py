@@ -41,6 +41,7 @@ def _sram_errors(name: str, severity: str, error: str, scope: str, meaning: str)
         f'accel_sram_ecc_errors_total{{severity="{severity}",error="{error}",scope="{scope}"}}',
         f'accel.sram.ecc.errors{{accelmetrics.severity="{severity}",error.type="{error}",accelmetrics.scope="{scope}"}}',
         integer=True,
+        preset="all",
     )
 
 
@@ -126,6 +127,7 @@ ERRORS = (
             f'accel_sram_ecc_source_errors_total{{source="{source}"}}',
             f'accel.sram.ecc.source.errors{{accelmetrics.source="{source}"}}',
             integer=True,
+            preset="all",
         )
         for source, part in _SRAM_SOURCES.items()
     ),
@@ -171,6 +173,7 @@ ERRORS = (
             f'accel.ecc.mode{{accelmetrics.state="{state}"}}',
             integer=True,
             maximum=1,
+            preset="all",
         )
         for name, state, when in (("", "current", "now"), ("Pending", "pending", "after the next reset"))
     ),

@@ -153,6 +153,7 @@ NVLINK = (
             f'accel_link_recoveries_total{{link_type="nvlink",result="{result}"}}',
             f'accel.link.recoveries{{accelmetrics.link_type="nvlink",accelmetrics.result="{result}"}}',
             integer=True,
+            preset="all",
         )
         for result, meaning in (
             ("successes", "Times that an NVLink came up again after errors."),
@@ -176,6 +177,7 @@ NVLINK = (
             meaning,
             f'accel_link_bit_error_rate{{link_type="nvlink",error="{error}"}}',
             f'accel.link.bit_error_rate{{accelmetrics.link_type="nvlink",error.type="{error}"}}',
+            preset="all",
         )
         for error, meaning in (
             ("effective", "Share of wrong bits that forward error correction left, on the worst NVLink."),
@@ -238,6 +240,7 @@ NVLINK = (
         "accel_fabric_health_mask",
         "accel.fabric.health.mask",
         integer=True,
+        preset="all",
     ),
     *(
         Metric(
@@ -249,6 +252,7 @@ NVLINK = (
             f"accel.fabric.{field_of(name)}",
             integer=True,
             maximum=1,
+            preset="all",
         )
         for name, meaning in (
             ("degradedBandwidth", "the device has less than its full bandwidth to the fabric"),
@@ -268,6 +272,7 @@ NVLINK = (
         integer=True,
         minimum=1,
         maximum=15,
+        preset="all",
     ),
 )
 
@@ -287,6 +292,7 @@ MODES = (
             f'accel.mig.mode{{accelmetrics.state="{state}"}}',
             integer=True,
             maximum=1,
+            preset="all",
         )
         for name, state, when in (("", "current", "now"), ("Pending", "pending", "after the next reset"))
     ),
@@ -299,6 +305,7 @@ MODES = (
         "accel.compute.mode",
         integer=True,
         maximum=3,
+        preset="all",
     ),
     Metric(
         "gpu.{i}.persistenceMode",
@@ -309,6 +316,7 @@ MODES = (
         "accel.persistence.mode",
         integer=True,
         maximum=1,
+        preset="all",
     ),
     Metric(
         "gpu.{i}.c2cMode",
@@ -319,8 +327,18 @@ MODES = (
         "accel.c2c.mode",
         integer=True,
         maximum=1,
+        preset="all",
     ),
-    Metric("gpu.{i}.c2cLinks", "1", "gauge", "NVLink-C2C links that the GPU has.", "accel_c2c_links", "accel.c2c.links", integer=True),
+    Metric(
+        "gpu.{i}.c2cLinks",
+        "1",
+        "gauge",
+        "NVLink-C2C links that the GPU has.",
+        "accel_c2c_links",
+        "accel.c2c.links",
+        integer=True,
+        preset="all",
+    ),
     Metric(
         "gpu.{i}.c2cLinkSpeed",
         "By/s",
@@ -329,6 +347,7 @@ MODES = (
         "accel_c2c_link_bytes_per_second",
         "accel.c2c.link.speed",
         integer=True,
+        preset="all",
     ),
 )
 
