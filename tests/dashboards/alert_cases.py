@@ -108,6 +108,7 @@ def healthy() -> dict[str, str]:
         device("accel_utilization_ratio", "gpu.0", 'engine="compute"', TRAIN): flat(0.99),
         device("accel_power_watts", "gpu.0", where=TRAIN): flat(650),
         device("accel_power_limit_watts", "gpu.0", where=TRAIN): flat(700),
+        device("accel_temperature_margin_celsius", "gpu.0", where=TRAIN): flat(40),
         device("accel_job_info", "gpu.1", 'job_id="42",scheduler="slurm",user="ada"'): flat(1),
         device("accel_pod_info", "gpu.4", 'container="main",namespace="ml",pod="train-0"'): flat(1),
     }

@@ -104,7 +104,9 @@ def _node(folder: Path, gpus: NvmlSimulator) -> Iterator[tuple[str, subprocess.P
     _infiniband(root)
     gpus.gpu[0].set(gpu_util=97, power_mw=612_000, energy_mj=Ramp(1_000_000, rate=612_000), temperature=71)
     gpus.processes(0, [Process(os.getpid(), used=44 << 30, sm=93, mem=40)])
-    gpus.gpu[1].set(gpu_util=0, temperature=88, clocks_event_reasons=THROTTLED, memory_used=45 << 30, ecc_uncorrected_volatile=2)
+    gpus.gpu[1].set(
+        gpu_util=0, temperature=88, temp_margin=-1, clocks_event_reasons=THROTTLED, memory_used=45 << 30, ecc_uncorrected_volatile=2
+    )
     chip = SysfsTree(root)
     chip.add_chip(0)
     chip.add_node()
