@@ -44,14 +44,11 @@ class HostBackend:
         return portable_driver()
 
     def coverage(self) -> Coverage:
-        from accelmetrics.backends.host.collector import GROUPS
+        from accelmetrics.backends.host.collector import GROUPS, pace_of
 
-        owed, instances = {}, {}
-        for group in GROUPS.values():
-            when = f", every {group.pace:g} s" if group.pace else ""
-            owed.update({key: f"{words}{when}" for key, words in group.keys.items()})
-            instances.update({key: f"{words}{when}" for key, words in group.instances.items()})
-        return Coverage(machine=owed, optional=instances)
+        found = {key: f"{words}, every {pace_of(group):g} s" for group, keys in GROUPS.items() for key, words in keys.items()}
+        instances = {key: words for key, words in found.items() if "{" in key}
+        return Coverage(machine={key: words for key, words in found.items() if key not in instances}, optional=instances)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

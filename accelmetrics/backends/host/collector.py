@@ -11,7 +11,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
@@ -37,26 +36,6 @@ RARE_PACE = 9.5
 FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
 RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")
 TOO_SOON = Unavailable(Reason.NEEDS_INTERVAL, "no time has passed since the last reading")
-
-
-NO_LARGEST: Mapping[str, int] = MappingProxyType({})
-
-
-class KeyGroup(NamedTuple):
-    """Keys that are read together.
-
-    Attributes:
-        pace: Seconds for which values are kept. Rates are over the intervals really taken. What is measured against another group
-            is not read more often than that.
-        keys: Keys owed at every reading, with the words that say where each is read.
-        instances: Templates of keys that exist while a CPU, disk or path does, with the same.
-        against: Groups that it is measured against, which are read before it.
-    """
-
-    pace: float
-    keys: Mapping[str, str]
-    instances: Mapping[str, str] = {}
-    against: tuple[str, ...] = ()
 
 
 LOADS = ("load.1m", "load.5m", "load.15m")
@@ -94,89 +73,75 @@ PORT_FILES = {
 }
 """Of a port of InfiniBand or RoCE: by the name of a value, the file below the port that has it."""
 
-GROUPS = {
-    "cpus": KeyGroup(CPU_PACE, {}, {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"}),
-    "cgroup": KeyGroup(
-        SLOW_PACE,
-        {
-            "proc.cpu.throttledPercent": "cgroup cpu.stat nr_throttled / nr_periods",
-            "proc.memory.oomKills": "cgroup memory.events oom_kill",
-        },
-    ),
-    "memory": KeyGroup(
-        SLOW_PACE,
-        {
-            "memory_percent": "cgroup memory.current / memory.max, or /proc/meminfo; elsewhere psutil.virtual_memory",
-            "memory.usedBytes": "cgroup memory.current, or /proc/meminfo MemTotal - MemAvailable; elsewhere psutil.virtual_memory",
-            "memory.totalBytes": "cgroup memory.max, or /proc/meminfo MemTotal; elsewhere psutil.virtual_memory",
-            "proc.memory.availableMB": "cgroup memory.max - memory.current, or /proc/meminfo MemAvailable; elsewhere psutil",
-            "swap.used_percent": "/proc/meminfo SwapTotal, SwapFree; elsewhere psutil.swap_memory",
-        },
-        against=("cgroup",),
-    ),
-    "process": KeyGroup(
-        SLOW_PACE,
-        {
-            "cpu": "/proc/{pid}/stat utime + stime, against cgroup cpu.max or the affinity mask; elsewhere psutil",
-            "proc.cpu.threads": "/proc/{pid}/stat num_threads; elsewhere psutil",
-            "proc.memory.rssMB": "/proc/{pid}/stat rss; elsewhere psutil",
-            "proc.memory.rssBytes": "/proc/{pid}/stat rss; elsewhere psutil",
-            "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
-        },
-        against=("cpus", "cgroup", "memory"),
-    ),
-    "modes": KeyGroup(
-        SLOW_PACE,
-        {
-            "proc.cpu.userPercent": "/proc/{pid}/stat utime, as `cpu`; elsewhere psutil",
-            "proc.cpu.systemPercent": "/proc/{pid}/stat stime, as `cpu`; elsewhere psutil",
-        },
-        against=("process", "cpus", "cgroup", "memory"),
-    ),
-    "filesystems": KeyGroup(SLOW_PACE, {}, {"disk.{path}.usagePercent": _STATVFS, "disk.{path}.usageGB": _STATVFS}),
-    "disks": KeyGroup(
-        SLOW_PACE,
-        {"disk.in": _DISKSTATS, "disk.out": _DISKSTATS},
-        {
-            "disk.{device}.in": _DISKSTATS,
-            "disk.{device}.out": _DISKSTATS,
-            "disk.{device}.readBps": "the difference of two readings of disk.{device}.in",
-            "disk.{device}.writeBps": "the difference of two readings of disk.{device}.out",
-        },
-    ),
-    "network": KeyGroup(
-        SLOW_PACE,
-        {
-            "network.sent": _NET_DEV,
-            "network.recv": _NET_DEV,
-            "network.sentBps": "the difference of two readings of network.sent",
-            "network.recvBps": "the difference of two readings of network.recv",
-        },
-    ),
-    "tcp": KeyGroup(SLOW_PACE, {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"}),
-    "infiniband": KeyGroup(
-        SLOW_PACE,
-        {},
-        {
-            **{f"ib.{{port}}.{name}": f"{INFINIBAND}/*/ports/*/{file}" for name, file in PORT_FILES.items()},
-            "ib.{port}.rxBps": "the difference of two readings of ib.{port}.rxBytesTotal",
-            "ib.{port}.txBps": "the difference of two readings of ib.{port}.txBytesTotal",
-        },
-    ),
-    "load": KeyGroup(SLOW_PACE, dict.fromkeys(LOADS, "/proc/loadavg; elsewhere getloadavg()")),
-    "temperature": KeyGroup(
-        SLOW_PACE,
-        {"cpu.avg_temp": "/sys/class/hwmon (coretemp, k10temp, zenpower, cpu_thermal), else /sys/class/thermal"},
-    ),
-    "power": KeyGroup(SLOW_PACE, {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"}),
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "cpus": {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"},
+    "cgroup": {
+        "proc.cpu.throttledPercent": "cgroup cpu.stat nr_throttled / nr_periods",
+        "proc.memory.oomKills": "cgroup memory.events oom_kill",
+    },
+    "memory": {
+        "memory_percent": "cgroup memory.current / memory.max, or /proc/meminfo; elsewhere psutil.virtual_memory",
+        "memory.usedBytes": "cgroup memory.current, or /proc/meminfo MemTotal - MemAvailable; elsewhere psutil.virtual_memory",
+        "memory.totalBytes": "cgroup memory.max, or /proc/meminfo MemTotal; elsewhere psutil.virtual_memory",
+        "proc.memory.availableMB": "cgroup memory.max - memory.current, or /proc/meminfo MemAvailable; elsewhere psutil",
+        "swap.used_percent": "/proc/meminfo SwapTotal, SwapFree; elsewhere psutil.swap_memory",
+    },
+    "process": {
+        "cpu": "/proc/{pid}/stat utime + stime, against cgroup cpu.max or the affinity mask; elsewhere psutil",
+        "proc.cpu.threads": "/proc/{pid}/stat num_threads; elsewhere psutil",
+        "proc.memory.rssMB": "/proc/{pid}/stat rss; elsewhere psutil",
+        "proc.memory.rssBytes": "/proc/{pid}/stat rss; elsewhere psutil",
+        "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
+    },
+    "modes": {
+        "proc.cpu.userPercent": "/proc/{pid}/stat utime, as `cpu`; elsewhere psutil",
+        "proc.cpu.systemPercent": "/proc/{pid}/stat stime, as `cpu`; elsewhere psutil",
+    },
+    "filesystems": {"disk.{path}.usagePercent": _STATVFS, "disk.{path}.usageGB": _STATVFS},
+    "disks": {
+        "disk.in": _DISKSTATS,
+        "disk.out": _DISKSTATS,
+        "disk.{device}.in": _DISKSTATS,
+        "disk.{device}.out": _DISKSTATS,
+        "disk.{device}.readBps": "the difference of two readings of disk.{device}.in",
+        "disk.{device}.writeBps": "the difference of two readings of disk.{device}.out",
+    },
+    "network": {
+        "network.sent": _NET_DEV,
+        "network.recv": _NET_DEV,
+        "network.sentBps": "the difference of two readings of network.sent",
+        "network.recvBps": "the difference of two readings of network.recv",
+    },
+    "tcp": {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"},
+    "infiniband": {
+        **{f"ib.{{port}}.{name}": f"{INFINIBAND}/*/ports/*/{file}" for name, file in PORT_FILES.items()},
+        "ib.{port}.rxBps": "the difference of two readings of ib.{port}.rxBytesTotal",
+        "ib.{port}.txBps": "the difference of two readings of ib.{port}.txBytesTotal",
+    },
+    "load": dict.fromkeys(LOADS, "/proc/loadavg; elsewhere getloadavg()"),
+    "temperature": {"cpu.avg_temp": "/sys/class/hwmon (coretemp, k10temp, zenpower, cpu_thermal), else /sys/class/thermal"},
+    "power": {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"},
 }
-"""All groups of the host: what is owed, where it is read, at which pace."""
+"""All groups of keys that are read together, with the words that say where each is read. Keys are owed at every reading; templates stand
+for keys that exist while a CPU, disk or path does."""
+
+AGAINST = {
+    "memory": ("cgroup",),
+    "process": ("cpus", "cgroup", "memory"),
+    "modes": ("process", "cpus", "cgroup", "memory"),
+}
+"""Groups that a group is measured against. They are read before it, and it is not read more often than they are."""
+
+
+def pace_of(group: str) -> float:
+    """Return the seconds for which a group's values are kept. Rates are over the intervals really taken."""
+    return CPU_PACE if group == "cpus" else SLOW_PACE
 
 
 def needed_groups(metrics: MetricSelection) -> frozenset[str]:
     """Find the groups that are read for a selection: those that may have something of it, and what those are measured against."""
-    wanted = {name for name, group in GROUPS.items() if any(map(metrics.wants_some, (*group.keys, *group.instances)))}
-    return frozenset(wanted.union(*(GROUPS[name].against for name in wanted)))
+    wanted = {name for name, keys in GROUPS.items() if any(map(metrics.wants_some, keys))}
+    return frozenset(wanted.union(*(AGAINST.get(name, ()) for name in wanted)))
 
 
 class Counter:
@@ -196,7 +161,7 @@ class Counter:
 
     __slots__ = ("_elapsed", "_largest", "_last", "_then", "gain", "seen", "total")
 
-    def __init__(self, largest: Mapping[str, int] = NO_LARGEST) -> None:
+    def __init__(self, largest: Mapping[str, int] = {}) -> None:
         self._largest = largest
         self._last: Mapping[str, int] = {}
         self._then = self._elapsed = 0.0
@@ -253,7 +218,7 @@ class CachedCollector:
 
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
         self.group = group
-        self._pace, self._owed = GROUPS[group].pace, GROUPS[group].keys
+        self._owed = [key for key in GROUPS[group] if "{" not in key]
         self._source = source
         self._collect = collect
         self._readings = 0
@@ -274,7 +239,7 @@ class CachedCollector:
             reader.fail(reason_of(error, self._source))
             failed = True
         again = self._readings == 1 or (failed and not self._failed)
-        self.due, self._failed = -math.inf if again else reader.now + self._pace, failed
+        self.due, self._failed = -math.inf if again else reader.now + pace_of(self.group), failed
         names = tuple(reader.values)
         known = self.block.names
         self.block = Block(known if names == known else names, tuple(reader.values.values()))
@@ -311,6 +276,10 @@ class Process(NamedTuple):
     def key(self) -> tuple[int, int]:
         """What stays the same while it lives and never comes again."""
         return self.pid, self.start
+
+    def time(self, mode: int | None) -> tuple[int, int]:
+        """Return ``own`` and ``waited`` in user mode (0), in system mode (1) or in both (None)."""
+        return (self.own, self.waited) if mode is None else self.in_modes[mode]
 
 
 class HostReader:
@@ -372,11 +341,8 @@ class HostReader:
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         self.now = self.clock()
-        if self.now >= self._due:
-            self._read_due(progress)
-        return self._latest
-
-    def _read_due(self, progress: list[Any]) -> None:
+        if self.now < self._due:
+            return self._latest
         self.progress = progress
         for collector in self._collectors:
             if self.now >= collector.due:
@@ -390,6 +356,7 @@ class HostReader:
         # Of the oldest group: nothing in the reading is older than it says. Where no group is wanted it is of now each time.
         read_at = min([collector.read_at for collector in self._collectors], default=None)
         self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=read_at)
+        return self._latest
 
     # For collectors:
 

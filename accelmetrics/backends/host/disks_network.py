@@ -17,12 +17,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 from accelmetrics.backends.host.collector import GIB, MIB, RARE_PACE, Counter, HostReader
 from accelmetrics.backends.kit.system import count, list_directory, read_text, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 # The kernel counts in sectors of 512 bytes whatever the device's own are.
 _SECTOR = 512
@@ -60,11 +60,8 @@ def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable
         reader.put(f"disk.{path}.usageGB", gib)
 
 
-class DiskIo(NamedTuple):
-    """Bytes that one device moved since boot, read and written, and its major and minor number."""
-
-    moved: tuple[int, int]
-    number: tuple[int, int]
+DiskIo = tuple[int, int, tuple[int, int]]
+"""Bytes that one device moved since boot, read and written, and its major and minor number."""
 
 
 def parse_diskstats(data: bytes) -> dict[str, DiskIo]:
@@ -82,8 +79,8 @@ def _parse_device(line: bytes) -> tuple[str, DiskIo]:
     fields = line.split(None, 10)
     if len(fields) < 10:
         raise ValueError(f"{len(fields)} fields in a line, 10 are needed")
-    moved = count(fields[5]) * _SECTOR, count(fields[9]) * _SECTOR
-    return os.fsdecode(fields[2]), DiskIo(moved, (count(fields[0]), count(fields[1])))
+    read, written, number = count(fields[5]) * _SECTOR, count(fields[9]) * _SECTOR, (count(fields[0]), count(fields[1]))
+    return os.fsdecode(fields[2]), (read, written, number)
 
 
 def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[str], list[str]]:
@@ -93,10 +90,14 @@ def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[s
         paths: The watched paths.
         stats: What ``/proc/diskstats`` lists.
     """
-    below = _numbers_below(paths)
+    below = set()  # the numbers of the devices that paths lie on
+    for path in paths:
+        with suppress(OSError, ValueError):
+            device = os.stat(path).st_dev  # noqa: PTH116  the user's own path, as it is
+            below.add((os.major(device), os.minor(device)))
     listed = frozenset(list_directory("/sys/block"))
     reported, summed = [], []
-    for name, disk in stats.items():
+    for name, (_, _, number) in stats.items():
         if _NO_DISK.match(name):
             continue
         entry = name.replace("/", "!")  # in sysfs no slash can stand in a name: cciss!c0d0
@@ -106,66 +107,47 @@ def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[s
             is_stacked = bool(list_directory(f"/sys/block/{entry}/slaves"))
         else:
             is_whole, is_stacked = not _PARTITION.match(name), bool(_STACKED.match(name))
-        if is_whole or disk.number in below:
+        if is_whole or number in below:
             reported.append(name)
         if is_whole and not is_stacked:
             summed.append(name)
     return reported, summed
 
 
-def _numbers_below(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
-    """Collect major and minor numbers of the devices that paths lie on."""
-    found = set()
-    for path in paths:
-        try:
-            device = os.stat(path).st_dev  # noqa: PTH116  the user's own path, as it is
-        except (OSError, ValueError):
-            continue
-        found.add((os.major(device), os.minor(device)))
-    return frozenset(found)
-
-
-class DiskCollector:
-    """What moved to and from the block devices, in MiB and in bytes per second.
+def disk_collector(
+    read: Callable[[], dict[str, DiskIo]], choose: Callable[[dict[str, DiskIo]], tuple[Iterable[str], Iterable[str]]]
+) -> Callable[[HostReader], None]:
+    """Make the collector of what moved to and from the block devices, in MiB and in bytes per second.
 
     Args:
         read: The devices' counters by name.
         choose: Names of those that get keys of their own, and of those that are added up.
     """
+    names: tuple[str, ...] = ()
+    summed: Iterable[str] = ()
+    totals = (Counter(), Counter())
+    devices: dict[str, tuple[Counter, Counter]] = {}
 
-    def __init__(
-        self, read: Callable[[], dict[str, DiskIo]], choose: Callable[[dict[str, DiskIo]], tuple[Iterable[str], Iterable[str]]]
-    ) -> None:
-        self._read = read
-        self._choose = choose
-        self._names: tuple[str, ...] = ()
-        self._summed: Iterable[str] = ()
-        self._totals = (Counter(), Counter())
-        self._devices: dict[str, tuple[tuple[Counter, str, str], ...]] = {}
-
-    def __call__(self, reader: HostReader) -> None:
-        stats = self._read()
+    def collect(reader: HostReader) -> None:
+        nonlocal names, summed, devices
+        stats = read()
         now = reader.clock()
-        if tuple(stats) != self._names:
-            self._names = tuple(stats)
-            reported, self._summed = self._choose(stats)
+        if tuple(stats) != names:
+            names = tuple(stats)
+            reported, summed = choose(stats)
             # A device that was away is counted anew when it is back.
-            directions = (("in", "readBps"), ("out", "writeBps"))
-            self._devices = {
-                name: self._devices.get(name)
-                or tuple((Counter(), f"disk.{name}.{moved}", f"disk.{name}.{rate}") for moved, rate in directions)
-                for name in reported
-            }
-        for side, total in enumerate(("disk.in", "disk.out")):
-            summed = {name: stats[name].moved[side] for name in self._summed}
-            if summed:
-                self._totals[side].feed(summed)
-                reader.put_counter(self._totals[side], total, unit=MIB)
-            for name, counters in self._devices.items():
-                counter, key, rate = counters[side]
-                counter.feed({name: stats[name].moved[side]}, now)
-                reader.put_counter(counter, key, rate, MIB)
+            devices = {name: devices.get(name) or (Counter(), Counter()) for name in reported}
+        for side, direction, rate in ((0, "in", "readBps"), (1, "out", "writeBps")):
+            moved = {name: (io[0], io[1])[side] for name, io in stats.items()}
+            if of_all := {name: moved[name] for name in summed}:
+                totals[side].feed(of_all)
+                reader.put_counter(totals[side], f"disk.{direction}", unit=MIB)
+            for name, counters in devices.items():
+                counters[side].feed({name: moved[name]}, now)
+                reader.put_counter(counters[side], f"disk.{name}.{direction}", f"disk.{name}.{rate}", MIB)
         reader.fail(_NO_DEVICE)
+
+    return collect
 
 
 def parse_net_dev(data: bytes) -> dict[str, tuple[int, int]]:
@@ -178,10 +160,10 @@ def parse_net_dev(data: bytes) -> dict[str, tuple[int, int]]:
     for line in data.split(b"\n"):
         # Large numbers touch the colon, and an alias has one in its name.
         name, colon, rest = line.rpartition(b":")
-        fields = rest.split()
-        if colon and len(fields) < 9:
-            raise ValueError(f"{len(fields)} numbers in a line, 9 are needed")
         if colon:
+            fields = rest.split()
+            if len(fields) < 9:
+                raise ValueError(f"{len(fields)} numbers in a line, 9 are needed")
             found[os.fsdecode(name.strip())] = count(fields[0]), count(fields[8])
     return found
 
@@ -190,44 +172,40 @@ def counts_elsewhere(name: str) -> bool:
     """Return whether an interface is loopback, or the port of another one."""
     if name == "lo" or os.path.exists(f"{sysroot()}/sys/class/net/{name}/master"):  # noqa: PTH110  a tenth of what a Path costs
         return True
-    flags = read_text(f"/sys/class/net/{name}/flags") or ""
-    try:
-        return bool(int(flags, 16) & _LOOPBACK_FLAG)
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return bool(int(read_text(f"/sys/class/net/{name}/flags") or "", 16) & _LOOPBACK_FLAG)
+    return False
 
 
-class NetworkCollector:
-    """What went over the network, in bytes and in bytes per second.
+def network_collector(read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool]) -> Callable[[HostReader], None]:
+    """Make the collector of what went over the network, in bytes and in bytes per second.
 
     Args:
         read: Bytes received and sent by interface.
         left_out: Whether an interface of that name does not count. Asked when interfaces come or go, and at a rare pace: one may
             become the port of another.
     """
+    names: tuple[str, ...] = ()
+    counted: list[str] = []
+    due = -math.inf
+    received, sent = Counter(), Counter()
 
-    def __init__(self, read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool]) -> None:
-        self._read = read
-        self._left_out = left_out
-        self._names: tuple[str, ...] = ()
-        self._counted: list[str] = []
-        self._due = -math.inf
-        self._received, self._sent = Counter(), Counter()
-
-    def __call__(self, reader: HostReader) -> None:
-        traffic = self._read()
+    def collect(reader: HostReader) -> None:
+        nonlocal names, counted, due
+        traffic = read()
         now = reader.clock()
-        names = tuple(traffic)
-        if names != self._names or now >= self._due:
-            self._counted = [name for name in names if not self._left_out(name)]
-            self._names, self._due = names, now + RARE_PACE
-        if not self._counted and not self._received.seen:
+        if tuple(traffic) != names or now >= due:
+            names, due = tuple(traffic), now + RARE_PACE
+            counted = [name for name in names if not left_out(name)]
+        if not counted and not received.seen:
             reader.fail(_NO_INTERFACE)
             return
-        self._received.feed({name: traffic[name][0] for name in self._counted}, now)
-        self._sent.feed({name: traffic[name][1] for name in self._counted}, now)
-        reader.put_counter(self._received, "network.recv", "network.recvBps")
-        reader.put_counter(self._sent, "network.sent", "network.sentBps")
+        received.feed({name: traffic[name][0] for name in counted}, now)
+        sent.feed({name: traffic[name][1] for name in counted}, now)
+        reader.put_counter(received, "network.recv", "network.recvBps")
+        reader.put_counter(sent, "network.sent", "network.sentBps")
+
+    return collect
 
 
 def parse_retransmits(data: bytes) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from itertools import islice
 
 from accelmetrics.backends.host.collector import INFINIBAND, PORT_FILES, RARE_PACE, Counter, HostReader
@@ -25,72 +25,56 @@ _STATE = re.compile(rb"(\d): ")
 ACTIVE = b"4"
 
 
-def _words(data: bytes) -> int:
-    return count(data) * WORD
-
-
-def _megabits(data: bytes) -> float:
-    """Parse a link's rate: ``200 Gb/sec (4X HDR)``."""
-    found = _RATE.match(data)
-    if found is None:
-        raise ValueError(f"no rate: {data[:32]!r}")
-    return float(found[1]) * 1000
-
-
-def _active(data: bytes) -> int:
-    """Parse a link's state: ``4: ACTIVE`` alone carries data."""
-    found = _STATE.match(data)
-    if found is None:
-        raise ValueError(f"no state: {data[:32]!r}")
-    return int(found[1] == ACTIVE)
-
-
-PARSERS: Mapping[str, Callable[[bytes], int | float]] = {
-    "rxBytesTotal": _words,
-    "txBytesTotal": _words,
-    "linkActive": _active,
-    "linkRate": _megabits,
-}
-"""By name, what makes the value of a file's content; of all others it is a plain number."""
 RATES = {"rxBytesTotal": "rxBps", "txBytesTotal": "txBps"}
-"""By name of a counter, that of its rate."""
+"""By name of a counter of words, that of its rate."""
+FORMS = {"linkActive": _STATE, "linkRate": _RATE}
+"""By name, how a file is written that holds more than a number: ``4: ACTIVE``, ``200 Gb/sec (4X HDR)``."""
 
 
-def ports() -> Iterator[tuple[str, str]]:
-    """Yield adapter and number of each port."""
-    for adapter in list_directory(INFINIBAND):
-        if _ADAPTER.fullmatch(adapter):
-            yield from ((adapter, number) for number in list_directory(f"{INFINIBAND}/{adapter}/ports") if _NUMBER.fullmatch(number))
+def parse_value(name: str, data: bytes) -> int | float:
+    """Parse the file of a value: bytes, Mbit/s of a link, 1 for one that is active and so carries data, plain numbers.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    if name not in FORMS:
+        return count(data) * (WORD if name in RATES else 1)
+    found = FORMS[name].match(data)
+    if found is None:
+        raise ValueError(f"no {PORT_FILES[name]}: {data[:32]!r}")
+    return float(found[1]) * 1000 if name == "linkRate" else int(found[1] == ACTIVE)
 
 
-class InfinibandCollector:
-    """What ports moved and how they fare.
+def infiniband_collector(metrics: MetricSelection) -> Callable[[HostReader], None]:
+    """Make the collector of what ports moved and how they fare.
 
     Args:
         metrics: Those that are wanted: other files are not read, each of which may ask the adapter's firmware.
     """
+    files = {
+        name: file
+        for name, file in PORT_FILES.items()
+        if any(metrics.wants_some(f"ib.{{port}}.{each}") for each in (name, RATES.get(name)) if each)
+    }
+    counters: dict[str, Counter] = {}
+    ports: list[tuple[str, str]] = []
+    due = -math.inf
 
-    def __init__(self, metrics: MetricSelection) -> None:
-        self._files = {
-            name: file
-            for name, file in PORT_FILES.items()
-            if any(metrics.wants_some(f"ib.{{port}}.{each}") for each in (name, RATES.get(name)) if each)
-        }
-        self._counters: dict[str, Counter] = {}
-        self._ports: list[tuple[str, str]] = []
-        self._ports_due = -math.inf
-
-    def __call__(self, reader: HostReader) -> None:
-        if reader.now >= self._ports_due:
-            self._ports, self._ports_due = list(islice(ports(), MOST_PORTS)), reader.now + RARE_PACE
-        known, self._counters = self._counters, {}
-        for adapter, number in self._ports:
+    def collect(reader: HostReader) -> None:
+        nonlocal counters, ports, due
+        if reader.now >= due:
+            adapters = filter(_ADAPTER.fullmatch, list_directory(INFINIBAND))
+            found = ((adapter, number) for adapter in adapters for number in list_directory(f"{INFINIBAND}/{adapter}/ports"))
+            ports = list(islice((port for port in found if _NUMBER.fullmatch(port[1])), MOST_PORTS))
+            due = reader.now + RARE_PACE
+        known, counters = counters, {}
+        for adapter, number in ports:
             reader.progress.append(None)
             head = f"ib.{adapter}.{number}"
-            for name, file in self._files.items():
+            for name, file in files.items():
                 key = f"{head}.{name}"
                 try:
-                    value = PARSERS.get(name, count)(read_once(f"{INFINIBAND}/{adapter}/ports/{number}/{file}").strip())
+                    value = parse_value(name, read_once(f"{INFINIBAND}/{adapter}/ports/{number}/{file}").strip())
                 except FileNotFoundError:
                     continue  # this adapter does not know it
                 except (OSError, ValueError) as error:
@@ -99,6 +83,8 @@ class InfinibandCollector:
                 reader.put(key, value)
                 if name in RATES:
                     # A port that was away is measured anew when it is back.
-                    counter = self._counters[key] = known.get(key) or Counter()
+                    counter = counters[key] = known.get(key) or Counter()
                     counter.feed({"": int(value)}, reader.clock())
                     reader.put(f"{head}.{RATES[name]}", counter.per_second())
+
+    return collect

@@ -13,26 +13,26 @@ from typing import TypeVar
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import INFINIBAND, CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import (
-    DiskCollector,
-    NetworkCollector,
     choose_disks,
     collect_filesystems,
     collect_retransmits,
     counts_elsewhere,
+    disk_collector,
     file_system_usage,
+    network_collector,
     parse_diskstats,
     parse_net_dev,
     parse_retransmits,
 )
-from accelmetrics.backends.host.infiniband import InfinibandCollector
+from accelmetrics.backends.host.infiniband import infiniband_collector
 from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
-from accelmetrics.backends.host.process import CpuModeCollector, LinuxProcesses, ProcessCollector, numbers_are_ours
+from accelmetrics.backends.host.process import LinuxProcesses, mode_collector, numbers_are_ours, process_collector
 from accelmetrics.backends.host.processor import (
     NO_RAPL,
-    CpuCollector,
     collect_load,
     collect_power,
     collect_temperature,
+    cpu_collector,
     find_rapl_zones,
     find_temperatures,
     parse_loads,
@@ -62,16 +62,16 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
         segments = parsed("/proc/net/snmp", parse_retransmits)
         # The order matters: CPUs, limits and memory are what the process is measured against.
         return [
-            CachedCollector("cpus", "/proc/stat", CpuCollector(parsed("/proc/stat", parse_stat))),
+            CachedCollector("cpus", "/proc/stat", cpu_collector(parsed("/proc/stat", parse_stat))),
             CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files, options.pid)),
             CachedCollector("memory", "/proc/meminfo", partial(collect_memory, parsed("/proc/meminfo", parse_meminfo))),
-            CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
-            CachedCollector("modes", f"process {options.pid}", CpuModeCollector(processes, options.children)),
+            CachedCollector("process", f"process {options.pid}", process_collector(processes, options.children)),
+            CachedCollector("modes", f"process {options.pid}", mode_collector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
-            CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
-            CachedCollector("network", "/proc/net/dev", NetworkCollector(interfaces, counts_elsewhere)),
+            CachedCollector("disks", "/proc/diskstats", disk_collector(disks, partial(choose_disks, options.disk_paths))),
+            CachedCollector("network", "/proc/net/dev", network_collector(interfaces, counts_elsewhere)),
             CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
-            CachedCollector("infiniband", INFINIBAND, InfinibandCollector(options.metrics)),
+            CachedCollector("infiniband", INFINIBAND, infiniband_collector(options.metrics)),
             CachedCollector("load", "/proc/loadavg", partial(collect_load, parsed("/proc/loadavg", parse_loads))),
             CachedCollector("temperature", "the sensors", partial(collect_temperature, sensors)),
             CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", power),

@@ -23,13 +23,12 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from contextlib import suppress
 from typing import TypeVar
 
 from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RARE_PACE, RESET, Counter, HostReader
 from accelmetrics.backends.kit.system import Files, KeptFile, Memory, count, exists, read_once, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 T = TypeVar("T")
 
@@ -48,7 +47,8 @@ def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
     try:
         memory = read()
     except (OSError, ValueError):
-        _put_limited(reader, reader.memory_levels, math.inf)  # enough where the host's memory is unknown
+        if reader.memory_levels:  # enough where the host's memory is unknown
+            _put_limited(reader, reader.memory_levels, math.inf)
         raise
     reader.memory_total = memory.total
     if memory.swap_total and memory.swap_free is not None:
@@ -71,9 +71,7 @@ def _put_used(reader: HostReader, used: int, total: int) -> None:
 
 
 def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
-    """Put memory as the cgroup's levels limit it, if any does; ``available`` is what the host has left, in bytes."""
-    if not levels:
-        return
+    """Put memory as the cgroup's levels limit it; ``available`` is what the host has left, in bytes."""
     reader.memory_limit = min(limit for limit, _ in levels)
     uses = []
     for limit, file in levels:
@@ -84,32 +82,14 @@ def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], ava
             for key in ("memory_percent", "memory.usedBytes", "proc.memory.availableMB"):
                 reader.put(key, reason_of(error, file.path))
             return
-    limit, current = min(uses, key=itemgetter(0))
+    limit, current = min(uses, key=lambda use: use[0])
     _put_used(reader, current, limit)
     reader.put("proc.memory.availableMB", min(available, *(max(limit - current, 0) for limit, current in uses)) / MIB)
 
 
-class Mount(NamedTuple):
-    """One mount of the version 2 hierarchy: the part of it that is mounted, and where."""
-
-    root: str
-    point: str
-
-
-class Level(NamedTuple):
-    """One cgroup, of the watched process's own and those above it.
-
-    Attributes:
-        directory: Where it lies.
-        memory_max: Its limit of memory. None where it has no such file: at the root, and where the controller is off.
-        memory_current: Its use of memory.
-        cpu_max: Its CPU quota; None as above.
-    """
-
-    directory: str
-    memory_max: KeptFile | None
-    memory_current: KeptFile
-    cpu_max: KeptFile | None
+Level = tuple[str, KeptFile | None, KeptFile, KeptFile | None]
+"""One cgroup, of the watched process's own and those above it: where it lies, its limit of memory, its use of it, and its CPU quota.
+Limit and quota are None where it has no such file: at the root, and where the controller is off."""
 
 
 def parse_path(data: bytes) -> str | None:
@@ -120,32 +100,33 @@ def parse_path(data: bytes) -> str | None:
     return None
 
 
-def parse_mounts(data: bytes) -> list[Mount]:
-    """Parse the version 2 mounts in a ``mountinfo`` file, in its order."""
+def parse_mounts(data: bytes) -> list[tuple[str, str]]:
+    """Parse the version 2 mounts in a ``mountinfo`` file, in its order: the part of the hierarchy that is mounted, and where."""
     found = []
     for line in os.fsdecode(data).split("\n"):
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
         if tail.startswith("cgroup2 ") and len(fields) >= 6:
             # The kernel writes spaces, tabs and backslashes in octal.
-            found.append(Mount(*(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])))
+            root, point = (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])
+            found.append((root, point))
     return found
 
 
-def directory_of(mount: Mount, path: str) -> str | None:
-    """Return where a cgroup lies below a mount; None when the mount does not show it."""
-    if ".." in (path + mount.root).split("/"):
+def directory_of(root: str, point: str, path: str) -> str | None:
+    """Return where a cgroup lies below a mount of the part below ``root``; None when the mount does not show it."""
+    if ".." in (path + root).split("/"):
         # The process sits outside of our cgroup namespace.
         return None
-    root = mount.root.rstrip("/")
+    root = root.rstrip("/")
     if path == root or path.startswith(f"{root}/"):
         path = path[len(root) :]
-    return posixpath.join(mount.point, path.strip("/")).rstrip("/") or None
+    return posixpath.join(point, path.strip("/")).rstrip("/") or None
 
 
-def levels_of(mount: Mount, directory: str) -> list[str]:
+def levels_of(point: str, directory: str) -> list[str]:
     """List the directories from a cgroup up to its mount, the leaf first."""
-    point = mount.point.rstrip("/")
+    point = point.rstrip("/")
     levels = [directory]
     while levels[-1] != point and len(levels[-1]) > len(point):
         levels.append(posixpath.dirname(levels[-1]))
@@ -195,12 +176,18 @@ def find_levels(files: Files, pid: int, path: str | None) -> list[Level]:
     def kept(path: str) -> KeptFile | None:
         return files.keep(path) if exists(path) else None
 
-    for mount in _mounts(pid) if path is not None else ():
-        leaf = directory_of(mount, path or "")
+    mounts = [("/", _USUAL_MOUNT)]
+    # Our own mounts; below another root (a host seen from a container) those of that root's first process.
+    for owner in (1, pid, "self") if sysroot() else (os.getpid(),):
+        with suppress(OSError):
+            mounts = parse_mounts(read_once(f"/proc/{owner}/mountinfo"))
+            break
+    for root, point in mounts if path is not None else ():
+        leaf = directory_of(root, point, path or "")
         if leaf is not None and exists(leaf):
             return [
-                Level(directory, kept(f"{directory}/memory.max"), files.keep(f"{directory}/memory.current"), kept(f"{directory}/cpu.max"))
-                for directory in levels_of(mount, leaf)
+                (directory, kept(f"{directory}/memory.max"), files.keep(f"{directory}/memory.current"), kept(f"{directory}/cpu.max"))
+                for directory in levels_of(point, leaf)
             ]
     return []
 
@@ -216,19 +203,9 @@ def read_limits(levels: Sequence[Level]) -> tuple[list[tuple[int, KeptFile]], fl
         OSError: A file cannot be read.
         ValueError: A limit is not a number.
     """
-    memory = [(limit, level.memory_current) for level in levels if (limit := _optional(level.memory_max, parse_limit)) is not None]
-    quotas = [(quota, level.directory) for level in levels if (quota := _optional(level.cpu_max, parse_quota)) is not None]
+    memory = [(limit, current) for _, largest, current, _ in levels if (limit := _optional(largest, parse_limit)) is not None]
+    quotas = [(quota, directory) for directory, _, _, cpu in levels if (quota := _optional(cpu, parse_quota)) is not None]
     return memory, *min(quotas, default=(None, ""))
-
-
-def _mounts(pid: int) -> list[Mount]:
-    """List our own mounts; below another root (a host seen from a container) those of that root's first process."""
-    for owner in (1, pid, "self") if sysroot() else (os.getpid(),):
-        try:
-            return parse_mounts(read_once(f"/proc/{owner}/mountinfo"))
-        except OSError:
-            continue
-    return [Mount("/", _USUAL_MOUNT)]
 
 
 def _optional(file: KeptFile | None, parse: Callable[[bytes], T]) -> T | None:
@@ -271,7 +248,7 @@ class CgroupCollector:
         self._known: bytes | None = None  # what the file of the membership said
         self._levels: list[Level] = []
         self._levels_due = -math.inf
-        self._without_events: Unavailable | None = None
+        self._lacks_events: Unavailable | None = None
         self._begin("", "")
 
     def __call__(self, reader: HostReader) -> None:
@@ -281,7 +258,7 @@ class CgroupCollector:
             if membership != self._known or reader.now >= self._levels_due:
                 self._levels = find_levels(self._files, reader.pid, parse_path(membership))
                 self._known, self._levels_due = membership, reader.now + RARE_PACE
-                self._without_events = None
+                self._lacks_events = None
             limits = read_limits(self._levels) if self._levels else None
         except (FileNotFoundError, ProcessLookupError):
             if exists(f"/proc/{reader.pid}"):
@@ -293,10 +270,15 @@ class CgroupCollector:
             reader.fail(_NO_CGROUP)
             return
         reader.memory_levels, reader.cpu_quota, quota_directory = limits
-        leaf = self._levels[0].directory
+        leaf = self._levels[0][0]
         if (leaf, quota_directory) != self._counted:
             self._begin(leaf, quota_directory)
-        self._put_kills(reader)
+        kills = self._lacks_events or self._read_kills()
+        if isinstance(kills, Unavailable):
+            reader.put("proc.memory.oomKills", kills)
+        else:
+            self._kills.feed({"": kills})
+            reader.put_counter(self._kills, "proc.memory.oomKills")
         try:
             reader.put("proc.cpu.throttledPercent", _NO_QUOTA if reader.cpu_quota is None else self._throttled_percent())
         except (OSError, ValueError) as error:
@@ -309,22 +291,13 @@ class CgroupCollector:
         self._events = self._files.keep(f"{leaf}/memory.events")
         self._periods, self._throttled, self._kills = Counter(), Counter(), Counter()
 
-    def _put_kills(self, reader: HostReader) -> None:
-        if self._without_events is not None:
-            reader.put("proc.memory.oomKills", self._without_events)
-            return
+    def _read_kills(self) -> int | Unavailable:
         try:
-            kills = parse_flat(self._events.read()).get(b"oom_kill")
+            return parse_flat(self._events.read()).get(b"oom_kill", _NO_OOM_KILL)
         except OSError as error:
             why = reason_of(error, self._events.path)
-            self._without_events = why if error.errno == errno.ENOENT else None
-            reader.put("proc.memory.oomKills", why)
-            return
-        if kills is None:
-            reader.put("proc.memory.oomKills", _NO_OOM_KILL)
-        else:
-            self._kills.feed({"": kills})
-            reader.put_counter(self._kills, "proc.memory.oomKills")
+            self._lacks_events = why if error.errno == errno.ENOENT else None
+            return why
 
     def _throttled_percent(self) -> float | Unavailable:
         stat = parse_flat(self._stat.read())

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import CachedCollector, HostDriver, HostReader, MonotonicTime
-from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, NetworkCollector, collect_filesystems
+from accelmetrics.backends.host.disks_network import DiskIo, collect_filesystems, disk_collector, network_collector
 from accelmetrics.backends.host.memory import collect_memory
-from accelmetrics.backends.host.process import CpuModeCollector, ProcessCollector, PsutilProcesses
-from accelmetrics.backends.host.processor import CpuCollector, CpuTime, collect_load
+from accelmetrics.backends.host.process import PsutilProcesses, mode_collector, process_collector
+from accelmetrics.backends.host.processor import CpuTime, collect_load, cpu_collector
 from accelmetrics.backends.kit.system import Memory
 from accelmetrics.schemas.errors import Reason, Unavailable
 
@@ -39,15 +39,15 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
 
     def collectors(options: ReadOptions) -> list[CachedCollector]:
         processes = PsutilProcesses(psutil, options.pid)
-        disks = DiskCollector(_reading(disk_io, psutil), lambda stats: (tuple(stats), tuple(stats)))
-        network = NetworkCollector(_reading(traffic, psutil), is_loopback)
+        disks = disk_collector(_reading(disk_io, psutil), lambda stats: (tuple(stats), tuple(stats)))
+        network = network_collector(_reading(traffic, psutil), is_loopback)
         usage = partial(file_system_usage, psutil)
         linux_only = ("cgroup", "tcp", "temperature", "power")
         return [
-            CachedCollector("cpus", "psutil.cpu_times", CpuCollector(_reading(cpu_times, psutil))),
+            CachedCollector("cpus", "psutil.cpu_times", cpu_collector(_reading(cpu_times, psutil))),
             CachedCollector("memory", "psutil.virtual_memory", partial(collect_memory, _reading(memory, psutil))),
-            CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
-            CachedCollector("modes", f"process {options.pid}", CpuModeCollector(processes, options.children)),
+            CachedCollector("process", f"process {options.pid}", process_collector(processes, options.children)),
+            CachedCollector("modes", f"process {options.pid}", mode_collector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
             # Not psutil's: on Windows, which has no load average, it begins with zeros.
@@ -79,7 +79,7 @@ def cpu_times(psutil: Any) -> dict[int, CpuTime]:
     for number, times in enumerate(psutil.cpu_times(percpu=True)):
         named = times._asdict()
         total = sum(value for name, value in named.items() if not name.startswith("guest"))
-        found[number] = CpuTime(round(total * _MICROSECONDS), round((named["idle"] + named.get("iowait", 0.0)) * _MICROSECONDS))
+        found[number] = round(total * _MICROSECONDS), round((named["idle"] + named.get("iowait", 0.0)) * _MICROSECONDS)
     return found
 
 
@@ -102,7 +102,7 @@ def file_system_usage(psutil: Any, path: str) -> tuple[int, int]:
 def disk_io(psutil: Any) -> dict[str, DiskIo]:
     """Return bytes by disk. Whole disks alone are listed here; device numbers mean nothing to psutil."""
     counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
-    return {name: DiskIo((io.read_bytes, io.write_bytes), (0, 0)) for name, io in counters.items()}
+    return {name: (io.read_bytes, io.write_bytes, (0, 0)) for name, io in counters.items()}
 
 
 def traffic(psutil: Any) -> dict[str, tuple[int, int]]:

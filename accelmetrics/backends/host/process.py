@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache
 from typing import Any
 
 from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader, Process
@@ -162,17 +162,15 @@ class PsutilProcesses:
 
     def descendants(self, progress: list[Any]) -> list[Process]:
         """Read everything below the process; those that end or may not be read cost themselves only."""
-        found = []
         try:
             children = self._process.children(recursive=True)
         except self._psutil.Error:
-            children = []
+            return []
+        found = []
         for child in children:
             progress.append(None)
-            process = self.look(child.pid)
-            if process is not None:
-                found.append(process)
-        return found
+            found.append(self.look(child.pid))
+        return [process for process in found if process is not None]
 
     def allowed(self) -> list[tuple[int, int]]:
         """Return the CPUs that the process may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
@@ -213,11 +211,13 @@ class TreeCpuTime:
     Args:
         look: Reads one process by number; asked about members that are no longer listed.
         children: Whether descendants are watched, so that time handed up by ended ones counts.
+        mode: 0 for user time alone, 1 for system time alone; None for all.
     """
 
-    def __init__(self, look: Callable[[int], Process | None], children: bool) -> None:
+    def __init__(self, look: Callable[[int], Process | None], children: bool, mode: int | None = None) -> None:
         self._look = look
         self._children = children
+        self._mode = mode
         self._last: dict[tuple[int, int], Process] = {}
 
     def advance(self, members: Iterable[Process], possible: float) -> tuple[int, list[Process]]:
@@ -236,13 +236,14 @@ class TreeCpuTime:
         handed = self._settle_missing(last, now) if self._children else {}
         used = 0
         for key, process in now.items():
-            before = last.get(key)
-            if before is not None:
-                used += max(process.own - before.own, 0)
+            own, waited = process.time(self._mode)
+            if key in last:
+                own_before, waited_before = last[key].time(self._mode)
+                used += max(own - own_before, 0)
                 if self._children:
-                    used += max(process.waited - before.waited - handed.get(key, 0), 0)
-            elif last and process.own + process.waited <= possible:
-                used += process.own + process.waited
+                    used += max(waited - waited_before - handed.get(key, 0), 0)
+            elif last and own + waited <= possible:
+                used += own + waited
         return used, list(now.values())
 
     def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], int]:
@@ -262,7 +263,7 @@ class TreeCpuTime:
                 passed.add(heir.pid)
                 heir = by_pid.get(heir.parent)
             if heir is not None and heir.key in now:
-                handed[heir.key] = handed.get(heir.key, 0) + last[key].own + last[key].waited
+                handed[heir.key] = handed.get(heir.key, 0) + sum(last[key].time(self._mode))
         return handed
 
 
@@ -288,91 +289,74 @@ def possible_time(elapsed: float, cpus: int, members: int) -> float:
     return elapsed * 1e9 * cpus + _NOISE * members
 
 
-class ProcessCollector:
-    """CPU time, threads and memory of one process, or of it and its descendants."""
+@lru_cache(maxsize=8)
+def _usable_cpus(ranges: tuple[tuple[int, int], ...], online: tuple[int, ...]) -> int:
+    """Count the CPUs that are on and in one of the ranges; all that are on where none is, as without a list of ranges."""
+    numbers: Sequence[int] = online or range(os.cpu_count() or 1)
+    return sum(any(first <= cpu <= last for first, last in ranges) for cpu in numbers) or len(numbers)
 
-    def __init__(self, processes: LinuxProcesses | PsutilProcesses, children: bool) -> None:
-        self._processes = processes
-        self._children = children
-        self._start: int | None = None
-        self._then = 0.0
-        self._affinity: tuple[object, ...] = ()
-        self._cpus = 1.0
-        self._time = TreeCpuTime(processes.look, children)
 
-    def __call__(self, reader: HostReader) -> None:
+def process_collector(processes: LinuxProcesses | PsutilProcesses, children: bool) -> Callable[[HostReader], None]:
+    """Make the collector of CPU time, threads and memory of one process, or of it and its descendants."""
+    start: int | None = None
+    then = 0.0
+    tree = TreeCpuTime(processes.look, children)
+
+    def collect(reader: HostReader) -> None:
+        nonlocal start, then
         reader.members = ()
         try:
-            root = self._processes.root()
+            root = processes.root()
         except (FileNotFoundError, ProcessLookupError):
             reader.fail_gone()
             return
         reader.process_seen = True
-        if root.ended or self._start not in (None, root.start):
+        if root.ended or start not in (None, root.start):
             reader.fail_gone()
             return
         now = reader.clock()
-        elapsed = now - self._then if self._start is not None else 0.0
-        members = [root, *self._processes.descendants(reader.progress)] if self._children else [root]
+        elapsed = now - then if start is not None else 0.0
+        members = [root, *processes.descendants(reader.progress)] if children else [root]
         possible = possible_time(elapsed, reader.cpus, len(members))
-        used, members = self._time.advance(members, possible)
-        reader.capacity = self._capacity(reader)
+        used, members = tree.advance(members, possible)
+        try:
+            ranges = tuple(processes.allowed())
+        except (OSError, ValueError):
+            # Without the list nothing is known to hold the process to fewer CPUs than the host has.
+            ranges = ()
+        reader.capacity = min(filter(None, (float(_usable_cpus(ranges, reader.online)), reader.cpu_quota)))
         reader.members, reader.members_at = members, now
-        reader.put("cpu", FIRST if self._start is None else cpu_share(used, elapsed, possible, reader.capacity))
+        reader.put("cpu", FIRST if start is None else cpu_share(used, elapsed, possible, reader.capacity))
         reader.put("proc.cpu.threads", sum(member.threads for member in members if not member.ended))
         rss = sum(member.rss for member in members)
         total = reader.memory_limit or reader.memory_total
         reader.put("proc.memory.rssMB", rss / MIB)
         reader.put("proc.memory.rssBytes", rss)
         reader.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
-        self._start, self._then = root.start, now
+        start, then = root.start, now
 
-    def _capacity(self, reader: HostReader) -> float:
-        """Return how many CPUs the process may use."""
-        try:
-            ranges = self._processes.allowed()
-        except (OSError, ValueError):
-            # Without the list nothing is known to hold the process to fewer CPUs than the host has.
-            ranges = []
-        if (ranges, reader.online) != self._affinity:
-            self._affinity = ranges, reader.online
-            online: Sequence[int] = reader.online or range(os.cpu_count() or 1)
-            allowed = sum(any(first <= cpu <= last for first, last in ranges) for cpu in online)
-            self._cpus = float(allowed or len(online))
-        return min(self._cpus, reader.cpu_quota) if reader.cpu_quota else self._cpus
+    return collect
 
 
 MODES = ("proc.cpu.userPercent", "proc.cpu.systemPercent")
 
 
-class CpuModeCollector:
-    """User and system time of the processes that :class:`ProcessCollector` found last."""
+def mode_collector(processes: LinuxProcesses | PsutilProcesses, children: bool) -> Callable[[HostReader], None]:
+    """Make the collector of user and system time of the processes that :func:`process_collector` found last."""
+    then: float | None = None
+    trees = [TreeCpuTime(processes.look, children, mode) for mode in range(len(MODES))]
 
-    def __init__(self, processes: LinuxProcesses | PsutilProcesses, children: bool) -> None:
-        self._processes = processes
-        self._then: float | None = None
-        self._times = [TreeCpuTime(partial(_look, processes, mode), children) for mode in range(len(MODES))]
-
-    def __call__(self, reader: HostReader) -> None:
+    def collect(reader: HostReader) -> None:
+        nonlocal then
         if not reader.members:
-            self._processes.root()  # says why not, if that is more than that it has ended
+            processes.root()  # says why not, if that is more than that it has ended
             reader.fail_gone()
             return
-        elapsed = 0.0 if self._then is None else reader.members_at - self._then
-        for mode, (key, tree) in enumerate(zip(MODES, self._times, strict=True)):
-            members = [_in_mode(mode, member) for member in reader.members]
-            possible = possible_time(elapsed, reader.cpus, len(members))
-            used, _ = tree.advance(members, possible)
-            reader.put(key, FIRST if self._then is None else cpu_share(used, elapsed, possible, reader.capacity))
-        self._then = reader.members_at
+        elapsed = 0.0 if then is None else reader.members_at - then
+        possible = possible_time(elapsed, reader.cpus, len(reader.members))
+        for key, tree in zip(MODES, trees, strict=True):
+            used, _ = tree.advance(reader.members, possible)
+            reader.put(key, FIRST if then is None else cpu_share(used, elapsed, possible, reader.capacity))
+        then = reader.members_at
 
-
-def _look(processes: LinuxProcesses | PsutilProcesses, mode: int, pid: int) -> Process | None:
-    process = processes.look(pid)
-    return None if process is None else _in_mode(mode, process)
-
-
-def _in_mode(mode: int, process: Process) -> Process:
-    """Return a process as one that has used what it used in one mode alone."""
-    own, waited = process.in_modes[mode]
-    return process._replace(own=own, waited=waited)
+    return collect

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import cast
 
 from accelmetrics.backends.host.collector import FIRST, LOADS, RESET, TOO_SOON, Counter, HostReader
 from accelmetrics.backends.kit.system import KeptFile, count, list_directory, read_text, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 # Guest time stands in user and nice already, so the columns after steal are left out.
 _COLUMNS = 8
@@ -31,16 +28,8 @@ _COLDEST, _HOTTEST = -60.0, 200.0
 _NO_SENSOR = Unavailable(Reason.NOT_SUPPORTED, "no CPU temperature sensor in /sys/class/hwmon or /sys/class/thermal")
 NO_RAPL = Unavailable(Reason.NOT_SUPPORTED, "no RAPL energy counter in /sys/class/powercap")
 
-
-class CpuTime(NamedTuple):
-    """Time of one CPU since boot, in clock ticks or any other unit."""
-
-    total: int
-    idle: int
-
-
-# Of a pair, without the class's own constructor, which is Python code: a fourth of what parsing costs on a machine of 200 CPUs.
-_TIME = cast("Callable[[tuple[int, int]], CpuTime]", partial(tuple.__new__, CpuTime))
+CpuTime = tuple[int, int]
+"""Time of one CPU since boot, and how much of it was idle, in clock ticks or any other unit."""
 
 
 def parse_stat(data: bytes) -> dict[int, CpuTime]:
@@ -54,7 +43,7 @@ def parse_stat(data: bytes) -> dict[int, CpuTime]:
     for number, columns in _CPU_LINE.findall(data.partition(b"\nintr ")[0]):
         ticks = list(map(int, columns.split(None, _COLUMNS)[:_COLUMNS]))
         # Waiting for a disk is idle time with a note on it.
-        found[int(number)] = _TIME((sum(ticks), sum(ticks[3:5])))
+        found[int(number)] = sum(ticks), sum(ticks[3:5])
     if not found:
         raise ValueError("no CPU is listed")
     return found
@@ -62,35 +51,28 @@ def parse_stat(data: bytes) -> dict[int, CpuTime]:
 
 def busy_percent(before: CpuTime, after: CpuTime) -> float | Unavailable:
     """Return the share of the time between two readings that was not idle, in percent."""
-    total = after.total - before.total
+    total, idle = after[0] - before[0], after[1] - before[1]
     if total <= 0:
         return TOO_SOON if total == 0 else RESET
-    idle = after.idle - before.idle
     if idle <= 0:  # the kernel corrects idle and iowait downwards at times
         return 100.0
     return 100.0 * (1.0 - idle / total) if idle < total else 0.0
 
 
-class CpuCollector:
-    """The busy share of each CPU; tells later collectors which CPUs are on."""
+def cpu_collector(read: Callable[[], dict[int, CpuTime]]) -> Callable[[HostReader], None]:
+    """Make the collector of the busy share of each CPU, which tells later ones which CPUs are on."""
+    last: dict[int, CpuTime] = {}
 
-    def __init__(self, read: Callable[[], dict[int, CpuTime]]) -> None:
-        self._read = read
-        self._last: dict[int, CpuTime] = {}
-        self._online: tuple[int, ...] = ()
-        self._keys: dict[int, str] = {}
-
-    def __call__(self, reader: HostReader) -> None:
+    def collect(reader: HostReader) -> None:
+        nonlocal last
         reader.online = ()
-        times = self._read()
-        if times.keys() != self._keys.keys():
-            self._online = tuple(times)
-            self._keys = {number: f"cpu.{number}.cpu_percent" for number in times}
-        reader.online = self._online
+        times = read()
+        reader.online = tuple(times)
         for number, time in times.items():
-            before = self._last.get(number)
-            reader.put(self._keys[number], FIRST if before is None else busy_percent(before, time))
-        self._last = times
+            reader.put(f"cpu.{number}.cpu_percent", busy_percent(last[number], time) if number in last else FIRST)
+        last = times
+
+    return collect
 
 
 def parse_loads(data: bytes) -> tuple[float, ...]:

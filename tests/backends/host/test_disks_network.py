@@ -26,9 +26,9 @@ def names(tree: HostTree) -> set[str]:
 
 def test_lines_of_every_age_and_counters_beyond_32_bits_are_read() -> None:
     stats = parse_diskstats(REAL)
-    assert stats["nvme0n1"].moved[0] == 23680580000000 * 512
-    assert stats["sda"].moved[1] == 9223372036854775807 * 512
-    assert stats["nvme0n1p1"].number == (259, 1)
+    assert stats["nvme0n1"][0] == 23680580000000 * 512
+    assert stats["sda"][1] == 9223372036854775807 * 512
+    assert stats["nvme0n1p1"][2] == (259, 1)
 
 
 def test_totals_count_from_the_first_reading_which_needs_an_interval(tree: HostTree) -> None:

@@ -9,7 +9,6 @@ from pytest_mock import MockerFixture
 
 from accelmetrics.backends.host import backend, memory
 from accelmetrics.backends.host.memory import (
-    Mount,
     directory_of,
     levels_of,
     parse_limit,
@@ -192,29 +191,28 @@ def test_mounts_are_found_among_others_with_and_without_optional_fields() -> Non
         b"42 31 0:38 /a\\040b /mnt/c\\040d rw - cgroup2 cgroup2 rw\n"
         b"43 31 0:39 / /mnt/cgroup2 rw - ext4 /dev/sda1 rw\n"
     )
-    assert parse_mounts(text) == [Mount("/", "/sys/fs/cgroup/unified"), Mount("/a b", "/mnt/c d")]
+    assert parse_mounts(text) == [("/", "/sys/fs/cgroup/unified"), ("/a b", "/mnt/c d")]
 
 
 @pytest.mark.parametrize(
-    ("mount", "path", "directory"),
+    ("root", "path", "directory"),
     [
-        (Mount("/", "/sys/fs/cgroup"), "/", "/sys/fs/cgroup"),
-        (Mount("/", "/sys/fs/cgroup"), "/a/b", "/sys/fs/cgroup/a/b"),
-        (Mount("/docker/ab", "/sys/fs/cgroup"), "/docker/ab", "/sys/fs/cgroup"),
-        (Mount("/docker/ab", "/sys/fs/cgroup"), "/docker/ab/child", "/sys/fs/cgroup/child"),
-        (Mount("/docker/ab", "/sys/fs/cgroup"), "/docker/abc", "/sys/fs/cgroup/docker/abc"),
-        (Mount("/", "/sys/fs/cgroup"), "/../sibling", None),
-        (Mount("/..", "/sys/fs/cgroup"), "/", None),
+        ("/", "/", "/sys/fs/cgroup"),
+        ("/", "/a/b", "/sys/fs/cgroup/a/b"),
+        ("/docker/ab", "/docker/ab", "/sys/fs/cgroup"),
+        ("/docker/ab", "/docker/ab/child", "/sys/fs/cgroup/child"),
+        ("/docker/ab", "/docker/abc", "/sys/fs/cgroup/docker/abc"),
+        ("/", "/../sibling", None),
+        ("/..", "/", None),
     ],
 )
-def test_a_bind_mounts_root_is_stripped_from_the_path(mount: Mount, path: str, directory: str | None) -> None:
-    assert directory_of(mount, path) == directory
+def test_a_bind_mounts_root_is_stripped_from_the_path(root: str, path: str, directory: str | None) -> None:
+    assert directory_of(root, "/sys/fs/cgroup", path) == directory
 
 
 def test_the_levels_end_at_the_mount() -> None:
-    mount = Mount("/docker/ab", "/sys/fs/cgroup")
-    assert levels_of(mount, "/sys/fs/cgroup/x/y") == ["/sys/fs/cgroup/x/y", "/sys/fs/cgroup/x", "/sys/fs/cgroup"]
-    assert levels_of(mount, "/sys/fs/cgroup") == ["/sys/fs/cgroup"]
+    assert levels_of("/sys/fs/cgroup", "/sys/fs/cgroup/x/y") == ["/sys/fs/cgroup/x/y", "/sys/fs/cgroup/x", "/sys/fs/cgroup"]
+    assert levels_of("/sys/fs/cgroup", "/sys/fs/cgroup") == ["/sys/fs/cgroup"]
 
 
 @pytest.mark.parametrize(("text", "cpus"), [(b"max 100000\n", None), (b"150000 100000\n", 1.5), (b"5000 10000\n", 0.5)])

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from accelmetrics.backends.host.processor import CpuTime, busy_percent, parse_millidegrees, parse_stat
+from accelmetrics.backends.host.processor import busy_percent, parse_millidegrees, parse_stat
 from accelmetrics.schemas.errors import Unavailable
 from tests.backends.host.tree import GIB, PID, HostTree
 
@@ -32,7 +32,7 @@ def test_waiting_for_a_disk_is_idle_and_stolen_time_is_busy() -> None:
 
 
 def test_the_short_lines_of_old_kernels_are_read() -> None:
-    assert parse_stat(b"cpu  1 2 3 4\ncpu0 1 2 3 4\n") == {0: CpuTime(10, 4)}
+    assert parse_stat(b"cpu  1 2 3 4\ncpu0 1 2 3 4\n") == {0: (10, 4)}
 
 
 def test_the_sum_over_all_cpus_is_not_a_cpu() -> None:
@@ -40,12 +40,12 @@ def test_the_sum_over_all_cpus_is_not_a_cpu() -> None:
 
 
 def test_iowait_that_the_kernel_corrects_downwards_does_not_pass_100() -> None:
-    assert busy_percent(CpuTime(1000, 900), CpuTime(1010, 890)) == pytest.approx(100.0)
+    assert busy_percent((1000, 900), (1010, 890)) == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize(("after", "words"), [(CpuTime(1000, 900), "no time"), (CpuTime(10, 9), "anew")])
-def test_without_time_between_two_readings_there_is_no_share(after: CpuTime, words: str) -> None:
-    share = busy_percent(CpuTime(1000, 900), after)
+@pytest.mark.parametrize(("after", "words"), [((1000, 900), "no time"), ((10, 9), "anew")])
+def test_without_time_between_two_readings_there_is_no_share(after: tuple[int, int], words: str) -> None:
+    share = busy_percent((1000, 900), after)
     assert isinstance(share, Unavailable)
     assert share.reason == "needs_interval"
     assert words in share.detail
