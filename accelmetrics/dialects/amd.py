@@ -12,7 +12,16 @@ from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import jobs
-from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, Values, answering, parent_and_partition
+from accelmetrics.dialects.tables import (
+    Computed,
+    ComputedValue,
+    DialectRow,
+    DialectTable,
+    Values,
+    answering,
+    parent_and_partition,
+    without_empty,
+)
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
 
@@ -22,29 +31,18 @@ _SOCKETS = ("gfx94", "gfx95")
 """How the architecture of MI300 and later begins: no edge sensor, and the power of the socket at the moment."""
 
 
-def _edge(values: Values, who: DeviceIdentity) -> Number | None:
-    return None if who.architecture.startswith(_SOCKETS) else values.get("temp")
+def _of_sockets(name: str, sockets: bool) -> ComputedValue:
+    """Give a value of MI300 and later alone, or of devices before that."""
+    return lambda values, who: values.get(name) if who.architecture.startswith(_SOCKETS) == sockets else None
 
 
-def _average_power(values: Values, who: DeviceIdentity) -> Number | None:
-    return None if who.architecture.startswith(_SOCKETS) else values.get("powerWatts")
-
-
-def _socket_power(values: Values, who: DeviceIdentity) -> Number | None:
-    return values.get("powerWatts") if who.architecture.startswith(_SOCKETS) else None
-
-
-def _speed(values: Values, _: DeviceIdentity) -> Number | None:
-    return _TRANSFERS.get(int(values.get("pcieLinkGen", 0)))
-
-
-def _max_speed(values: Values, _: DeviceIdentity) -> Number | None:
-    return _TRANSFERS.get(int(values.get("maxPcieLinkGen", 0)))
+def _transfers(name: str) -> ComputedValue:
+    """Give a generation of PCIe in GT/s."""
+    return lambda values, _: _TRANSFERS.get(int(values.get(name, 0)))
 
 
 def _health(values: Values, _: DeviceIdentity) -> Number | None:
-    errors = values.get("uncorrectedMemoryErrors")
-    return None if errors is None else int(errors == 0)
+    return int(values["uncorrectedMemoryErrors"] == 0) if "uncorrectedMemoryErrors" in values else None
 
 
 TABLE = (
@@ -53,19 +51,19 @@ TABLE = (
     DialectRow("gpu_umc_activity", "gpu.{i}.memory"),
     DialectRow(
         "gpu_average_package_power",
-        Computed("powerWatts of devices before MI300", "W", _average_power),
+        Computed("powerWatts of devices before MI300", "W", _of_sockets("powerWatts", sockets=False)),
         meaning="Average power of the package.",
     ),
     DialectRow(
         "gpu_package_power",
-        Computed("powerWatts of MI300 and later", "W", _socket_power),
+        Computed("powerWatts of MI300 and later", "W", _of_sockets("powerWatts", sockets=True)),
         meaning="Power of the socket.",
     ),
     DialectRow("gpu_power_usage", "gpu.{i}.powerWatts"),
     DialectRow("gpu_energy_consumed", "gpu.{i}.energyJoules", "uJ", kind="gauge"),
     DialectRow(
         "gpu_edge_temperature",
-        Computed("temp of devices before MI300, which have no edge sensor since", "Cel", _edge),
+        Computed("temp of devices before MI300, which have no edge sensor since", "Cel", _of_sockets("temp", sockets=False)),
         meaning="Temperature at the edge of the chip.",
     ),
     DialectRow("gpu_junction_temperature", "gpu.{i}.hotspotTemp"),
@@ -78,9 +76,13 @@ TABLE = (
     DialectRow(
         "gpu_health", Computed("1 while uncorrectedMemoryErrors is 0, else 0", "1", _health), meaning="1 while the device is healthy."
     ),
-    DialectRow("pcie_speed", Computed("pcieLinkGen in GT/s", "GT/s", _speed), meaning="Speed of a lane of the PCIe link."),
     DialectRow(
-        "pcie_max_speed", Computed("maxPcieLinkGen in GT/s", "GT/s", _max_speed), meaning="Highest speed of a lane of the PCIe link."
+        "pcie_speed", Computed("pcieLinkGen in GT/s", "GT/s", _transfers("pcieLinkGen")), meaning="Speed of a lane of the PCIe link."
+    ),
+    DialectRow(
+        "pcie_max_speed",
+        Computed("maxPcieLinkGen in GT/s", "GT/s", _transfers("maxPcieLinkGen")),
+        meaning="Highest speed of a lane of the PCIe link.",
     ),
     DialectRow("pcie_replay_count", "gpu.{i}.pcieReplays", kind="gauge"),
 )
@@ -112,6 +114,9 @@ UNMAPPED = {
 """Of the exporter's other metrics, why they are left out."""
 
 
+_JOB_LABELS = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
+
+
 class Amd(Dialect):
     """Series as AMD's device-metrics-exporter serves them."""
 
@@ -128,36 +133,32 @@ class Amd(Dialect):
             whole = len({slot.identity.parent or slot.identity.anchor for slot in snapshot.identities})
             yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
         for slot in answered:
-            job = _job(record.holders.of(slot.key, "job") or own)
+            told = record.holders.of(slot.key, "job") or own
+            job = {label: told[name] for label, name in _JOB_LABELS.items() if name in told}
             labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}
             yield from self._table.points(snapshot, slot, labels)
             for clock, table in CLOCKS.items():
                 yield from table.points(snapshot, slot, {**labels, "clock_type": clock})
 
 
-def _job(told: Mapping[str, str]) -> dict[str, str]:
-    """Return what the exporter says of a job."""
-    named = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
-    return {label: told[name] for label, name in named.items() if name in told}
-
-
 @lru_cache(maxsize=1024)
 def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
     who = slot.identity
     whole, partition = parent_and_partition(slot)
-    labels = {
-        "gpu_id": whole,
-        "gpu_uuid": slot.unique_id,
-        "gpu_partition_id": partition or "0",
-        "hostname": hostname,
-        "card_model": who.part_number or who.name,
-        "card_series": who.name,
-        "card_vendor": who.vendor,
-        "driver_version": who.driver_version,
-        "vbios_version": who.firmware,
-        "serial_number": who.serial,
-    }
-    return {label: value for label, value in labels.items() if value}
+    return without_empty(
+        {
+            "gpu_id": whole,
+            "gpu_uuid": slot.unique_id,
+            "gpu_partition_id": partition or "0",
+            "hostname": hostname,
+            "card_model": who.part_number or who.name,
+            "card_series": who.name,
+            "card_vendor": who.vendor,
+            "driver_version": who.driver_version,
+            "vbios_version": who.firmware,
+            "serial_number": who.serial,
+        }
+    )
 
 
 AMD = Amd()

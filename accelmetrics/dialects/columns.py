@@ -40,12 +40,10 @@ def columns(points: Iterable[Point]) -> PointColumns:
     if not any(distributions):
         return PointColumns((names, labels, kinds, units, meanings), found, values)
     bounds = tuple(whole and tuple(bound for bound, _ in whole.buckets) for whole in distributions)
-    return PointColumns((names, labels, kinds, units, meanings, bounds), found, [number for point in found for number in _numbers(point)])
-
-
-def _numbers(point: Point) -> Iterable[Number]:
-    whole = point.distribution
-    return (point.value,) if whole is None else (*(up_to for _, up_to in whole.buckets), whole.observations, whole.total)
+    numbers: list[Number] = []
+    for value, whole in zip(values, distributions, strict=True):
+        numbers += (value,) if whole is None else (*(up_to for _, up_to in whole.buckets), whole.observations, whole.total)
+    return PointColumns((names, labels, kinds, units, meanings, bounds), found, numbers)
 
 
 def numbered(points: Iterable[Point]) -> Iterator[Point]:
@@ -73,40 +71,21 @@ def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool =
         left_out: What the names of series begin with that are left out.
     """
     header = snapshot.header
-    known = header.kept(("series", described, left_out, edition()), lambda: _conversion(header, described, left_out))
-    numbers = list(compress(snapshot.numbers, known.has_series))
-    for place, times, over in known.scaled:
-        numbers[place] = numbers[place] * times / over if over != 1 else numbers[place] * times
+
+    def convert() -> tuple[list[bool], list[tuple[int, SeriesTemplate]], list[Callable[[Number], Number]], PointColumns]:
+        found = {key: (series, labels) for key, series, labels in described(header) if not series.name.startswith(left_out)}
+        templates = [series for series, _ in found.values()]
+        return (
+            [key in found for key in header.keys],
+            [(place, one) for place, one in enumerate(templates) if (one.times, one.over) != (1, 1)],
+            [round if one.whole else float for one in templates],
+            columns(series.point(0, labels) for series, labels in found.values()),
+        )
+
+    has_series, scaled, types, found = header.kept(("series", described, left_out, edition()), convert)
+    numbers = list(compress(snapshot.numbers, has_series))
+    for place, one in scaled:
+        numbers[place] = numbers[place] * one.times / one.over if one.over != 1 else numbers[place] * one.times
     if of_one_type:
-        numbers = [kind(number) for kind, number in zip(known.types, numbers, strict=True)]
-    return PointColumns(known.shape, known.points, numbers)
-
-
-class _Conversion(NamedTuple):
-    """How the values of a header's keys become numbers of series.
-
-    Attributes:
-        has_series: By key, whether it becomes a series.
-        scaled: Which numbers are converted: their places, what each is multiplied by and divided by.
-        types: What gives each number its type.
-        shape: Of the columns.
-        points: Of the columns.
-    """
-
-    has_series: list[bool]
-    scaled: list[tuple[int, int, int]]
-    types: list[Callable[[Number], Number]]
-    shape: tuple[object, ...]
-    points: Sequence[Point]
-
-
-def _conversion(header: Header, described: Described, left_out: tuple[str, ...]) -> _Conversion:
-    found = {key: (series, labels) for key, series, labels in described(header) if not series.name.startswith(left_out)}
-    shape, points, _ = columns(series.point(0, labels) for series, labels in found.values())
-    return _Conversion(
-        [key in found for key in header.keys],
-        [(place, one.times, one.over) for place, (one, _) in enumerate(found.values()) if (one.times, one.over) != (1, 1)],
-        [round if series.whole else float for series, _ in found.values()],
-        shape,
-        points,
-    )
+        numbers = [kind(number) for kind, number in zip(types, numbers, strict=True)]
+    return found._replace(numbers=numbers)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
-from typing import NamedTuple
+from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Number, Point, series
 from accelmetrics.dialects.tables import (
@@ -23,6 +22,7 @@ from accelmetrics.dialects.tables import (
     gpu_instance,
     parent_and_partition,
     profile,
+    without_empty,
     xid_errors,
 )
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
@@ -41,7 +41,7 @@ def _used_share(values: Values, _: DeviceIdentity) -> Number | None:
 
 
 def _clock_reasons(values: Values, _: DeviceIdentity) -> Number | None:
-    known = [1 << bit if values[name] else 0 for bit, name in enumerate(_CLOCK_REASONS) if name in values]
+    known = [bool(values[name]) << bit for bit, name in enumerate(_CLOCK_REASONS) if name in values]
     return sum(known) if known else None
 
 
@@ -195,22 +195,10 @@ OLDER = {
 """Fields of the lists up to 3.3 that dashboards of that time ask for, each with the reason why it is left out."""
 
 
-class Incident(NamedTuple):
-    """What one of DCGM's health watches speaks of.
-
-    Attributes:
-        watch: The watch, as the label ``health_watch`` has it.
-        status: The verdict, as DCGM numbers it: 10 is a warning, 20 a failure.
-        code: DCGM's name of it, as the label ``health_error_code`` has it.
-        words: What it follows from, for readers.
-        met: Whether a device's values say so; None where they do not say.
-    """
-
-    watch: str
-    status: int
-    code: str
-    words: str
-    met: Callable[[Values], bool | None]
+Incident = tuple[str, int, str, str, Callable[[Values], bool | None]]
+"""What one of DCGM's health watches speaks of: the watch, as the label ``health_watch`` has it; the verdict, as DCGM numbers it; DCGM's
+name of it, as the label ``health_error_code`` has it; what it follows from, for readers; and whether a device's values say so, None where
+they do not say."""
 
 
 def _any_above_0(*names: str) -> Callable[[Values], bool | None]:
@@ -231,9 +219,8 @@ def _has_links_down(values: Values) -> bool | None:
     return 0 < sum(states) < len(states) if states else None
 
 
-def _is_asked_for(actions: range, values: Values) -> bool | None:
-    action = values.get("recoveryAction")
-    return None if action is None else action in actions
+def _is_asked_for(actions: range) -> Callable[[Values], bool | None]:
+    return lambda values: values["recoveryAction"] in actions if "recoveryAction" in values else None
 
 
 WARNING, FAILURE = 10, 20
@@ -244,26 +231,26 @@ _ACTIONS = {
     "DCGM_FR_GPU_RECOVERY_DRAIN_RESET": range(4, 5),
     "DCGM_FR_UNKNOWN": range(5, 256),
 }
-HEALTH = (
-    Incident("PCIE", WARNING, "DCGM_FR_PCIE_WIDTH", "`pcieLinkWidth` is below `maxPcieLinkWidth`", _is_narrow),
-    Incident("NVLINK", FAILURE, "DCGM_FR_NVLINK_DOWN", "some of `nvlink.{link}.state` are 1 and others 0", _has_links_down),
-    Incident(
+HEALTH: tuple[Incident, ...] = (
+    ("PCIE", WARNING, "DCGM_FR_PCIE_WIDTH", "`pcieLinkWidth` is below `maxPcieLinkWidth`", _is_narrow),
+    ("NVLINK", FAILURE, "DCGM_FR_NVLINK_DOWN", "some of `nvlink.{link}.state` are 1 and others 0", _has_links_down),
+    (
         "MEM",
         FAILURE,
         "DCGM_FR_VOLATILE_DBE_DETECTED",
         "`uncorrectedEccErrors` or `uncorrectedMemoryErrors` is above 0",
         _any_above_0("uncorrectedEccErrors", "uncorrectedMemoryErrors"),
     ),
-    Incident("MEM", FAILURE, "DCGM_FR_ROW_REMAP_FAILURE", "`rowRemapFailure` is 1", _any_above_0("rowRemapFailure")),
-    Incident("MEM", WARNING, "DCGM_FR_PENDING_ROW_REMAP", "`rowRemapPending` is 1", _any_above_0("rowRemapPending")),
-    Incident(
+    ("MEM", FAILURE, "DCGM_FR_ROW_REMAP_FAILURE", "`rowRemapFailure` is 1", _any_above_0("rowRemapFailure")),
+    ("MEM", WARNING, "DCGM_FR_PENDING_ROW_REMAP", "`rowRemapPending` is 1", _any_above_0("rowRemapPending")),
+    (
         "THERMAL",
         WARNING,
         "DCGM_FR_CLOCK_THROTTLE_THERMAL",
         "`throttle.hwThermalSlowdown` or `throttle.swThermalSlowdown` is 1",
         _any_above_0("throttle.hwThermalSlowdown", "throttle.swThermalSlowdown"),
     ),
-    Incident(
+    (
         "POWER",
         WARNING,
         "DCGM_FR_CLOCK_THROTTLE_POWER",
@@ -271,8 +258,8 @@ HEALTH = (
         _any_above_0("throttle.hwPowerBrakeSlowdown"),
     ),
     *(
-        Incident("DRIVER", FAILURE, code, f"`recoveryAction` is {actions[0]}{' or more' if len(actions) > 1 else ''}", met)
-        for code, actions, met in ((code, actions, partial(_is_asked_for, actions)) for code, actions in _ACTIONS.items())
+        ("DRIVER", FAILURE, code, f"`recoveryAction` is {actions[0]}{' or more' if len(actions) > 1 else ''}", _is_asked_for(actions))
+        for code, actions in _ACTIONS.items()
     ),
 )
 """The rows of one watch stand together, the worst first. A watch is told of where one of its rows is known."""
@@ -320,10 +307,9 @@ class Dcgm(Dialect):
         parents = {slot.key: slot for slot in record.snapshot.identities}
         for slot, divided, whole_devices in _devices(record.snapshot):
             whole, _ = parent_and_partition(slot)
-            labels = {
-                **_labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname),
-                **_users(record, slot.key),
-            }
+            who = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
+            job = record.holders.of(slot.key, "job").get("job_id")  # none where several hold the device, as with pods
+            labels = {**who, **record.pod_labels(slot.key), **({"hpc_job": job} if job else {})}
             yield from self._told(record.snapshot, slot, divided, whole_devices, labels)
 
     def _told(self, snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
@@ -377,10 +363,10 @@ def _xid_labels(code: Number) -> Mapping[str, str]:
 def _verdicts(values: Values) -> dict[str, tuple[int, str]]:
     """Return, by watch that something is known of, the worst of what is met."""
     found: dict[str, tuple[int, str]] = {}
-    for incident in HEALTH:
-        met = incident.met(values)
-        if met is not None and not found.get(incident.watch, (0, ""))[0]:
-            found[incident.watch] = (incident.status, incident.code) if met else (0, "DCGM_FR_OK")
+    for watch, status, code, _, is_met in HEALTH:
+        met = is_met(values)
+        if met is not None and not found.get(watch, (0, ""))[0]:
+            found[watch] = (status, code) if met else (0, "DCGM_FR_OK")
     return found
 
 
@@ -392,25 +378,20 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
     """
     who = parent.identity
     whole, partition = parent_and_partition(slot)
-    labels = {
-        "gpu": whole,
-        "UUID": parent.unique_id,
-        "pci_bus_id": who.pci_bus_id,
-        "device": f"{who.vendor}{who.vendor_index}",
-        "modelName": who.name,
-        "GPU_I_PROFILE": _COMPUTE.sub("", profile(slot), count=1) if partition else "",
-        "GPU_I_ID": gpu_instance(slot) if partition else "",
-        "Hostname": hostname,
-        "hostname": hostname,
-        "DCGM_FI_DRIVER_VERSION": who.driver_version,
-    }
-    return {label: value for label, value in labels.items() if value}
-
-
-def _users(record: Record, device: str) -> dict[str, str]:
-    """Return the pod and the job that hold a device, as the exporter names them: where several do, none."""
-    job = record.holders.of(device, "job").get("job_id")
-    return {**record.pod_labels(device), **({"hpc_job": job} if job else {})}
+    return without_empty(
+        {
+            "gpu": whole,
+            "UUID": parent.unique_id,
+            "pci_bus_id": who.pci_bus_id,
+            "device": f"{who.vendor}{who.vendor_index}",
+            "modelName": who.name,
+            "GPU_I_PROFILE": _COMPUTE.sub("", profile(slot), count=1) if partition else "",
+            "GPU_I_ID": gpu_instance(slot) if partition else "",
+            "Hostname": hostname,
+            "hostname": hostname,
+            "DCGM_FI_DRIVER_VERSION": who.driver_version,
+        }
+    )
 
 
 DCGM = Dcgm()

@@ -10,14 +10,13 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import per_key, resolve
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
-from accelmetrics.schemas.errors import IN_ORDER, Reason
+from accelmetrics.schemas.errors import IN_ORDER
 from accelmetrics.schemas.identity import BackendStatus, DeviceSlot, Status
 from accelmetrics.schemas.metric import Kind, split_series
 from accelmetrics.schemas.record import MonitorStatus, Record
@@ -126,42 +125,26 @@ class HealthHistory(NamedTuple):
             last = before.get(status.name)
             again = last is not None and 0 < status.sequence == last.sequence and status.status == last.status != "timed_out"
             if status.status in FAILING and not again:
-                for error in _errors(status, taken):
+                # Of a source that answers, what speaks against its devices; its state where that is nothing, or it was late.
+                own = () if status.status == "timed_out" else [slot.key for slot in taken.identities if slot.backend == status.name]
+                reasons = {str(why.reason) for key in own for why in taken.reasons_of(key).values() if why.reason not in IN_ORDER}
+                for error in reasons or {status.status}:
                     errors[status.name, error] = errors.get((status.name, error), 0) + 1
         whole = {key: slot for key, slot in self.slots.items() if not slot.identity.parent}
         slots = {**whole, **{slot.key: slot for slot in taken.identities}}
-        throttled, seconds = dict(self.throttled), _elapsed(record, self.latest)
-        for key in _throttle_keys(tuple(taken.metrics)):
+        seconds = 0.0  # since the reading before; none counts where they are too many, or a clock was set back
+        if self.latest is not None and record.monitor is not None:
+            passed = (taken.time_ns - self.latest.time_ns) / 1e9
+            seconds = passed if 0 < passed <= LONGEST * record.monitor.interval else 0.0
+        throttled = dict(self.throttled)
+        for key in taken.metrics:
             # A reason that was never given stands at 0, so that its first second is seen.
-            if (mark := _throttle(key)) is not None:
+            if ".throttle." in key and (mark := _throttle(key)) is not None:
                 throttled[mark] = throttled.get(mark, 0.0) + (seconds if taken.metrics[key] else 0.0)
         return HealthHistory(self.ready or gave_something(taken), succeeded, slots, errors, timeouts, throttled, taken)
 
 
 NO_HISTORY = HealthHistory()
-
-
-def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
-    """Return the reasons of its devices that speak against one; where there are none, how the source fared."""
-    if status.status == "timed_out":
-        return {Reason.TIMED_OUT.value}
-    slots = (slot for slot in taken.identities if status.name == slot.backend)
-    reasons = {str(why.reason) for slot in slots for why in taken.reasons_of(slot.key).values() if why.reason not in IN_ORDER}
-    return reasons or {status.status}
-
-
-def _elapsed(record: Record, latest: Snapshot | None) -> float:
-    """Return seconds since the reading before; 0 where they are too many, or a clock was set back."""
-    if latest is None or record.monitor is None:
-        return 0.0
-    seconds = (record.snapshot.time_ns - latest.time_ns) / 1e9
-    return seconds if 0 < seconds <= LONGEST * record.monitor.interval else 0.0
-
-
-@lru_cache(maxsize=8)
-def _throttle_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those keys that may say whether clocks are held down; a reading has the keys of the one before it, as a rule."""
-    return tuple(key for key in keys if ".throttle." in key)
 
 
 @per_key
@@ -192,7 +175,8 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
             records. None where no history is kept: then there are no such counters, for one record counts nothing.
         fresh: Whether the record is recent. If not, nothing counts as being up.
     """
-    yield _gauge("accelmetrics_build_info", 1, _build(), "1", "Which release of accelmetrics this is.")
+    build = {"version": __version__, "python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    yield _gauge("accelmetrics_build_info", 1, build, "1", "Which release of accelmetrics this is.")
     up = record is not None and fresh and gave_something(record.snapshot)
     yield _gauge("accelmetrics_up", up, {}, "1", "1 if the latest reading is recent and gave something, else 0.")
     if record is None:
@@ -253,22 +237,10 @@ def _counted(history: HealthHistory) -> Iterator[Point]:
         yield Point("accelmetrics_collect_errors_total", number, {"source": source, "error": error}, "counter", "1", _ERRORS)
     for source, number in history.timeouts.items():
         yield Point("accelmetrics_collect_timeouts_total", number, {"source": source}, "counter", "1", _TIMEOUTS)
-    devices = tuple((key, slot.unique_id) for key, slot in history.slots.items())
-    for seconds, labels in zip(history.throttled.values(), _throttle_labels(tuple(history.throttled), devices), strict=True):
-        if labels is not None:
+    for (key, reason), seconds in history.throttled.items():
+        if key in history.slots:
+            labels = {**identity_labels(history.slots[key]), "reason": reason}
             yield Point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
-
-
-@lru_cache(maxsize=8)
-def _throttle_labels(marks: tuple[tuple[str, str], ...], devices: tuple[tuple[str, str], ...]) -> tuple[Mapping[str, str] | None, ...]:
-    """Return the labels for each device and reason, which hardly ever change; None for a device that is not expected any more."""
-    ids = dict(devices)
-    return tuple({"accelerator": key, "uuid": ids[key], "reason": reason} if key in ids else None for key, reason in marks)
-
-
-@lru_cache(maxsize=1)
-def _build() -> Mapping[str, str]:
-    return {"version": __version__, "python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
 
 
 def _gauge(name: str, value: Number, labels: Mapping[str, str], unit: str, meaning: str) -> Point:

@@ -12,7 +12,17 @@ from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.nvidia_smi import TABLE
-from accelmetrics.dialects.tables import DialectRow, DialectTable, Values, gpu_instance, parent_and_partition, profile, unit_of, xid_errors
+from accelmetrics.dialects.tables import (
+    DialectRow,
+    DialectTable,
+    Values,
+    gpu_instance,
+    parent_and_partition,
+    profile,
+    unit_of,
+    without_empty,
+    xid_errors,
+)
 from accelmetrics.schemas.identity import DeviceSlot, Status
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -140,14 +150,15 @@ def uuid_of(slot: DeviceSlot) -> str:
 @lru_cache(maxsize=1024)
 def _about(slot: DeviceSlot) -> Mapping[str, str]:
     who = slot.identity
-    labels = {
-        "uuid": uuid_of(slot),
-        "name": who.name,
-        "index": str(slot.index),
-        "driver_version": who.driver_version,
-        "cuda_version": who.runtime_version,
-        "vbios_version": who.firmware,
-        "pci_bus_id": who.pci_bus_id,
-        "serial": who.serial,
-    }
-    return {label: value for label, value in labels.items() if value}
+    return without_empty(
+        {
+            "uuid": uuid_of(slot),
+            "name": who.name,
+            "index": str(slot.index),
+            "driver_version": who.driver_version,
+            "cuda_version": who.runtime_version,
+            "vbios_version": who.firmware,
+            "pci_bus_id": who.pci_bus_id,
+            "serial": who.serial,
+        }
+    )

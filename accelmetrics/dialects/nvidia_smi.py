@@ -91,6 +91,7 @@ SHORT_FOR = {
 ABSENT = "[N/A]"
 """What the tool prints for a value that the device does not say."""
 _HEADER_UNITS = {"MiBy": " [MiB]", "%": " [%]", "W": " [W]", "MHz": " [MHz]"}
+"""Behind the field at the head of a column, as the tool has it; it leaves the unit of temperatures out."""
 _STATES = {
     "clocks_event_reasons": ("Not Active", "Active"),
     "remapped_rows.pending": ("No", "Yes"),
@@ -144,17 +145,14 @@ class NvidiaSmi(Dialect):
                     "driver_version": who.driver_version or ABSENT,
                     "vbios_version": who.firmware or ABSENT,
                 }
-                found.append({**identity, **{_header(row): _words(points.get(row.name)) for row in TABLE}})
+                found.append(
+                    {**identity, **{row.name + _HEADER_UNITS.get(unit_of(row), ""): _words(points.get(row.name)) for row in TABLE}}
+                )
         return found
 
 
 def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
     return [slot for slot in snapshot.identities if not slot.identity.parent]
-
-
-def _header(row: DialectRow) -> str:
-    """Head a column with its field and unit, as the tool heads its columns; it leaves that of temperatures out."""
-    return row.name + _HEADER_UNITS.get(unit_of(row), "")
 
 
 def _words(point: Point | None) -> str:

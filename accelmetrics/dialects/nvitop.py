@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Point
-from accelmetrics.dialects.tables import DialectRow, DialectTable, answering, convert, parent_and_partition
+from accelmetrics.dialects.tables import DialectRow, DialectTable, answering, convert, parent_and_partition, without_empty
 from accelmetrics.schemas.catalogue import per_key, resolve
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import processors
 
 DEVICE = (
@@ -95,7 +94,14 @@ class Nvitop(Dialect):
                 yield point._replace(value=convert(value, given, point.unit), labels={**host, **point.labels})
         answered = answering(snapshot)
         if answered:
-            yield Point(INFO, 1, {**host, **_about(snapshot, answered[0])}, "gauge", "1", _MEANINGS[INFO])
+            who = answered[0].identity
+            about = {
+                **host,
+                "device_count": str(len({one.identity.parent or one.identity.anchor for one in snapshot.identities})),
+                "driver_version": who.driver_version,
+                "cuda_driver_version": who.runtime_version,
+            }
+            yield Point(INFO, 1, without_empty(about), "gauge", "1", _MEANINGS[INFO])
         for slot in answered:
             yield from self._table.points(snapshot, slot, _labels(slot, snapshot.hostname))
 
@@ -106,24 +112,15 @@ def _of_host(key: str) -> tuple[str, Point] | None:
     found = resolve(key)
     if found is None or found.device:
         return None
-    meaning = found.row.meaning
+    labels = {}
     if found.row.key in INSTANCES:
         name, label, unit = INSTANCES[found.row.key]
-        return found.row.unit, Point(name, 0, {label: found.instance}, "gauge", unit, meaning)
-    if key in HOST:
+        labels = {label: found.instance}
+    elif key in HOST:
         name, unit = HOST[key]
-        return found.row.unit, Point(name, 0, {}, "gauge", unit, meaning)
-    return None
-
-
-def _about(snapshot: Snapshot, slot: DeviceSlot) -> Mapping[str, str]:
-    whole = len({one.identity.parent or one.identity.anchor for one in snapshot.identities})
-    about = {
-        "device_count": str(whole),
-        "driver_version": slot.identity.driver_version,
-        "cuda_driver_version": slot.identity.runtime_version,
-    }
-    return {label: value for label, value in about.items() if value}
+    else:
+        return None
+    return found.row.unit, Point(name, 0, labels, "gauge", unit, found.row.meaning)
 
 
 @lru_cache(maxsize=1024)

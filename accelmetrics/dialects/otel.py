@@ -141,12 +141,11 @@ def _of_kind(series: str, kind: str) -> str:
 @cache
 def _meanings() -> Mapping[str, str]:
     """Choose one sentence for each name, whichever of its series are there: what its rows share, else that of its first row."""
-    found: dict[str, str] = {}
-    for row in rows():
-        for kind in ("gpu", "npu"):
-            meaning = SHARED.get(split_series(row.prometheus)[0], row.meaning)
-            found.setdefault(_of_kind(row.otel, kind).partition("{")[0], meaning)
-    return found
+    return {
+        _of_kind(row.otel, kind).partition("{")[0]: SHARED.get(split_series(row.prometheus)[0], row.meaning)
+        for row in reversed(list(rows()))  # the first row of a name comes last, and stays
+        for kind in ("npu", "gpu")
+    }
 
 
 _OF_DEVICES = frozenset(

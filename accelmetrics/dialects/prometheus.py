@@ -169,12 +169,18 @@ def _info(slot: DeviceSlot) -> Point:
         "partition": slot.key.partition(f".{PARTITION}.")[2],
         **{name: str(number) for name, number in numbers.items() if number is not None},
     }
-    found = {name: value for name, value in labels.items() if value}
-    return Point("accel_info", 1, {**identity_labels(slot), **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
+    labels = {**identity_labels(slot), **{name: value for name, value in labels.items() if value}}
+    return Point("accel_info", 1, labels, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 
 
-def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
-    """Give the job that the record is of with each device, and who holds a device where the exporter or the monitor was told."""
+def device_points(record: Record) -> Iterator[Point]:
+    """Give what the devices are, who uses them, and on how many processes each works.
+
+    The job that the record is of is given with each device; others where the exporter or the monitor was told who holds it.
+    """
+    snapshot = record.snapshot
+    identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
+    yield from map(_info, snapshot.identities)
     own = jobs(record.labels)
     for scheduler, job in own.items():
         for identity in identities.values():
@@ -187,6 +193,9 @@ def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Itera
         if holder.device in identities and not (holder.kind == "job" and holder.labels.get("job_id") in told):
             name, meaning = ("accel_job_info", _JOB) if holder.kind == "job" else ("accel_pod_info", _POD)
             yield Point(name, 1, {**identities[holder.device], **holder.labels}, "gauge", "1", meaning)
+    for key, processes in snapshot.processes.items():
+        if key in identities:
+            yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
 
 
 def measurements(record: Record) -> Iterator[Point]:
@@ -195,17 +204,6 @@ def measurements(record: Record) -> Iterator[Point]:
     for key, found, device in described(record.snapshot.header):
         yield found.point(record.snapshot.metrics[key], device)
     yield from told_points(record)
-
-
-def device_points(record: Record) -> Iterator[Point]:
-    """Give what the devices are, who uses them, and on how many processes each works."""
-    snapshot = record.snapshot
-    identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
-    yield from map(_info, snapshot.identities)
-    yield from _users(record, identities)
-    for key, processes in snapshot.processes.items():
-        if key in identities:
-            yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
 
 
 def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:

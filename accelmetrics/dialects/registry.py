@@ -48,17 +48,12 @@ def dialect(wanted: str | Dialect) -> Dialect:
         InvalidOptionError: It cannot be imported or made, or it is no dialect.
     """
     with plug_ins.telling("dialect", GROUP, wanted):
-        found = _made(wanted)
+        found: object = wanted
+        if isinstance(wanted, str):
+            found = plug_ins.load("dialect", GROUP, {**BUILT_IN, wanted: wanted} if ":" in wanted else BUILT_IN, wanted)
+        if isinstance(found, type):
+            found = found()
     missing = [part for part in ("name", "summary", "counting", "tabular", "points", "flat", "rows") if not hasattr(found, part)]
     if missing:
         raise InvalidOptionError(f"{found!r} is no dialect: it lacks {', '.join(missing)}")
     return cast("Dialect", found)
-
-
-def _made(wanted: str | Dialect) -> object:
-    if isinstance(wanted, str):
-        known = {**BUILT_IN, wanted: wanted} if ":" in wanted else BUILT_IN
-        found = plug_ins.load("dialect", GROUP, known, wanted)
-    else:
-        found = wanted
-    return found() if isinstance(found, type) else found

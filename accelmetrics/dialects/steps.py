@@ -56,7 +56,9 @@ class StepCounts(NamedTuple):
             buckets[bisect_left(self.bounds, duration)] += advanced
             observed, seconds = tuple(buckets), seconds + duration * advanced
         # A name that was always finite stands at 0, so that its first NaN is seen as a rise.
-        odd = {name: self.not_finite.get(name, 0) + (not isfinite(value)) for name, value in step.values.items() if _is_logged(name)}
+        odd = {
+            name: self.not_finite.get(name, 0) + (not isfinite(value)) for name, value in step.values.items() if not name.endswith(DERIVED)
+        }
         return StepCounts(
             self.bounds, observed, seconds, self.steps + advanced, before if number is None else number, {**self.not_finite, **odd}
         )
@@ -68,10 +70,6 @@ class StepCounts(NamedTuple):
         if self.observed:
             durations = Distribution(sum(self.observed), self.seconds, tuple(zip(self.bounds, accumulate(self.observed), strict=False)))
             yield Point(DURATION, durations.mean, labels, "histogram", "s", MEANINGS[DURATION], durations)
-
-
-def _is_logged(name: str) -> bool:
-    return not name.endswith(DERIVED)
 
 
 def source_labels(source: StepSource) -> dict[str, str]:

@@ -23,6 +23,7 @@ _NOISE_DIGITS = 6
 """Decimal places after which a whole number that went through floating point is itself again."""
 
 Values = Mapping[str, Number]
+ComputedValue = Callable[[Values, DeviceIdentity], Number | None]
 
 
 class Computed(NamedTuple):
@@ -36,7 +37,7 @@ class Computed(NamedTuple):
 
     words: str
     unit: str
-    value: Callable[[Values, DeviceIdentity], Number | None]
+    value: ComputedValue
 
 
 class DialectRow(NamedTuple):
@@ -75,24 +76,19 @@ class DialectTable:
 
     def __init__(self, rows: tuple[DialectRow, ...]) -> None:
         self._rows = rows
-        self._lookups: dict[tuple[str, str], tuple[_Lookup, ...]] = {}
+        self._lookups: dict[tuple[str, str], list[_Lookup]] = {}
 
     def points(self, snapshot: Snapshot, slot: DeviceSlot, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Point]:
         """Give what the table says of one device, in its order; what the device does not say is left out."""
         who = slot.identity
-        lookups = self._lookups.get((who.kind, who.vendor))
-        if lookups is None:
-            lookups = tuple(found for row in self._rows if (found := _lookup(row, who)) is not None)
-            self._lookups[who.kind, who.vendor] = lookups
+        if (who.kind, who.vendor) not in self._lookups:
+            self._lookups[who.kind, who.vendor] = [found for row in self._rows if (found := _lookup(row, who)) is not None]
         values = snapshot.values_of(slot.key)
-        for row, names, given, unit, kind, meaning in lookups:
-            value = None
+        for row, names, given, unit, kind, meaning in self._lookups[who.kind, who.vendor]:
             if isinstance(row.source, Computed):
                 value = row.source.value(values, who)
-            for name in names:
-                if name in values:
-                    value = values[name]
-                    break
+            else:
+                value = next((values[name] for name in names if name in values), None)
             if value is not None:
                 yield Point(row.name, convert(value, given, unit, row.whole), labels, kind, unit, meaning)
 
@@ -104,8 +100,7 @@ def unit_of(row: DialectRow) -> str:
 
 def _lookup(row: DialectRow, who: DeviceIdentity) -> _Lookup | None:
     if isinstance(row.source, Computed):
-        unit = row.source.unit
-        return row, (), unit, row.unit or unit, row.kind or "gauge", row.meaning
+        return row, (), row.source.unit, row.unit or row.source.unit, row.kind or "gauge", row.meaning
     parts = (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}")
     found = [metric for key in (row.source, *row.otherwise) for metric in same(key) if metric.device_part in parts]
     if not found:
@@ -146,6 +141,11 @@ def _factor(source: str, target: str) -> Fraction:
 def designation(slot: DeviceSlot) -> str:
     """Name a device as dialects made for GPUs do: ``0``, ``0.mig.1`` for a partition; the whole key of one of another kind, ``tpu.0``."""
     return slot.key.removeprefix("gpu.")
+
+
+def without_empty(labels: Mapping[str, str]) -> dict[str, str]:
+    """Leave out labels without a value."""
+    return {label: value for label, value in labels.items() if value}
 
 
 def answering(snapshot: Snapshot) -> list[DeviceSlot]:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
 from accelmetrics.dialects.steps import StepCounts
 from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
-from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record, in_json
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.vitals import processors
@@ -182,40 +181,28 @@ class Verl(Dialect):
 
     def points(self, record: Record) -> Iterator[Point]:
         """Yield points device by device, then the machine's. The device is in the name, so that there are no labels."""
-        snapshot, pairs = record.snapshot, []
+        snapshot = record.snapshot
+        found: dict[str, Number | None] = {}
         for slot in snapshot.identities:
+            told = {point.name: point.value for point in self._table.points(snapshot, slot)}
+            held = snapshot.values_of(f"{TORCH}{designation(slot)}")
+            told |= {name: convert(held[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in held}
+            total = snapshot.values_of(slot.key).get("memoryTotalBytes")
+            if ALLOCATED in held and total:
+                told[SHARE] = held[ALLOCATED] / total * 100
             head = slot.key.replace(".", "_")
-            told = [(point.name, point.value) for point in self._table.points(snapshot, slot)]
-            pairs += [(f"{head}_{name}", value) for name, value in (*told, *_allocated(snapshot, slot))]
-        machine = {
-            CPU: processors(snapshot.metrics),
-            MEMORY_USED: _memory_used(snapshot),
-            MEMORY_SHARE: snapshot.metrics.get("memory_percent"),
-        }
-        pairs += [(name, value) for name, value in machine.items() if value is not None]
-        for name, value in pairs:
-            yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
-
-
-def _allocated(snapshot: Snapshot, slot: DeviceSlot) -> Iterator[tuple[str, Number]]:
-    """Give what PyTorch's allocator holds of a device."""
-    held = snapshot.values_of(f"{TORCH}{designation(slot)}")
-    for name, allocated in ALLOCATOR.items():
-        if allocated in held:
-            yield name, convert(held[allocated], "By", "GiBy")
-    total = snapshot.values_of(slot.key).get("memoryTotalBytes")
-    if ALLOCATED in held and total:
-        yield SHARE, held[ALLOCATED] / total * 100
-
-
-def _memory_used(snapshot: Snapshot) -> float | None:
-    """Compute the memory that the machine or the cgroup uses, from what is available and the share in use, which are of one total."""
-    if (used := snapshot.metrics.get("memory.used")) is not None:
-        return used / _GIB
-    available, share = snapshot.metrics.get("proc.memory.availableMB"), snapshot.metrics.get("memory_percent")
-    if available is None or share is None or share >= 100:
-        return None
-    return available / _MIB_PER_GIB * share / (100 - share)
+            found |= {f"{head}_{name}": value for name, value in told.items()}
+        found[CPU] = processors(snapshot.metrics)
+        used, available, share = map(snapshot.metrics.get, ("memory.used", "proc.memory.availableMB", "memory_percent"))
+        if used is not None:
+            found[MEMORY_USED] = used / _GIB
+        elif available is not None and share is not None and share < 100:
+            # What is available and the share in use are of one total: the machine's, or the cgroup's limit.
+            found[MEMORY_USED] = available / _MIB_PER_GIB * share / (100 - share)
+        found[MEMORY_SHARE] = share
+        for name, value in found.items():
+            if value is not None:
+                yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
 
 
 VERL = Verl()
