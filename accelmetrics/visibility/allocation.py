@@ -193,7 +193,14 @@ def allocation(
         UnknownNameError: ``expect`` names a device that is not there.
     """
     role_of = {pid: role for role, each in (roles or {}).items() for pid in each}
-    _check([*pids, *(pid for each in (roles or {}).values() for pid in each)], children and not pids)
+    all_pids: list[object] = [*pids, *(pid for each in (roles or {}).values() for pid in each)]
+    for pid in all_pids:
+        if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
+            raise InvalidOptionError(f"{pid!r} is no process id: it must be a whole number above 0")
+    if len(set(all_pids)) < len(all_pids):
+        raise InvalidOptionError("a process is named twice: each has one role")
+    if children and not pids:
+        raise InvalidOptionError("children needs the launcher whose children are meant: give its process id in pids")
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout) as sampler:
         snapshot = sampler.sample()
     slots = snapshot.identities
@@ -203,7 +210,9 @@ def allocation(
     unclear = {key: why for key, why in told.items() if isinstance(why, Unavailable)}
     if (pids or role_of) and not DriverNumbers(()).shared:
         # Whether one that cannot be told is of the job is not known: it is neither a worker nor a stranger.
-        unclear |= {key: _outside(found, unknown) for key, found in processes.items() if any(one.pid in unknown for one in found)}
+        for key, found in processes.items():
+            if whys := [unknown[one.pid] for one in found if one.pid in unknown]:
+                unclear[key] = Unavailable(Reason.NO_PERMISSION, "; ".join(whys))
         processes = {key: tuple(one for one in found if one.pid not in unknown) for key, found in processes.items()}
     members = _members(pids, children, role_of, processes, unknown)
     held = _held(members, processes)
@@ -222,16 +231,6 @@ def allocation(
     return made._replace(findings=tuple(_findings(made, members, snapshot, processes, unclear)))
 
 
-def _check(pids: Sequence[object], childless: bool) -> None:
-    for pid in pids:
-        if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
-            raise InvalidOptionError(f"{pid!r} is no process id: it must be a whole number above 0")
-    if len(set(pids)) < len(pids):
-        raise InvalidOptionError("a process is named twice: each has one role")
-    if childless:
-        raise InvalidOptionError("children needs the launcher whose children are meant: give its process id in pids")
-
-
 def _chosen(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str, ...]:
     if isinstance(choices, (str, int)) or not choices:
         raise InvalidOptionError(f"expect has {choices!r} for a role: it must be a list of device numbers, keys or UUIDs")
@@ -246,18 +245,14 @@ def _located(snapshot: Snapshot, processes: ProcessesByDevice) -> tuple[Processe
     Returns:
         The processes; and by number, why it is not known which one is meant, though another process may have that number here.
     """
-    places = located(snapshot, [(key, use) for key, found in processes.items() for use in found])
-    numbered = iter(places)
-    found = {
-        key: tuple(use._replace(pid=place) if isinstance(place := next(numbered), int) else use for use in each)
-        for key, each in processes.items()
-    }
-    uses = [use for each in found.values() for use in each]
-    return found, {use.pid: place for use, place in zip(uses, places, strict=True) if isinstance(place, str)}
-
-
-def _outside(found: Sequence[DeviceProcess], unknown: Mapping[int, str]) -> Unavailable:
-    return Unavailable(Reason.NO_PERMISSION, "; ".join(unknown[one.pid] for one in found if one.pid in unknown))
+    uses = [(key, use) for key, found in processes.items() for use in found]
+    numbered: dict[str, tuple[DeviceProcess, ...]] = dict.fromkeys(processes, ())
+    unknown: dict[int, str] = {}
+    for (key, use), place in zip(uses, located(snapshot, uses), strict=True):
+        if isinstance(place, str):
+            unknown[use.pid] = place
+        numbered[key] += (use if isinstance(place, str) else use._replace(pid=place),)
+    return numbered, unknown
 
 
 def _members(
@@ -319,14 +314,18 @@ def _findings(
     by_pid = {member.pid: member for member in members}
     for pool in made.pools:
         yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
-    rules = [VENDORS.get(vendor) for vendor in dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)]
-    variables = " or ".join(found.variable for found in rules if found is not None)
+    vendors = dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)
+    variables = " or ".join(VENDORS[vendor].variable for vendor in vendors if vendor in VENDORS)
     for worker in made.workers:
         yield from _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
     for one, other in combinations(made.workers, 2):
         common = tuple(sorted(one.uses & other.uses))
         if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
-            yield _shared(one, other, common)
+            kind, text = "shared_device", f"{one.label} and {other.label} both use {_listed(common)}"
+            sees, sees_too = one.visible, other.visible
+            if one.lists and other.lists and sees is not None and sees_too is not None and not {*sees} & {*sees_too}:
+                kind, text = "shared_unasked", f"{text}, though each asked for its own: {_asked(one)} and {_asked(other)}"
+            yield AllocationFinding(kind, text, (one.pid, other.pid), common)
     yield from _device_findings(made, members, processes, unclear)
     for status in snapshot.backends:
         if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
@@ -378,15 +377,6 @@ def _pool_findings(
 
 def _same_rank(one: job.Member, other: job.Member) -> bool:
     return one.below_in_rank(other) or other.below_in_rank(one)
-
-
-def _shared(one: Worker, other: Worker, common: tuple[str, ...]) -> AllocationFinding:
-    text = f"{one.label} and {other.label} both use {_listed(common)}"
-    pids = (one.pid, other.pid)
-    if one.lists and other.lists and one.visible is not None and other.visible is not None and not {*one.visible} & {*other.visible}:
-        text += f", though each asked for its own: {_asked(one)} and {_asked(other)}"
-        return AllocationFinding("shared_unasked", text, pids, common)
-    return AllocationFinding("shared_device", text, pids, common)
 
 
 def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[AllocationFinding]:

@@ -31,17 +31,11 @@ TOLD = 1000
 log = logging.getLogger("accelmetrics")
 
 
-class DeviceRef(NamedTuple):
-    """A device in the words of a scheduler.
+DeviceRef = tuple[str, str]
+"""A device in the words of a scheduler: what it is called by, and the UUID, address or number.
 
-    Attributes:
-        by: What its value is: a UUID; a PCI address; the number of NVIDIA's device node; the number that NVIDIA's driver gives it, with
-            ``.<GPU instance>`` behind it for a MIG instance, which may stand behind a minor number too; the number of a TPU.
-        value: The UUID, address or number.
-    """
-
-    by: Literal["uuid", "pci", "minor", "index", "tpu"]
-    value: str
+It is called by its ``uuid``; by its ``pci`` address; by the number of NVIDIA's device node (``minor``), or the one that the driver gives it
+(``index``), with ``.<GPU instance>`` behind either for a MIG instance; by the number of a ``tpu``."""
 
 
 class Claim(NamedTuple):
@@ -58,30 +52,53 @@ class Claim(NamedTuple):
     devices: tuple[DeviceRef, ...]
 
 
-class Listing(NamedTuple):
-    """One answer of a source.
-
-    Attributes:
-        claims: What it says.
-        problems: What of it could not be used, in words; each is logged once.
-    """
-
-    claims: tuple[Claim, ...] = ()
-    problems: tuple[str, ...] = ()
+Listing = tuple[Sequence[Claim], Sequence[str]]
+"""One answer of a source: what it says, and what of it could not be used, in words, which are logged once."""
 
 
-class ClaimSource(NamedTuple):
-    """Where claims are read.
+class ClaimSource:
+    """Where claims are read, again and again, and the last answer.
 
-    Attributes:
+    Args:
         name: What it is called.
         interval: Seconds between two looks.
         read: Looks, within a bounded time; None where there is no such thing on this machine. What it raises is why there is no answer.
     """
 
-    name: str
-    interval: float
-    read: Callable[[], Listing | None]
+    def __init__(self, name: str, interval: float, read: Callable[[], Listing | None]) -> None:
+        self.name = name
+        self.read = read
+        self._interval = interval
+        self._latest: tuple[float, Listing | None] = (0.0, None)
+        self._failure = ""
+        self._told: dict[str, None] = {}
+
+    def run(self, end: threading.Event) -> None:
+        """Look until the end; why there is no answer is logged when it changes, and so is that there is one again."""
+        while not end.is_set():
+            outcome = guarded(self.read)
+            failure = outcome.failure.detail if outcome.failure is not None else ""
+            if failure and failure != self._failure:
+                log.warning("who holds the devices is not known from %s: %s", self.name, failure)
+            elif self._failure and not failure:
+                log.warning("%s tells again who holds the devices", self.name)
+            self._failure = failure
+            if not failure:
+                self._latest = (time.monotonic(), outcome.value)
+                for problem in outcome.value[1] if outcome.value is not None else ():
+                    if problem not in self._told:
+                        if len(self._told) >= TOLD:
+                            self._told.clear()
+                        self._told[problem] = None
+                        log.warning("%s: %s", self.name, problem)
+            absent = self._latest[1] is None and not failure
+            end.wait(min(self._interval, ABSENT) if absent else self._interval)
+
+    def latest(self) -> tuple[Listing | None, str]:
+        """Return the last answer, unless it is too old, and why the last look gave none."""
+        at, listing = self._latest
+        fresh = time.monotonic() - at <= max(LEAST_STALE, STALE * self._interval)
+        return listing if fresh else None, self._failure or ("" if fresh or listing is None else "it gives no answer")
 
 
 class Attribution:
@@ -92,19 +109,18 @@ class Attribution:
     """
 
     def __init__(self, sources: Iterable[ClaimSource] = ()) -> None:
-        self._watched: list[_WatchedSource] = []
+        self._sources = list(sources)
         self._end = threading.Event()
-        self.add(sources)
 
     def add(self, sources: Iterable[ClaimSource]) -> None:
         """Ask these too, from the next start on."""
-        self._watched += map(_WatchedSource, sources)
+        self._sources += sources
 
     def start(self) -> Attribution:
         """Begin to look, each source on a thread of its own."""
         self._end = threading.Event()
-        for one in self._watched:
-            threading.Thread(target=one.run, args=(self._end,), name=f"accelmetrics-{one.source.name}", daemon=True).start()
+        for source in self._sources:
+            threading.Thread(target=source.run, args=(self._end,), name=f"accelmetrics-{source.name}", daemon=True).start()
         return self
 
     def close(self) -> None:
@@ -119,51 +135,10 @@ class Attribution:
 
     def __call__(self, snapshot: Snapshot) -> Holders:
         """Tell who holds the devices of a reading."""
-        listings = {one.source.name: one.latest() for one in self._watched}
-        claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing.claims]
+        listings = {source.name: source.latest() for source in self._sources}
+        claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing[0]]
         failures = {name: failure for name, (listing, failure) in listings.items() if failure or listing is not None}
         return Holders(tuple(resolve(claims, snapshot.identities)), failures)
-
-
-class _WatchedSource:
-    """One source, looked at again and again, and its last answer."""
-
-    def __init__(self, source: ClaimSource) -> None:
-        self.source = source
-        self._latest: tuple[float, Listing | None] = (0.0, None)
-        self._failure = ""
-        self._told: dict[str, None] = {}
-
-    def run(self, end: threading.Event) -> None:
-        """Look until the end."""
-        while not end.is_set():
-            self.look()
-            absent = self._latest[1] is None and not self._failure
-            end.wait(min(self.source.interval, ABSENT) if absent else self.source.interval)
-
-    def look(self) -> None:
-        """Look once; why there is no answer is logged when it changes, and so is that there is one again."""
-        outcome = guarded(self.source.read)
-        failure = outcome.failure.detail if outcome.failure is not None else ""
-        if failure and failure != self._failure:
-            log.warning("who holds the devices is not known from %s: %s", self.source.name, failure)
-        elif self._failure and not failure:
-            log.warning("%s tells again who holds the devices", self.source.name)
-        self._failure = failure
-        if not failure:
-            self._latest = (time.monotonic(), outcome.value)
-            for problem in outcome.value.problems if outcome.value is not None else ():
-                if problem not in self._told:
-                    if len(self._told) >= TOLD:
-                        self._told.clear()
-                    self._told[problem] = None
-                    log.warning("%s: %s", self.source.name, problem)
-
-    def latest(self) -> tuple[Listing | None, str]:
-        """Return the last answer, unless it is too old, and why the last look gave none."""
-        at, listing = self._latest
-        fresh = time.monotonic() - at <= max(LEAST_STALE, STALE * self.source.interval)
-        return listing if fresh else None, self._failure or ("" if fresh or listing is None else "it gives no answer")
 
 
 def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Holder]:
@@ -173,7 +148,23 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
         claims: Who was given what. A job that is told twice of a device counts once.
         slots: The devices.
     """
-    known = _names(slots)
+    known: dict[DeviceRef, str] = {}  # by what a device may be called, its key
+    wholes = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
+    for slot in slots:
+        about = slot.identity
+        whole = wholes.get(about.parent) if about.parent else slot
+        behind = "" if whole is slot else f".{about.gpu_instance_id}"
+        if about.uuid:
+            known["uuid", about.uuid] = slot.key
+        if about.pci_bus_id and not about.parent:
+            known["pci", pci_address(about.pci_bus_id)] = slot.key
+        if about.kind == "tpu":
+            known["tpu", str(about.vendor_index)] = slot.key
+        if whole is not None and about.vendor == "nvidia" and (whole is slot or about.gpu_instance_id is not None):
+            # The first of several compute instances stands for their GPU instance, as everywhere.
+            known.setdefault(("index", f"{whole.identity.vendor_index}{behind}"), slot.key)
+            if whole.identity.minor_number is not None:
+                known.setdefault(("minor", f"{whole.identity.minor_number}{behind}"), slot.key)
     seen: set[tuple[str, str, object]] = set()
     for claim in claims:
         called = claim.labels.get("job_id") if claim.kind == "job" else tuple(claim.labels.items())
@@ -181,25 +172,3 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
             if (device, claim.kind, called) not in seen:
                 seen.add((device, claim.kind, called))
                 yield Holder(device, claim.kind, claim.labels)
-
-
-def _names(slots: Sequence[DeviceSlot]) -> dict[DeviceRef, str]:
-    """Map what a device may be called to its key."""
-    found: dict[DeviceRef, str] = {}
-    wholes = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
-    for slot in slots:
-        about = slot.identity
-        whole = wholes.get(about.parent) if about.parent else slot
-        behind = "" if whole is slot else f".{about.gpu_instance_id}"
-        if about.uuid:
-            found[DeviceRef("uuid", about.uuid)] = slot.key
-        if about.pci_bus_id and not about.parent:
-            found[DeviceRef("pci", pci_address(about.pci_bus_id))] = slot.key
-        if about.kind == "tpu":
-            found[DeviceRef("tpu", str(about.vendor_index))] = slot.key
-        if whole is not None and about.vendor == "nvidia" and (whole is slot or about.gpu_instance_id is not None):
-            # The first of several compute instances stands for their GPU instance, as everywhere.
-            found.setdefault(DeviceRef("index", f"{whole.identity.vendor_index}{behind}"), slot.key)
-            if whole.identity.minor_number is not None:
-                found.setdefault(DeviceRef("minor", f"{whole.identity.minor_number}{behind}"), slot.key)
-    return found

@@ -10,7 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.kit.system import PCI, find_pci, pci_vendors, read_text
 from accelmetrics.backends.registry import BrokenBackend, pinned, select
 from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
@@ -19,12 +21,43 @@ from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
 from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.snapshot import Device, Snapshot, plain
-from accelmetrics.visibility.unread import UnreadDevice, unread_devices
 
 SETTLE = 0.1
 """Seconds between two readings, where rates need an interval: what is missing after the second is missing."""
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
 """Reasons under which a device that gives nothing is well all the same."""
+
+OWN_DETECTION = frozenset({"0x10de", "0x1002", "0x1d94", "0x1ae0", "0x1d0f"})
+"""Vendors whose accelerators a backend finds by rules of its own, and reads, or tells why not."""
+RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Intel GPU", ("8086:*:03",)),
+    ("Intel NPU", ("8086:*:12",)),
+    ("AMD XDNA NPU", ("1022:1502", "1022:17f0")),
+    ("Intel Gaudi", ("1da3:*:12",)),
+    ("Huawei Ascend", ("19e5:*:12",)),
+    ("Cambricon MLU", ("cabc:*:12", "cabc:0270", "cabc:0370")),
+    ("Kunlunxin XPU", ("1d22:3684", "1d22:3685", "1d22:3688", "2057:3686")),
+    ("MetaX GPU", ("9999:*:03", "9999:*:12")),
+    ("Moore Threads GPU", ("1ed5:*:03", "1ed5:*:12")),
+    ("Iluvatar GPU", ("1e3e:*:03", "1e3e:*:12")),
+    ("Enflame GCU", ("1e36:*:12",)),
+    ("T-Head PPU", ("1ded:6001", "1ded:*:12")),
+    ("Tenstorrent", ("1e52:*:12",)),
+    ("FuriosaAI NPU", ("1ed2:*:12",)),
+    ("Qualcomm Cloud AI", ("17cb:a080", "17cb:a100", "17cb:a110")),
+    ("Vastai", ("1ec6:*:03", "1ec6:*:12")),
+    ("Hailo", ("1e60:*:12",)),
+    ("DEEPX", ("1ff4:*:12",)),
+    ("Mobilint", ("209f:*:12",)),
+    ("Axelera", ("1f9d:*:12",)),
+    ("Sophgo", ("1f1c:*:12", "1e30:*:12")),
+    ("Groq", ("1de0:*:12",)),
+    ("SambaNova", ("1e0d:*:12",)),
+    ("d-Matrix", ("1f82:*:12",)),
+    ("Sapeon", ("1f56:*:12",)),
+)
+"""By name, PCI ids as :func:`find_pci` takes them. Where a vendor makes other things too, or has ids that are not published, the class
+decides: display (03) or processing accelerator (12)."""
 
 
 class Gap(NamedTuple):
@@ -127,6 +160,20 @@ class BackendFinding(NamedTuple):
         return self.expected_devices or int(self.reason not in ("", Reason.DRIVER_UNAVAILABLE))
 
 
+class UnreadDevice(NamedTuple):
+    """An accelerator that is on the PCI bus and that no backend reads.
+
+    Attributes:
+        name: The vendor and what it is; of a vendor that is not known, its PCI id.
+        pci_bus_id: Its PCI address.
+        pci_id: Vendor and device id: ``1da3:1020``.
+    """
+
+    name: str
+    pci_bus_id: str
+    pci_id: str
+
+
 class Diagnosis(NamedTuple):
     """What was found out.
 
@@ -150,6 +197,23 @@ class Diagnosis(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return the whole in new plain containers, ready for ``json``."""
         return {**plain(self), "unreadable": self.unreadable}
+
+
+def unread_devices() -> tuple[UnreadDevice, ...]:
+    """List the accelerators on the PCI bus that no built-in backend reads, by address; each once."""
+    read = {address for row in BUILT_IN.values() for address in find_pci(row.pci)}
+    found: dict[str, str] = {}
+    for name, ids in RECOGNISED:
+        for address in find_pci(ids):
+            found.setdefault(address, name)
+    for vendor in pci_vendors() - OWN_DETECTION:
+        for address in find_pci((f"{vendor.removeprefix('0x')}:*:12",)):
+            found.setdefault(address, f"an accelerator of vendor {vendor}")
+
+    def pci_id(address: str) -> str:
+        return ":".join((read_text(f"{PCI}/{address}/{name}") or "").removeprefix("0x") for name in ("vendor", "device"))
+
+    return tuple(UnreadDevice(name, address, pci_id(address)) for address, name in sorted(found.items()) if address not in read)
 
 
 def diagnose(
@@ -195,11 +259,9 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
     wrong = Unavailable("")  # why there is nothing to read at all; what is wrong with single devices stands with them
     tried = status.status != "absent" or source.open_seconds is not None
     if status.status != "ok" and tried and not source.devices:
-        late = status.status == "timed_out"
-        wrong = Unavailable(Reason.TIMED_OUT if late else Reason.DRIVER_ERROR, status.detail)
         failure = source.failure or reader.failures.get("")
-        if failure is not None:
-            wrong = failure.why
+        reason = Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR
+        wrong = Unavailable(reason, status.detail) if failure is None else failure.why
     # A driver's ``remark`` says why a better source is not used.
     remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""
     own = reader.mappers[""].keys if source.backend.kind is None and "" in reader.mappers else {}
@@ -234,7 +296,7 @@ def _advice(wrong: Unavailable, source: ManagedSource) -> str:
 
 def _device(device: Device, failure: Failure | None) -> DeviceFinding:
     gaps = _gaps(device.unavailable)
-    wrong = None if failure is None else failure.why
+    wrong, advice = (None, "") if failure is None else (failure.why, failure.advice)
     # A counter whose rate waits for another reading has been read.
     if device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps):
         wrong = None
@@ -243,7 +305,6 @@ def _device(device: Device, failure: Failure | None) -> DeviceFinding:
         wrong = Unavailable(largest.reason, largest.detail)
     if wrong is not None and wrong.reason in AT_REST:
         wrong = None
-    advised = failure.advice if failure is not None else ""
     return DeviceFinding(
         key=device.key,
         name=device.name,
@@ -252,7 +313,7 @@ def _device(device: Device, failure: Failure | None) -> DeviceFinding:
         driver_version=device.driver_version,
         readable=wrong is None,
         problem="" if wrong is None else ": ".join(filter(None, wrong)),
-        advice="" if wrong is None else advised or ADVICE.get(wrong.reason, ""),
+        advice="" if wrong is None else advice or ADVICE.get(wrong.reason, ""),
         metrics=len(device.values),
         gaps=gaps,
         fabric=device.fabric,
@@ -261,8 +322,7 @@ def _device(device: Device, failure: Failure | None) -> DeviceFinding:
 
 def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Gap, ...]:
     """Put together what is missing by reason and words."""
-    names: dict[Unavailable, list[str]] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     for name, why in missing.items():
-        names.setdefault(Unavailable(str(why.reason), why.detail), []).append(name)
-    ordered = sorted(names.items(), key=lambda item: item[0])
-    return tuple(Gap(why.reason, why.detail, tuple(listed), ADVICE.get(why.reason, "")) for why, listed in ordered)
+        names.setdefault((str(why.reason), why.detail), []).append(name)
+    return tuple(Gap(reason, detail, tuple(listed), ADVICE.get(reason, "")) for (reason, detail), listed in sorted(names.items()))

@@ -7,7 +7,6 @@ resource allocation have names that only the cluster's ResourceSlices explain; t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -89,11 +88,18 @@ def listing(answer: bytes) -> Listing:
     for pod in pods[:MOST_PODS]:
         for container in pod.containers:
             labels = {"pod": _text(pod.name), "namespace": _text(pod.namespace), "container": _text(container.name)}
-            devices = tuple(dict.fromkeys(_devices(container)))
-            if devices:
-                claims.append(Claim("pod", {name: value for name, value in labels.items() if value}, devices))
-            problems += (f"{labels['namespace']}/{labels['pod']} holds {words}" for words in _dynamic(container))
-    return Listing(tuple(claims), tuple(problems))
+            given = (device_of(_text(one.resource), _text(each)) for one in container.devices for each in one.ids)
+            # What is no device that is read here, such as a network interface, has no name in any reading.
+            if devices := dict.fromkeys(device for device in given if device is not None):
+                claims.append(Claim("pod", {name: value for name, value in labels.items() if value}, tuple(devices)))
+            problems += [
+                f"{labels['namespace']}/{labels['pod']} holds {_text(one.device) or 'a device'} of pool {_text(one.pool)} by the claim "
+                f"{_text(claim.namespace)}/{_text(claim.claim)}: which device {_text(one.driver)} means by that stands in the "
+                "cluster's ResourceSlices, which are not read"
+                for claim in container.dynamic
+                for one in claim.allocated
+            ]
+    return tuple(claims), tuple(problems)
 
 
 @lru_cache(maxsize=1)
@@ -105,16 +111,6 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")[:LONGEST]
 
 
-def _devices(container: Any) -> Iterator[DeviceRef]:
-    """Yield what may be a device that is read here; of what is not, such as network interfaces, no reading has the name."""
-    for given in container.devices:
-        resource = _text(given.resource)
-        for each in given.ids:
-            device = device_of(resource, _text(each))
-            if device is not None:
-                yield device
-
-
 def device_of(resource: str, name: str) -> DeviceRef | None:
     """Read the id that a device plug-in gave a device: a UUID, a PCI address, GKE's ``nvidia0``, the number of a TPU.
 
@@ -124,20 +120,9 @@ def device_of(resource: str, name: str) -> DeviceRef | None:
     """
     whole = name.partition("::")[0]
     if whole.startswith(("GPU-", "MIG-")):
-        return DeviceRef("uuid", whole)
+        return ("uuid", whole)
     if PCI_ADDRESS.fullmatch(whole.lower()):
-        return DeviceRef("pci", pci_address(whole))
+        return ("pci", pci_address(whole))
     if found := _GKE.fullmatch(whole):
-        return DeviceRef("minor", found[1] + (f".{found[2]}" if found[2] else ""))
-    return DeviceRef("tpu", whole) if resource == _TPU and whole.isdecimal() else None
-
-
-def _dynamic(container: Any) -> Iterator[str]:
-    """Put into words what dynamic resource allocation gave a container."""
-    for claim in container.dynamic:
-        for one in claim.allocated:
-            driver, pool, device = map(_text, (one.driver, one.pool, one.device))
-            yield (
-                f"{device or 'a device'} of pool {pool} by the claim {_text(claim.namespace)}/{_text(claim.claim)}: which device {driver} "
-                "means by that stands in the cluster's ResourceSlices, which are not read"
-            )
+        return ("minor", found[1] + (f".{found[2]}" if found[2] else ""))
+    return ("tpu", whole) if resource == _TPU and whole.isdecimal() else None

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
@@ -144,12 +144,16 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
     else:
         system, why = None, f"the snapshot is of another machine, {snapshot.hostname}"
         about = [_unknown(use.pid, why) for _, use in uses]
+    listed = []
+    for process, (key, use) in zip(about, uses, strict=True):
+        missing = {field: NOT_SAID for field in _DRIVERS_PART if getattr(use, field) is None}
+        listed.append(process._replace(device=key, **use._asdict(), unavailable={**missing, **process.unavailable}))
     known = {process.pid for process in about if process.user is not None}
     above = dict.fromkeys(pid for process in about for pid in process.parents if pid not in known)
     return ProcessListing(
         snapshot.timestamp,
         snapshot.hostname,
-        tuple(_on_device(process, key, use) for process, (key, use) in zip(about, uses, strict=True)),
+        tuple(listed),
         tuple(system.look_up(pid, parents=True) for pid in above) if system else (),
         tuple(key for key, found in told.items() if found == ()),
         {key: found for key, found in told.items() if isinstance(found, Unavailable)},
@@ -172,15 +176,16 @@ class ProcessLookup:
         """Return the processes; those of before where the system does not answer now, None where it never did."""
         pids = frozenset(use.pid for found in snapshot.processes.values() for use in found)
         known, asking = self._latest, self._thread is not None and self._thread.is_alive()
+
+        def ask() -> None:
+            self._latest = pids, processes(snapshot)
+            self._until = time.monotonic() + LOOKED_UP
+
         if not asking and (known is None or known[0] != pids or time.monotonic() >= self._until):
-            self._thread = threading.Thread(target=self._ask, args=(snapshot, pids), name="accelmetrics-processes", daemon=True)
+            self._thread = threading.Thread(target=ask, name="accelmetrics-processes", daemon=True)
             if guarded(self._thread.start).failure is None:
                 self._thread.join(PATIENCE)
         return None if self._latest is None else self._latest[1]
-
-    def _ask(self, snapshot: Snapshot, pids: frozenset[int]) -> None:
-        self._latest = pids, processes(snapshot)
-        self._until = time.monotonic() + LOOKED_UP
 
 
 def process_labels(names: Iterable[str]) -> ProcessLabels:
@@ -246,11 +251,6 @@ def _by_memory(use: DeviceProcess) -> tuple[float, int]:
     return math.inf if use.memory_bytes is None else -use.memory_bytes, use.pid
 
 
-def _on_device(process: ProcessInfo, device: str, use: DeviceProcess) -> ProcessInfo:
-    missing = {field: NOT_SAID for field in _DRIVERS_PART if getattr(use, field) is None}
-    return process._replace(device=device, **use._asdict(), unavailable={**missing, **process.unavailable})
-
-
 def _unknown(pid: int, why: str) -> ProcessInfo:
     return ProcessInfo("", pid, unavailable=dict.fromkeys(_SYSTEMS_PART, why))
 
@@ -260,6 +260,7 @@ class SystemReader:
 
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
+        self._boot = _BOOT.search(read_text("/proc/stat") or "")  # in seconds since 1970
         self._whole_hierarchy = namespace_of("self", "cgroup") in {"", WHOLE_HIERARCHY}
 
     def look_up(self, pid: int, seen: float = math.inf, parents: bool = False) -> ProcessInfo:
@@ -302,15 +303,9 @@ class SystemReader:
         return self._users[uid]
 
     def _started(self, pid: int) -> float:
-        return self._boot + int(_stat(pid)[1][_STARTED]) / os.sysconf("SC_CLK_TCK")
-
-    @cached_property
-    def _boot(self) -> int:
-        """When the system was booted, in seconds since 1970."""
-        found = _BOOT.search(read_text("/proc/stat") or "")
-        if found is None:
+        if self._boot is None:
             raise ValueError("/proc/stat does not say when the system was booted")
-        return int(found[1])
+        return int(self._boot[1]) + int(_stat(pid)[1][_STARTED]) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:

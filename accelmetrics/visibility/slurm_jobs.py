@@ -1,10 +1,14 @@
-"""Which jobs hold which devices, in files: our own, which Prolog and Epilog write and remove, and those of DCGM's exporter.
+"""Which devices Slurm gave a job, and the files of jobs and their devices: our own, and those of DCGM's exporter.
 
-Ours is ``<job>.json``, with the job's UUIDs, PCI addresses, or minor numbers where no UUID was found. A job that has ended stays there with
-the moment of its end until its Epilog has its summary. In DCGM's folder a file is called after the number that NVIDIA's driver gives a GPU
-(``0``, ``2.1`` for a GPU instance) and has a job's id on each line.
+Ours is ``<job>.json``, which Prolog and Epilog write and remove, with the job's UUIDs, PCI addresses, or minor numbers where no UUID was
+found. A job that has ended stays there with the moment of its end until its Epilog has its summary. In DCGM's folder a file is called after
+the number that NVIDIA's driver gives a GPU (``0``, ``2.1`` for a GPU instance) and has a job's id on each line.
 
 Only files of root and of this user are believed: the labels go to everyone's dashboards.
+
+What Prolog is told in ``SLURM_JOB_GPUS`` are positions in the node's list of GPUs. That list is in ``gres.conf``, as device files; where it
+names none (``AutoDetect``), it has the GPUs of the node in the order of their device files. The device file's number, which is no number of
+NVML's, is looked up in ``/proc/driver/nvidia`` or ``/sys/class/drm``. No driver is loaded.
 """
 
 from __future__ import annotations
@@ -13,15 +17,17 @@ import json
 import math
 import os
 import re
+import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.system import PCI_ADDRESS, pci_address
+from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_address, read_text
+from accelmetrics.backends.visible import number_range
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
-from accelmetrics.visibility.slurm_devices import MOST_DEVICES, UUID, devices_of
 
 INTERVAL = 0.5
 """Seconds between two looks at the files: how late a job's beginning and end may be noticed."""
@@ -32,7 +38,25 @@ LONGEST_LABEL = 128
 LABELS = {"user": "SLURM_JOB_USER", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT", "cluster": "SLURM_CLUSTER_NAME"}
 """What is told of a job, and the variable of Prolog that says it."""
 
+PROC_NVIDIA = "/proc/driver/nvidia/gpus"
+DRM = "/sys/class/drm"
+AMD = "0x1002"
+GRES = ("/run/slurm/conf/gres.conf", "/etc/slurm/gres.conf", "/etc/slurm-llnl/gres.conf")
+"""Where ``gres.conf`` is, unless it is beside the file that ``SLURM_CONF`` names."""
+LARGEST_CONF = 1024 * 1024
+MOST_DEVICES = 1024
+UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,90}", re.ASCII)
+
+_INFORMATION = re.compile(r"^(GPU UUID|Device Minor):\s*(\S+)\s*$", re.MULTILINE)
+_PAIR = re.compile(r"(\w+)\s*=\s*(\"[^\"]*\"|\S+)")
+_ELEMENTS = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+_SPAN = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
+_NVIDIA_FILE = re.compile(r".*/nvidia(\d{1,4})", re.ASCII)
+_DRM_FILE = re.compile(r".*/(renderD\d{1,4}|card\d{1,4})", re.ASCII)
+_RENDER_NODE = re.compile(r"renderD(\d{1,4})", re.ASCII)
 _JOB_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}", re.ASCII)
+_JOB_FILE = re.compile(_JOB_ID.pattern + r"\.json", re.ASCII)
 _GPU_FILE = re.compile(r"\d{1,4}(\.\d{1,4})?", re.ASCII)
 
 
@@ -89,11 +113,119 @@ def job_text(job: Job) -> str:
         "job_id": job.job_id,
         "scheduler": job.scheduler,
         "labels": dict(job.labels),
-        "devices": [{device.by: device.value} for device in job.devices],
+        "devices": [dict([device]) for device in job.devices],
         "began": job.began,
         "ended": job.ended,
     }
     return json.dumps(document) + "\n"
+
+
+def devices_of(environment: Mapping[str, str]) -> tuple[DeviceRef, ...]:
+    """Return the devices that Slurm gives a job.
+
+    ``CUDA_VISIBLE_DEVICES`` counts where it holds UUIDs (MIG, Slurm 25.11): its numbers are those within the job.
+
+    Args:
+        environment: Of Prolog.
+    """
+    visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if all(UUID.fullmatch(entry) for entry in visible):
+        return tuple(("uuid", entry) for entry in dict.fromkeys(visible))
+    given = environment.get("SLURM_JOB_GPUS", "")
+    entries = [part for entry in given.split(",") for part in number_range(entry.strip())][:MOST_DEVICES]
+    listed = [_of_file(file) for file in gpu_files(environment)] or _present()
+    found: dict[DeviceRef, None] = {}
+    for entry in entries:
+        if UUID.fullmatch(entry):
+            found[("uuid", entry)] = None
+        elif entry.isascii() and entry.isdecimal():
+            place = int(entry)
+            # A number beyond the list is none of its positions: it can only be that of a device node.
+            device = listed[place] if place < len(listed) else _of_link(f"renderD{place}") or _of_minor(str(place))
+            if device is not None:
+                found[device] = None
+    return tuple(found)
+
+
+def gpu_files(environment: Mapping[str, str]) -> list[str]:
+    """Return the device files of this node's GPUs, in the order of ``gres.conf``; empty where that names none, or cannot be read.
+
+    Args:
+        environment: Of Prolog: where the configuration is, and what Slurm calls the node.
+    """
+    named = environment.get("SLURM_CONF", "")
+    node = environment.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
+    for path in ([str(Path(named).with_name("gres.conf"))] if named else []) + list(GRES):
+        with suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
+            text = file.read(LARGEST_CONF)
+            break
+    else:
+        return []
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = {name.lower(): value.strip('"') for name, value in _PAIR.findall(line.partition("#")[0])}
+        if words.get("name", "").lower() == "gpu" and "file" in words and node in expanded(words.get("nodename", node)):
+            found += expanded(words["file"])
+    return found
+
+
+def expanded(listed: str) -> list[str]:
+    """List what a host list of Slurm stands for: ``gpu[01-03,7],login`` gives ``gpu01``, ``gpu02``, ``gpu03``, ``gpu7``, ``login``."""
+    found: list[str] = []
+    for element in _ELEMENTS.findall(listed):
+        inside = _BRACKETS.search(element)
+        if inside is None:
+            found.append(element)
+            continue
+        for part in inside[1].split(","):
+            span = _SPAN.fullmatch(part.strip())
+            few = span is not None and 0 <= int(span[2]) - int(span[1]) < MOST_DEVICES
+            numbers = [f"{number:0{len(span[1])}}" for number in range(int(span[1]), int(span[2]) + 1)] if span and few else [part.strip()]
+            found += [element[: inside.start()] + number + element[inside.end() :] for number in numbers]
+    return found
+
+
+def _of_file(file: str) -> DeviceRef | None:
+    """Return the device of a device file; None for one that is no GPU's."""
+    if found := _NVIDIA_FILE.fullmatch(file):
+        return _of_minor(str(int(found[1])))
+    if found := _DRM_FILE.fullmatch(file):
+        return _of_link(found[1])
+    return None
+
+
+def _of_link(name: str) -> DeviceRef | None:
+    address = link_name(f"{DRM}/{name}/device").lower()
+    return ("pci", pci_address(address)) if PCI_ADDRESS.fullmatch(address) else None
+
+
+def _of_minor(minor: str) -> DeviceRef:
+    """Return NVIDIA's GPU with this device node: by its number where the driver does not know the UUID yet."""
+    uuid = _nvidia().get(minor, "")
+    return ("uuid", uuid) if uuid else ("minor", minor)
+
+
+def _present() -> Sequence[DeviceRef | None]:
+    """List the GPUs of the node in the order of their device files: NVIDIA's, else AMD's."""
+    if minors := sorted(_nvidia(), key=int):
+        return [_of_minor(minor) for minor in minors]
+    nodes = (found for found in map(_RENDER_NODE.fullmatch, list_directory(DRM)) if found)
+    return [
+        _of_link(found[0])
+        for found in sorted(nodes, key=lambda found: int(found[1]))
+        if read_text(f"{DRM}/{found[0]}/device/vendor") == AMD
+    ]
+
+
+def _nvidia() -> dict[str, str]:
+    """Map the numbers of NVIDIA's device nodes to UUIDs, as the kernel's driver tells them; empty texts while it does not know them."""
+    found: dict[str, str] = {}
+    for address in list_directory(PROC_NVIDIA):
+        about = dict(_INFORMATION.findall(read_text(f"{PROC_NVIDIA}/{address}/information") or ""))
+        uuid, minor = about.get("GPU UUID", ""), about.get("Device Minor", "")
+        if minor.isascii() and minor.isdecimal():
+            found[str(int(minor))] = uuid if UUID.fullmatch(uuid) else ""  # before its first use it is GPU-????????
+    return found
 
 
 # Read by the daemon
@@ -143,28 +275,27 @@ def parse_job(text: str) -> Job:
         raise ValueError("labels is no object")
     told = {name: value[:LONGEST_LABEL] for name in LABELS if isinstance(value := labels.get(name), str) and value}
     ended = None if document.get("ended") is None else _moment(document["ended"])
-    return Job(job_id, scheduler, told, tuple(_refs(document.get("devices"))), _moment(document.get("began")), ended)
+    listed = document.get("devices")
+    if not isinstance(listed, list) or len(listed) > MOST_DEVICES:
+        raise ValueError(f"devices is no list of at most {MOST_DEVICES}")
+    devices: list[DeviceRef] = []
+    for entry in listed:
+        match entry:
+            case {"uuid": str(uuid)} if UUID.fullmatch(uuid):
+                devices.append(("uuid", uuid))
+            case {"pci": str(address)} if PCI_ADDRESS.fullmatch(address.lower()):
+                devices.append(("pci", pci_address(address)))
+            case {"minor": str(minor)} if _GPU_FILE.fullmatch(minor):
+                devices.append(("minor", minor))
+            case _:
+                raise ValueError(f"{str(entry)[:LONGEST_LABEL]} is no device")
+    return Job(job_id, scheduler, told, tuple(devices), _moment(document.get("began")), ended)
 
 
 def _moment(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ValueError("began or ended is missing or impossible")
     return float(value)
-
-
-def _refs(listed: object) -> Iterator[DeviceRef]:
-    if not isinstance(listed, list) or len(listed) > MOST_DEVICES:
-        raise ValueError(f"devices is no list of at most {MOST_DEVICES}")
-    for entry in listed:
-        match entry:
-            case {"uuid": str(uuid)} if UUID.fullmatch(uuid):
-                yield DeviceRef("uuid", uuid)
-            case {"pci": str(address)} if PCI_ADDRESS.fullmatch(address.lower()):
-                yield DeviceRef("pci", pci_address(address))
-            case {"minor": str(minor)} if _GPU_FILE.fullmatch(minor):
-                yield DeviceRef("minor", minor)
-            case _:
-                raise ValueError(f"{str(entry)[:LONGEST_LABEL]} is no device")
 
 
 def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], problems: list[str]) -> Iterator[Any]:
@@ -188,9 +319,6 @@ def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], 
         except (OSError, ValueError) as error:
             words = error.strerror if isinstance(error, OSError) else error
             problems.append(f"{folder}/{name} is passed over: {words}")
-
-
-_JOB_FILE = re.compile(_JOB_ID.pattern + r"\.json", re.ASCII)
 
 
 def read_jobs(folder: str, problems: list[str]) -> list[Job]:
@@ -228,7 +356,7 @@ def job_source(folder: str, follow: Callable[[Sequence[Job]], object] | None = N
             follow(jobs)
         if not jobs and not problems and not Path(folder).exists():
             return None
-        return Listing(tuple(job.claim for job in jobs if job.ended is None), tuple(problems))
+        return tuple(job.claim for job in jobs if job.ended is None), tuple(problems)
 
     return ClaimSource("slurm", INTERVAL, read)
 
@@ -240,13 +368,13 @@ def dcgm_source(folder: str) -> ClaimSource:
         ids = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
         if wrong := [one for one in ids if not _JOB_ID.fullmatch(one)]:
             raise ValueError(f"{wrong[0][:LONGEST_LABEL]!r} is no job")
-        return [Claim("job", {"job_id": one}, (DeviceRef("index", name),)) for one in ids]
+        return [Claim("job", {"job_id": one}, (("index", name),)) for one in ids]
 
     def read() -> Listing | None:
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"there is no folder {folder}")
         problems: list[str] = []
         claims = [claim for found in _each(folder, _GPU_FILE, parse, problems) for claim in found]
-        return Listing(tuple(claims), tuple(problems))
+        return tuple(claims), tuple(problems)
 
     return ClaimSource("dcgm", INTERVAL, read)

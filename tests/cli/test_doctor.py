@@ -15,7 +15,7 @@ import pytest
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.cli.main import main
-from accelmetrics.visibility.unread import unread_devices
+from accelmetrics.visibility.doctor import unread_devices
 from tests.cli.examination import Finding, examine
 from tests.cli.machines import Rig
 from tests.cli.shell import Tree, call, environment, on_path, plug_in, run
@@ -284,7 +284,7 @@ def test_what_a_registration_finds_is_read(tree: Tree, monkeypatch: pytest.Monke
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tree.root))
     assert [device.name for device in unread_devices()] == ["Moore Threads GPU", "FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
     row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "1ed5:*:12", "abcd:*:12"))
-    monkeypatch.setattr("accelmetrics.visibility.unread.BUILT_IN", {"rebellions": row})
+    monkeypatch.setattr("accelmetrics.visibility.doctor.BUILT_IN", {"rebellions": row})
     assert unread_devices() == ()
 
 

@@ -11,13 +11,12 @@ import pytest
 from accelmetrics import Monitor
 from accelmetrics.monitor import job_summaries
 from accelmetrics.monitor.job_summaries import JobSummaries
-from accelmetrics.visibility.attribution import DeviceRef
 from accelmetrics.visibility.slurm_jobs import Job
 from tests.monitor.watching import gpus, ticks
 
 
 def job(job_id: str, ended: float | None = None) -> Job:
-    return Job(job_id, "slurm", {}, (DeviceRef("minor", "0"),), 100.0, ended)
+    return Job(job_id, "slurm", {}, (("minor", "0"),), 100.0, ended)
 
 
 def test_a_look_that_ends_after_the_daemon_has_closed_replaces_no_summary(tmp_path: Path) -> None:

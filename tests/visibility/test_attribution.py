@@ -41,17 +41,17 @@ def job(job_id: str, *devices: DeviceRef) -> Claim:
 @pytest.mark.parametrize(
     ("device", "key"),
     [
-        (DeviceRef("uuid", FIRST), "gpu.0"),
-        (DeviceRef("uuid", INSTANCES[1]), "gpu.1.mig.1"),
-        (DeviceRef("minor", "0"), "gpu.1"),
-        (DeviceRef("index", "0"), "gpu.0"),
-        (DeviceRef("index", "1.9"), "gpu.1.mig.1"),
-        (DeviceRef("minor", "0.7"), "gpu.1.mig.0"),
-        (DeviceRef("pci", "0000:3b:00.0"), "gpu.1"),
-        (DeviceRef("pci", "0000:c1:00.0"), "gpu.2"),
-        (DeviceRef("tpu", "0"), "tpu.0"),
-        (DeviceRef("uuid", "GPU-of-another-machine"), None),
-        (DeviceRef("minor", "5"), None),
+        (("uuid", FIRST), "gpu.0"),
+        (("uuid", INSTANCES[1]), "gpu.1.mig.1"),
+        (("minor", "0"), "gpu.1"),
+        (("index", "0"), "gpu.0"),
+        (("index", "1.9"), "gpu.1.mig.1"),
+        (("minor", "0.7"), "gpu.1.mig.0"),
+        (("pci", "0000:3b:00.0"), "gpu.1"),
+        (("pci", "0000:c1:00.0"), "gpu.2"),
+        (("tpu", "0"), "tpu.0"),
+        (("uuid", "GPU-of-another-machine"), None),
+        (("minor", "5"), None),
     ],
 )
 def test_a_device_is_found_by_what_its_scheduler_calls_it(device: DeviceRef, key: str | None) -> None:
@@ -68,9 +68,9 @@ def test_pci_addresses_are_written_in_one_way(text: str) -> None:
 
 def test_several_hold_a_device_and_each_is_told_once() -> None:
     """Two containers of a pod and two jobs on one GPU; a job that two sources tell of has the labels of the first."""
-    full = Claim("job", {"job_id": "7", "user": "ada"}, (DeviceRef("uuid", FIRST),))
-    pods = [Claim("pod", {"pod": "a", "container": name}, (DeviceRef("uuid", FIRST), DeviceRef("minor", "1"))) for name in "xy"]
-    found = list(resolve([full, job("7", DeviceRef("index", "0")), job("8", DeviceRef("index", "0")), *pods], SLOTS))
+    full = Claim("job", {"job_id": "7", "user": "ada"}, (("uuid", FIRST),))
+    pods = [Claim("pod", {"pod": "a", "container": name}, (("uuid", FIRST), ("minor", "1"))) for name in "xy"]
+    found = list(resolve([full, job("7", ("index", "0")), job("8", ("index", "0")), *pods], SLOTS))
     assert found == [
         Holder("gpu.0", "job", full.labels),
         Holder("gpu.0", "job", {"job_id": "8"}),
@@ -85,7 +85,7 @@ def reading() -> Snapshot:
 def test_a_source_that_hangs_holds_up_nothing() -> None:
     """What another one says is served meanwhile, and once the last answer has grown old there is none."""
     gate = Gate()
-    other = ClaimSource("slurm", 0.01, lambda: Listing((job("7", DeviceRef("uuid", FIRST)),)))
+    other = ClaimSource("slurm", 0.01, lambda: ((job("7", ("uuid", FIRST)),), ()))
     with Attribution([ClaimSource("kubernetes", 0.01, gate), other]) as told:
         assert gate.entered.wait(60)
         wait_for(lambda: told(reading()).found)
@@ -97,7 +97,7 @@ def test_a_source_that_hangs_holds_up_nothing() -> None:
 def test_an_answer_that_grows_old_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the source counts as failed, while it hangs."""
     gate = Gate()
-    answers = iter([Listing((job("7", DeviceRef("uuid", FIRST)),))])
+    answers = iter([((job("7", ("uuid", FIRST)),), ())])
     now = [100.0]
     monkeypatch.setattr("accelmetrics.visibility.attribution.time.monotonic", lambda: now[0])
 
@@ -118,7 +118,7 @@ def test_an_answer_that_grows_old_is_not_served(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_failure_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     """The last answer stands meanwhile, and the failure beside it; what cannot be used of an answer is told once too."""
-    answers: list[Listing | Exception | None] = [Listing((job("7", DeviceRef("uuid", FIRST)),), ("a bad file",))]
+    answers: list[Listing | Exception | None] = [((job("7", ("uuid", FIRST)),), ("a bad file",))]
     looks: list[None] = []
 
     def read() -> Listing | None:

@@ -37,10 +37,10 @@ def test_pods_and_their_devices(tmp_path: Path) -> None:
         found = pod_source(str(kubelet.socket)).read()
         assert found == (
             (
-                claim("train-0", "ml", "main", DeviceRef("uuid", FIRST)),
-                claim("serve-a", "ml", "main", DeviceRef("uuid", FIRST)),
-                claim("serve-b", "ml", "main", DeviceRef("uuid", FIRST)),
-                claim("serve-b", "ml", "two", DeviceRef("uuid", INSTANCE)),
+                claim("train-0", "ml", "main", ("uuid", FIRST)),
+                claim("serve-a", "ml", "main", ("uuid", FIRST)),
+                claim("serve-b", "ml", "main", ("uuid", FIRST)),
+                claim("serve-b", "ml", "two", ("uuid", INSTANCE)),
             ),
             (),
         )
@@ -54,19 +54,19 @@ def test_dynamic_resources_are_named(tmp_path: Path) -> None:
     with Kubelet(tmp_path / "kubelet.sock", pod("train-0", "ml", container("main", {"nvidia.com/gpu": [FIRST]}, dynamic))) as kubelet:
         found = pod_source(str(kubelet.socket)).read()
     assert found is not None
-    assert found.claims == (claim("train-0", "ml", "main", DeviceRef("uuid", FIRST)),)
-    (problem,) = found.problems
+    assert found[0] == (claim("train-0", "ml", "main", ("uuid", FIRST)),)
+    (problem,) = found[1]
     assert problem.startswith("ml/train-0 holds gpu-0 of pool node-7 by the claim ml/claim-1") and "ResourceSlices" in problem
 
 
 @pytest.mark.parametrize(
     ("resource", "name", "device"),
     [
-        ("nvidia.com/gpu", "nvidia3", DeviceRef("minor", "3")),
-        ("nvidia.com/gpu", "nvidia3/vgpu1", DeviceRef("minor", "3")),
-        ("nvidia.com/gpu", "nvidia0/gi7", DeviceRef("minor", "0.7")),
-        ("amd.com/gpu", "0000:C1:00.0", DeviceRef("pci", "0000:c1:00.0")),
-        ("google.com/tpu", "2", DeviceRef("tpu", "2")),
+        ("nvidia.com/gpu", "nvidia3", ("minor", "3")),
+        ("nvidia.com/gpu", "nvidia3/vgpu1", ("minor", "3")),
+        ("nvidia.com/gpu", "nvidia0/gi7", ("minor", "0.7")),
+        ("amd.com/gpu", "0000:C1:00.0", ("pci", "0000:c1:00.0")),
+        ("google.com/tpu", "2", ("tpu", "2")),
         ("example.com/widget", "2", None),
         ("nvidia.com/gpu", "nvidiactl", None),
     ],
@@ -100,7 +100,7 @@ def test_a_kubelet_that_was_started_anew(tmp_path: Path) -> None:
     for name in ("one", "two"):
         with Kubelet(path, pod(name, "ml", container("main", {"nvidia.com/gpu": [FIRST]}))):
             found = pod_source(str(path), needed=True).read()
-        assert found is not None and found.claims[0].labels["pod"] == name
+        assert found is not None and found[0][0].labels["pod"] == name
         path.unlink(missing_ok=True)
 
 
@@ -114,4 +114,4 @@ def test_what_is_no_answer(answer: bytes) -> None:
 def test_names_that_are_no_text() -> None:
     """One that is no UTF-8 costs nothing else."""
     raw = pod("x", "ml", container("main", {"nvidia.com/gpu": [FIRST]})).replace(b"\x0a\x01x", b"\x0a\x01\xff")
-    assert listing(raw).claims[0].labels["pod"] == "\ufffd"
+    assert listing(raw)[0][0].labels["pod"] == "\ufffd"

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.visibility import slurm_devices
-from accelmetrics.visibility.attribution import DeviceRef
-from accelmetrics.visibility.slurm_devices import devices_of, expanded, gpu_files
+from accelmetrics.visibility import slurm_jobs
+from accelmetrics.visibility.slurm_jobs import devices_of, expanded, gpu_files
 from tests.cli.shell import Tree
 
 FIRST, SECOND = "GPU-18ef2d05-33ca-4c1f-9f0b-6e1f4a3b2c1d", "GPU-5ad4d6c1-8a2b-4b7e-9c55-0a1b2c3d4e5f"
@@ -26,7 +25,7 @@ def driver(tree: Tree, *minors: tuple[str, str, int]) -> None:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """A machine of its own, without a configuration of Slurm."""
-    monkeypatch.setattr(slurm_devices, "GRES", ())
+    monkeypatch.setattr(slurm_jobs, "GRES", ())
     made = Tree(tmp_path / "root")
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(made.root))
     return made
@@ -35,22 +34,22 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 def test_minor_numbers_are_no_indexes(tree: Tree) -> None:
     """The GPU on the lower address, which NVML counts as 0, has the higher minor number; a range and one without a GPU are told too."""
     driver(tree, ("0000:18:00.0", FIRST, 1), ("0000:3b:00.0", SECOND, 0))
-    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (DeviceRef("uuid", SECOND),)
-    assert devices_of({"SLURM_JOB_GPUS": "0-1,7"}) == (DeviceRef("uuid", SECOND), DeviceRef("uuid", FIRST), DeviceRef("minor", "7"))
+    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (("uuid", SECOND),)
+    assert devices_of({"SLURM_JOB_GPUS": "0-1,7"}) == (("uuid", SECOND), ("uuid", FIRST), ("minor", "7"))
 
 
 def test_numbers_of_the_job_itself_are_not_believed(tree: Tree) -> None:
     """`CUDA_VISIBLE_DEVICES` counts from 0 in each job unless it holds UUIDs, which then are what the job has."""
     driver(tree, ("0000:18:00.0", FIRST, 0), ("0000:3b:00.0", SECOND, 1))
-    assert devices_of({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}) == (DeviceRef("uuid", SECOND),)
-    assert devices_of({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": f"{INSTANCE},{INSTANCE}"}) == (DeviceRef("uuid", INSTANCE),)
+    assert devices_of({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}) == (("uuid", SECOND),)
+    assert devices_of({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": f"{INSTANCE},{INSTANCE}"}) == (("uuid", INSTANCE),)
     assert devices_of({"CUDA_VISIBLE_DEVICES": "0"}) == ()
 
 
 def test_a_driver_that_does_not_know_its_uuids(tree: Tree) -> None:
     """Before the first use of a GPU it says GPU-????????: the minor number is kept, for the daemon to resolve."""
     driver(tree, ("0000:18:00.0", "GPU-????????-????-????-????-????????????", 0))
-    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (DeviceRef("minor", "0"),)
+    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (("minor", "0"),)
 
 
 @pytest.mark.parametrize("given", ["1", "129"])
@@ -61,14 +60,14 @@ def test_render_nodes_of_amd(given: str, tree: Tree) -> None:
         node = tree.root / f"sys/class/drm/renderD{minor}"
         node.mkdir(parents=True)
         (node / "device").symlink_to(tree.root / "sys/devices" / address)
-    assert devices_of({"SLURM_JOB_GPUS": given}) == (DeviceRef("pci", "0000:c6:00.0"),)
+    assert devices_of({"SLURM_JOB_GPUS": given}) == (("pci", "0000:c6:00.0"),)
 
 
 def test_positions_are_no_minor_numbers(tree: Tree) -> None:
     """Where a GPU has fallen off the bus, the third of the list has the fourth device file."""
     driver(tree, ("0000:18:00.0", FIRST, 2), ("0000:3b:00.0", SECOND, 3))
-    assert devices_of({"SLURM_JOB_GPUS": "1"}) == (DeviceRef("uuid", SECOND),)
-    assert devices_of({"SLURM_JOB_GPUS": "3"}) == (DeviceRef("uuid", SECOND),), "it is no position"
+    assert devices_of({"SLURM_JOB_GPUS": "1"}) == (("uuid", SECOND),)
+    assert devices_of({"SLURM_JOB_GPUS": "3"}) == (("uuid", SECOND),), "it is no position"
 
 
 GRES = """\
@@ -88,9 +87,9 @@ def test_the_list_of_a_node(tree: Tree, tmp_path: Path) -> None:
     assert gpu_files(environment) == ["/dev/nvidia7", "/dev/nvidia1", "/dev/nvidia2"]
     driver(tree, ("0000:18:00.0", FIRST, 1), ("0000:3b:00.0", SECOND, 7))
     assert devices_of({**environment, "SLURM_JOB_GPUS": "0-2"}) == (
-        DeviceRef("uuid", SECOND),
-        DeviceRef("uuid", FIRST),
-        DeviceRef("minor", "2"),
+        ("uuid", SECOND),
+        ("uuid", FIRST),
+        ("minor", "2"),
     )
     assert gpu_files({**environment, "SLURMD_NODENAME": "gpu9"}) == []
     assert gpu_files({"SLURMD_NODENAME": "gpu02"}) == []
@@ -102,7 +101,7 @@ def test_files_that_are_no_gpus(tree: Tree, tmp_path: Path) -> None:
     node = tree.root / "sys/class/drm/renderD129"
     node.mkdir(parents=True)
     (node / "device").symlink_to("../../../devices/0000:c6:00.0")
-    assert devices_of({"SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_GPUS": "0-2"}) == (DeviceRef("pci", "0000:c6:00.0"),)
+    assert devices_of({"SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_GPUS": "0-2"}) == (("pci", "0000:c6:00.0"),)
 
 
 @pytest.mark.parametrize(

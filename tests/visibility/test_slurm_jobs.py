@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.visibility.attribution import DeviceRef
 from accelmetrics.visibility.slurm_jobs import (
     LARGEST_FILE,
     Job,
@@ -45,7 +44,7 @@ def test_what_is_written_is_read_back() -> None:
     assert job.claim.labels["scheduler"] == "slurm"
 
 
-JOB = Job("42", "slurm", {"user": "ada"}, (DeviceRef("uuid", FIRST),), 1.0)
+JOB = Job("42", "slurm", {"user": "ada"}, (("uuid", FIRST),), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_jobs_that_have_ended_hold_nothing(tmp_path: Path) -> None:
     (tmp_path / "42.json").write_text(job_text(JOB._replace(ended=2.0)))
     seen: list[Job] = []
     listing = job_source(str(tmp_path), seen.extend).read()
-    assert listing is not None and listing.claims == ()
+    assert listing is not None and listing[0] == ()
     assert [job.job_id for job in seen] == ["42"]
 
 
@@ -148,12 +147,12 @@ def test_the_folder_of_dcgms_exporter(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("10")
     listing = dcgm_source(str(tmp_path)).read()
     assert listing is not None
-    assert [(claim.labels["job_id"], claim.devices) for claim in listing.claims] == [
-        ("7", (DeviceRef("index", "0"),)),
-        ("8", (DeviceRef("index", "0"),)),
-        ("9", (DeviceRef("index", "2.1"),)),
+    assert [(claim.labels["job_id"], claim.devices) for claim in listing[0]] == [
+        ("7", (("index", "0"),)),
+        ("8", (("index", "0"),)),
+        ("9", (("index", "2.1"),)),
     ]
-    (problem,) = listing.problems
+    (problem,) = listing[1]
     assert f"{tmp_path}/3 is passed over" in problem
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         dcgm_source(str(tmp_path / "none")).read()
