@@ -94,7 +94,12 @@ class TpuChip(NamedTuple):
 
 def find_chips() -> list[TpuChip]:
     """Find the chips of this machine, in the order of their device nodes."""
-    found = {address: known for address in pci_devices(VENDOR) if (known := _generation(address)) is not None}
+    found: dict[str, Generation] = {}
+    for address in pci_devices(VENDOR):
+        device, subsystem, kind = (read_text(f"{PCI}/{address}/{name}") or "" for name in ("device", "subsystem_device", "class"))
+        known = GENERATIONS.get(device) or GENERATIONS.get(f"{device}:{subsystem}")
+        if known is not None or (kind.startswith("0x12") and device != "0x0027"):
+            found[address] = known or UNKNOWN
     functions = Counter(address.rpartition(".")[0] for address in found)
     listed = []
     for position, (address, generation) in enumerate(found.items()):
@@ -103,12 +108,6 @@ def find_chips() -> list[TpuChip]:
         node = _node(address) or f"/dev/accel{position}"
         listed.append(TpuChip(address, generation, devices, node))
     return sorted(listed, key=lambda chip: (int(number[1]) if (number := _DIGITS.search(chip.node)) else 0, chip.address))
-
-
-def _generation(address: str) -> Generation | None:
-    device, subsystem = (read_text(f"{PCI}/{address}/{name}") or "" for name in ("device", "subsystem_device"))
-    accelerator = (read_text(f"{PCI}/{address}/class") or "").startswith("0x12") and device != "0x0027"
-    return GENERATIONS.get(device) or GENERATIONS.get(f"{device}:{subsystem}") or (UNKNOWN if accelerator else None)
 
 
 def _node(address: str) -> str:
@@ -199,7 +198,11 @@ def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHold
         holders: The processes that hold the chips.
     """
     devices = [chip for chip in chips for _ in range(chip.devices)]
-    positions = _positions(ids, devices, holders)
+    positions: Sequence[int | None] = [position for position, chip in enumerate(devices) if holders.of(chip.node)]
+    if len(positions) != len(ids):
+        positions = ids if all(number < len(devices) for number in ids) else [None] * len(ids)
+        if len(devices) == len(ids):
+            positions = range(len(devices))
     named = [TpuDevice(number, None if position is None else devices[position]) for number, position in zip(ids, positions, strict=True)]
     taken, free = set(ids), set(range(len(devices))) - set(positions)
     for position in sorted(free, key=lambda position: (position in taken, position)):
@@ -207,15 +210,6 @@ def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHold
         taken.add(number)
         named.append(TpuDevice(number, devices[position]))
     return tuple(sorted(named, key=lambda device: device.number))
-
-
-def _positions(ids: Sequence[int], devices: Sequence[TpuChip], holders: NodeHolders) -> Sequence[int | None]:
-    held = [position for position, chip in enumerate(devices) if holders.of(chip.node)]
-    if len(held) == len(ids):
-        return held
-    if len(devices) == len(ids):
-        return range(len(devices))
-    return ids if all(number < len(devices) for number in ids) else [None] * len(ids)
 
 
 def chip_groups(devices: Sequence[TpuDevice], per_chip: int) -> list[list[int]]:

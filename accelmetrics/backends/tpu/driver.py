@@ -96,9 +96,9 @@ class PortAssignment:
         """
         serving: dict[int, PortDevices] = {}
         for port, report in reports.items():
-            for number in report.devices:
+            for number in report[0]:
                 known = self.ports.setdefault(number, port)
-                if known != port and known in reports and number in reports[known].devices:
+                if known != port and known in reports and number in reports[known][0]:
                     self._conflicts.setdefault(number, (known, port))
                 elif number not in self._conflicts:
                     self.ports[number] = port
@@ -107,132 +107,9 @@ class PortAssignment:
         return serving
 
 
-class TpuPoll:
-    """The answers of every source at one time, and the readings made of them.
-
-    Args:
-        number: Counted from 1.
-        asked: What the runtimes were asked for.
-        answers: The ports' answers.
-        sdk: The SDK's latest ones.
-        holders: The processes that hold the chips.
-        assignment: Which port serves which device.
-        per_chip: How many devices share a value that is reported per chip.
-        clock: Where the present is taken from.
-
-    Attributes:
-        number: As given.
-        asked: As given.
-        finished: When all had answered, in seconds on the monotonic clock.
-        ids: Numbers of the devices that the runtimes report, in order.
-        readings: Each listed device's reading and the machine's, once they are made.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        asked: frozenset[str],
-        answers: Sequence[PortAnswers],
-        sdk: SdkReading,
-        holders: NodeHolders,
-        assignment: PortAssignment,
-        per_chip: int,
-        clock: Clock,
-    ) -> None:
-        self.number = number
-        self.asked = asked
-        self.finished = clock.monotonic()
-        self.readings: tuple[Reading, ...] = ()
-        self._answers = answers
-        self._sdk = sdk
-        self._holders = holders
-        self._assignment = assignment
-        self._per_chip = per_chip
-        now = clock.time_ns() / 1e9
-        self._reports = {port: port_devices(metrics, per_chip, now) for port, failure, metrics in answers if failure is None}
-        self._serving = assignment.assign(self._reports)
-        self.ids = sorted({number for report in self._reports.values() for number in report.devices})
-
-    def make_readings(self, listed: Sequence[TpuDevice]) -> None:
-        """Make the readings of the listed devices and of the machine."""
-        parts = [*self._device_values(listed), self._machine_values()]
-        holding = [*(device.processes(self._holders) for device in listed), None]
-        self.readings = tuple(make_reading(part, processes, self.finished) for part, processes in zip(parts, holding, strict=True))
-
-    def _device_values(self, listed: Sequence[TpuDevice]) -> list[dict[str, Value]]:
-        """Collect every device's values and reasons, in the order in which they are listed."""
-        serving = dict(self._serving)
-        # A runtime that reports no device at all has reasons at least.
-        for port in (port for port, report in self._reports.items() if not report.devices):
-            left = [device.number for device in listed if self._assignment.ports.get(device.number) in (None, port)]
-            serving = {**dict.fromkeys(left, self._reports[port]), **serving}
-        chips = chip_groups([device for device in listed if device.number in serving] or listed, self._per_chip)
-        sdk = {field.name: sdk_devices(field, self._sdk.first(field.sdk), chips, self._per_chip) for field in FIELDS}
-        return [self._device(device, serving.get(device.number), sdk) for device in listed]
-
-    def _device(
-        self, device: TpuDevice, report: PortDevices | None, sdk: Mapping[str, Mapping[int, Value] | Unavailable]
-    ) -> dict[str, Value]:
-        unserved = self._why_unserved(device) if report is None else None
-        if unserved is not None and unserved.reason == Reason.NOT_IN_USE:
-            return dict.fromkeys(COVERAGE.devices, unserved)
-        values: dict[str, Value] = {}
-        first = self._assignment.from_sdk
-        if report is None:
-            self._assignment.forget(device.number)
-        for field in FIELDS:
-            value = unserved or (report.value(field.name, device.number) if report else NOT_LISTED)
-            of_all = sdk[field.name]
-            second = of_all if isinstance(of_all, Unavailable) else of_all.get(device.number, value)
-            # The SDK's value where the runtime has none, and the SDK's reason where the runtime never has one.
-            sdk_decides = unserved is None and not field.grpc
-            use_second = isinstance(value, Unavailable) and (sdk_decides or not isinstance(second, Unavailable))
-            place = (device.number, field.name)
-            use_second = first.get(place, use_second)
-            values[field.name] = second if use_second else value
-            if report is not None and not isinstance(values[field.name], Unavailable):
-                first[place] = use_second
-        return with_derived(values)
-
-    def _why_unserved(self, device: TpuDevice) -> Unavailable:
-        known = self._assignment.ports.get(device.number)
-        for port, failure, _ in self._answers:
-            if failure is not None and failure.reason != Reason.NOT_IN_USE and known in (None, port):
-                return failure
-        pids = device.pids(self._holders)
-        if self._assignment.conflict and known is None and (pids or not self._holders.complete):
-            return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: which chip each means is not known")
-        asked = f"{HOST}:{', '.join(str(port) for port, _, _ in self._answers)}"
-        if pids:
-            hint = f"start it with {PORTS_VARIABLE} set, and this program too"
-            return Unavailable(Reason.DRIVER_UNAVAILABLE, f"process {pids[0]} holds it and serves no metrics on {asked}: {hint}")
-        if not self._holders.complete:
-            return Unavailable(Reason.NOT_IN_USE, f"no runtime on {asked} reports it; the processes that hold it cannot be seen")
-        return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} reports it")
-
-    def _machine_values(self) -> dict[str, Value]:
-        """Collect the values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
-        failures = [failure for _, failure, _ in self._answers if failure is not None]
-        if len(failures) == len(self._answers):
-            self._assignment.forget(MACHINE)
-            broken = [failure for failure in failures if failure.reason != Reason.NOT_IN_USE]
-            return dict.fromkeys(COVERAGE.machine, (broken or failures)[0])
-        answering = [metrics for _, failure, metrics in self._answers if failure is None]
-        values: dict[str, Value] = {}
-        for family in FAMILIES:
-            found = distributions(family, [metrics.get(family.grpc, NOT_LISTED) for metrics in answering])
-            place = (MACHINE, family.grpc)
-            why = found if isinstance(found, Unavailable) else NOTHING_YET
-            use_sdk = self._assignment.from_sdk.get(place, why is found or not found)
-            if use_sdk:
-                series = self._sdk.first(family.sdk)
-                found = sdk_distributions(family, series) or (series if why == NOT_LISTED and isinstance(series, Unavailable) else why)
-            if not isinstance(found, Unavailable) and found:
-                self._assignment.from_sdk[place] = use_sdk
-            found = found or why
-            values |= machine_keys(family, found)
-        lengths = queues([metrics.get(QUEUE_GRPC, NOT_LISTED) for metrics in answering]) or sdk_counts(self._sdk.first(QUEUE_SDK))
-        return {**values, **{f"{QUEUE_KEY}.{name}": sound(length) for name, length in lengths.items()}}
+TpuPoll = tuple[int, frozenset[str], float, Sequence[Reading]]
+"""What every source answered at one time: a number counted from 1, what the runtimes were asked for, when all had answered (in seconds on
+the monotonic clock), and the reading of each listed device and of the machine."""
 
 
 class TpuDriver:
@@ -266,13 +143,15 @@ class TpuDriver:
         self._looked_at = -math.inf
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
-            first = self._poll(1, frozenset(GRPC_NAMES), [], FIRST_WAIT)
-            self._listed = list_devices(self._chips, first.ids, self._holders)
+            names = frozenset(GRPC_NAMES)
+            answers = self._ask(names, [], FIRST_WAIT)
+            reported = {number for devices, _ in self._reports(answers).values() for number in devices}
+            self._listed = list_devices(self._chips, sorted(reported), self._holders)
             if not self._listed:
                 asked = f"{HOST}:{', '.join(map(str, numbers))}"
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {asked}")
             self._lock = threading.Lock()
-            self._latest = self._served(first)
+            self._latest = self._poll(1, names, answers)
             on_failure.pop_all()
         self._devices = tuple(device.identity() for device in self._listed)
 
@@ -296,31 +175,129 @@ class TpuDriver:
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
         """
-        asked = self._clock.monotonic()
+        now = self._clock.monotonic()
         with self._lock:
-            if self._latest.number <= had or not needed <= self._latest.asked or asked - self._latest.finished >= FRESH:
-                self._latest = self._served(self._poll(self._latest.number + 1, frozenset(self._needed), progress))
+            number, asked, finished, _ = self._latest
+            if number <= had or not needed <= asked or now - finished >= FRESH:
+                names = frozenset(self._needed)
+                self._latest = self._poll(number + 1, names, self._ask(names, progress))
             return self._latest
 
-    def _poll(self, number: int, needed: frozenset[str], progress: list[Any], wait: float = 0.0) -> TpuPoll:
+    def _ask(self, needed: frozenset[str], progress: list[Any], wait: float = 0.0) -> list[PortAnswers]:
         now = self._clock.monotonic()
         if now - self._looked_at >= HOLDERS_INTERVAL:
             self._looked_at = now
             self._holders.look(progress)
         answers = self._runtimes.ask([name for name in GRPC_NAMES if name in needed], progress)
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
-        if self._chips and (self._holders.held() or any(port.failure is None for port in answers)):
+        if self._chips and (self._holders.held() or any(failure is None for _, failure, _ in answers)):
             self._sdk.want(wait)
-        return TpuPoll(number, needed, answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock)
+        return answers
 
-    def _served(self, poll: TpuPoll) -> TpuPoll:
-        new = set(poll.ids) - {device.number for device in self._listed}
+    def _reports(self, answers: Sequence[PortAnswers]) -> dict[int, PortDevices]:
+        """Sort what each runtime that answered says of devices, by port."""
+        now = self._clock.time_ns() / 1e9
+        return {port: port_devices(metrics, self._per_chip, now) for port, failure, metrics in answers if failure is None}
+
+    def _poll(self, number: int, asked: frozenset[str], answers: Sequence[PortAnswers]) -> TpuPoll:
+        finished = self._clock.monotonic()
+        reports, sdk = self._reports(answers), self._sdk.latest()
+        listed = [device.number for device in self._listed]
+        new = {reported for devices, _ in reports.values() for reported in devices}.difference(listed)
         if new:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): they are to be listed again"
             )
-        poll.make_readings(self._listed)
-        return poll
+        serving = self._assignment.assign(reports)
+        # A runtime that reports no device at all has reasons at least.
+        for port in (port for port, (devices, _) in reports.items() if not devices):
+            left = [device for device in listed if self._assignment.ports.get(device) in (None, port)]
+            serving = {**dict.fromkeys(left, reports[port]), **serving}
+        chips = chip_groups([device for device in self._listed if device.number in serving] or self._listed, self._per_chip)
+        second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip) for field in FIELDS}
+        readings = []
+        for device in self._listed:
+            report = serving.get(device.number)
+            unserved = self._why_unserved(device, answers) if report is None else None
+            values = self._values(device.number, report, unserved, second)
+            readings.append(make_reading(values, device.processes(self._holders), finished))
+        return number, asked, finished, (*readings, make_reading(self._machine_values(answers, sdk), None, finished))
+
+    def _values(
+        self,
+        number: int,
+        report: PortDevices | None,
+        unserved: Unavailable | None,
+        sdk: Mapping[str, Mapping[int, Value] | Unavailable],
+    ) -> dict[str, Value]:
+        """Collect the values and reasons of one device.
+
+        Args:
+            number: The device's.
+            report: What the port that serves it reports.
+            unserved: Why none does.
+            sdk: By metric, what the SDK says of all devices.
+        """
+        if unserved is not None and unserved.reason == Reason.NOT_IN_USE:
+            return dict.fromkeys(COVERAGE.devices, unserved)
+        values: dict[str, Value] = {}
+        first = self._assignment.from_sdk
+        if report is None:
+            self._assignment.forget(number)
+        for field in FIELDS:
+            value: Value = unserved or NOT_LISTED
+            if report is not None:
+                devices, missing = report
+                value = devices.get(number, missing).get(field.name, missing[field.name])
+            of_all = sdk[field.name]
+            second = of_all if isinstance(of_all, Unavailable) else of_all.get(number, value)
+            # The SDK's value where the runtime has none, and the SDK's reason where the runtime never has one.
+            sdk_decides = unserved is None and not field.grpc
+            use_second = isinstance(value, Unavailable) and (sdk_decides or not isinstance(second, Unavailable))
+            use_second = first.get((number, field.name), use_second)
+            values[field.name] = second if use_second else value
+            if report is not None and not isinstance(values[field.name], Unavailable):
+                first[number, field.name] = use_second
+        return with_derived(values)
+
+    def _why_unserved(self, device: TpuDevice, answers: Sequence[PortAnswers]) -> Unavailable:
+        known = self._assignment.ports.get(device.number)
+        for port, failure, _ in answers:
+            if failure is not None and failure.reason != Reason.NOT_IN_USE and known in (None, port):
+                return failure
+        pids = device.pids(self._holders)
+        if self._assignment.conflict and known is None and (pids or not self._holders.complete):
+            return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: which chip each means is not known")
+        asked = f"{HOST}:{', '.join(str(port) for port, _, _ in answers)}"
+        if pids:
+            hint = f"start it with {PORTS_VARIABLE} set, and this program too"
+            return Unavailable(Reason.DRIVER_UNAVAILABLE, f"process {pids[0]} holds it and serves no metrics on {asked}: {hint}")
+        if not self._holders.complete:
+            return Unavailable(Reason.NOT_IN_USE, f"no runtime on {asked} reports it; the processes that hold it cannot be seen")
+        return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} reports it")
+
+    def _machine_values(self, answers: Sequence[PortAnswers], sdk: SdkReading) -> dict[str, Value]:
+        """Collect the values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
+        failures = [failure for _, failure, _ in answers if failure is not None]
+        if len(failures) == len(answers):
+            self._assignment.forget(MACHINE)
+            broken = [failure for failure in failures if failure.reason != Reason.NOT_IN_USE]
+            return dict.fromkeys(COVERAGE.machine, (broken or failures)[0])
+        answering = [metrics for _, failure, metrics in answers if failure is None]
+        values: dict[str, Value] = {}
+        for family in FAMILIES:
+            found = distributions(family, [metrics.get(family.grpc, NOT_LISTED) for metrics in answering])
+            place = (MACHINE, family.grpc)
+            why = found if isinstance(found, Unavailable) else NOTHING_YET
+            use_sdk = self._assignment.from_sdk.get(place, why is found or not found)
+            if use_sdk:
+                series = sdk.first(family.sdk)
+                found = sdk_distributions(family, series) or (series if why == NOT_LISTED and isinstance(series, Unavailable) else why)
+            if not isinstance(found, Unavailable) and found:
+                self._assignment.from_sdk[place] = use_sdk
+            values |= machine_keys(family, found or why)
+        lengths = queues([metrics.get(QUEUE_GRPC, NOT_LISTED) for metrics in answering]) or sdk_counts(sdk.first(QUEUE_SDK))
+        return {**values, **{f"{QUEUE_KEY}.{name}": sound(length) for name, length in lengths.items()}}
 
 
 class TpuReader:
@@ -336,6 +313,5 @@ class TpuReader:
         """Return one unit's part of the latest poll."""
         if not self._reads:
             return Reading(processes=NOT_NEEDED if unit < len(self._driver.devices) else None)
-        latest = self._driver.poll(self._had.get(unit, 0), self._needed, progress)
-        self._had[unit] = latest.number
-        return latest.readings[unit]
+        self._had[unit], _, _, readings = self._driver.poll(self._had.get(unit, 0), self._needed, progress)
+        return readings[unit]

@@ -66,18 +66,9 @@ class DistributionMessage(NamedTuple):
     quantiles: tuple[tuple[float, float], ...] = ()
 
 
-class MetricMessage(NamedTuple):
-    """One ``Metric``.
-
-    Attributes:
-        about: By key, what it is about: a device, a size of buffers, the type and number of a core.
-        seconds: When it was taken, since 1970; 0 when not reported.
-        measure: The number, text or distribution; None when it has none.
-    """
-
-    about: Mapping[str, Scalar | None]
-    seconds: int
-    measure: Scalar | DistributionMessage | None
+MetricMessage = tuple[Mapping[str, Scalar | None], int, Scalar | DistributionMessage | None]
+"""One ``Metric``: by key, what it is about (a device, a size of buffers, the type and number of a core); when it was taken, in seconds
+since 1970, 0 when not reported; and the number, text or distribution, None when it has none."""
 
 
 @lru_cache(maxsize=1)
@@ -105,7 +96,13 @@ def metric_response(data: bytes) -> list[MetricMessage]:
     if not response.HasField("metric"):
         raise ValueError("an answer without a metric")
     _bound(len(response.metric.metrics))
-    return [MetricMessage(_about(metric), metric.timestamp.seconds, _measure(metric)) for metric in response.metric.metrics]
+    found: list[MetricMessage] = []
+    for metric in response.metric.metrics:
+        attribute = metric.attribute
+        attributes = attribute.value.list.attributes or ([attribute] if metric.HasField("attribute") else [])
+        about = {_text(each.key): _scalar(each.value) for each in attributes[:MAX_ELEMENTS]}
+        found.append((about, metric.timestamp.seconds, _measure(metric)))
+    return found
 
 
 def supported_metrics(data: bytes) -> frozenset[str]:
@@ -128,12 +125,6 @@ def _bound(number: int) -> int:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _about(metric: Any) -> dict[str, Scalar | None]:
-    attribute = metric.attribute
-    attributes = attribute.value.list.attributes or ([attribute] if metric.HasField("attribute") else [])
-    return {_text(each.key): _scalar(each.value) for each in attributes[:MAX_ELEMENTS]}
 
 
 def _scalar(message: Any) -> Scalar | None:

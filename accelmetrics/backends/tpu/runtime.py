@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.tpu.messages import MetricMessage, message_classes, metric_request, metric_response, supported_metrics
@@ -47,19 +47,8 @@ REASONS: Mapping[str, Reason] = {
 MetricAnswer = list[MetricMessage] | Unavailable
 """A runtime's entries of one metric, or why there are none."""
 
-
-class PortAnswers(NamedTuple):
-    """One port's answers.
-
-    Attributes:
-        port: The port.
-        failure: Why there are none; None when the runtime answered.
-        metrics: Its answers, by the runtime's names.
-    """
-
-    port: int
-    failure: Unavailable | None
-    metrics: Mapping[str, MetricAnswer]
+PortAnswers = tuple[int, Unavailable | None, Mapping[str, MetricAnswer]]
+"""The number of a port, why it gave no answers (None when the runtime answered), and its answers by the runtime's names."""
 
 
 def ports(text: str) -> tuple[int, ...]:
@@ -166,7 +155,11 @@ class _Port:
         """Wait for the answers, which end at their deadlines."""
         answers: dict[str, MetricAnswer] = {}
         for name, call in self._calls.items():
-            answers[name] = self._answer(self._result(call))
+            result = self._result(call)
+            try:
+                answers[name] = result if isinstance(result, Unavailable) else metric_response(result)
+            except ValueError as error:
+                answers[name] = Unavailable(Reason.PARSE_ERROR, f"{self._address} answered what is not understood: {error}")
             progress.append(name)
         failures = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
         reasons = {failure.reason for failure in failures}
@@ -174,18 +167,10 @@ class _Port:
             if failures[0].reason == Reason.DRIVER_UNAVAILABLE:
                 # Nothing came through: the program has ended, or what listens there is no runtime.
                 self.disconnect()
-                return PortAnswers(self._number, self._knock() or failures[0], {})
+                return self._number, self._knock() or failures[0], {}
             if failures[0].reason == Reason.TIMED_OUT:
                 self._failure = failures[0]
-        return PortAnswers(self._number, self._failure, answers)
-
-    def _answer(self, result: bytes | Unavailable) -> MetricAnswer:
-        if isinstance(result, Unavailable):
-            return result
-        try:
-            return metric_response(result)
-        except ValueError as error:
-            return Unavailable(Reason.PARSE_ERROR, f"{self._address} answered what is not understood: {error}")
+        return self._number, self._failure, answers
 
     def _result(self, call: Any) -> bytes | Unavailable:
         try:

@@ -15,7 +15,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -37,11 +37,8 @@ NOT_YET = Unavailable(Reason.TIMED_OUT, "libtpu's SDK has not answered yet")
 NOT_THERE = "libtpu's SDK is not installed beside this Python: pip install libtpu"
 
 
-class SdkSeries(NamedTuple):
-    """The SDK's answer for one metric: a description, and values as strings."""
-
-    description: str
-    data: tuple[str, ...]
+SdkSeries = tuple[str, Sequence[str]]
+"""The SDK's answer for one metric: a description, and values as strings."""
 
 
 class SdkReading(NamedTuple):
@@ -62,17 +59,17 @@ class SdkReading(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether it came to nothing."""
-        return not any(isinstance(found, SdkSeries) for found in self.metrics.values())
+        return all(isinstance(found, Unavailable) for found in self.metrics.values())
 
     def first(self, names: Sequence[str]) -> SdkSeries | Unavailable:
         """Return the first of these names that holds values: some releases know a name and give nothing under it."""
         found = [self.metrics.get(name, self.otherwise) for name in names]
         for one in found:
-            if isinstance(one, SdkSeries) and one.data:
+            if not isinstance(one, Unavailable) and one[1]:
                 return one
-        if any(isinstance(one, SdkSeries) for one in found):
+        if not all(isinstance(one, Unavailable) for one in found):
             return Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK has no values of it")
-        return next((one for one in found if isinstance(one, Unavailable)), self.otherwise)
+        return found[0] if found else self.otherwise
 
 
 class Sdk:
@@ -129,7 +126,12 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
     metrics: dict[str, SdkSeries | Unavailable] = {}
     ending = f"signal {-status}" if status < 0 else f"exit status {status}"
     otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({ending})")
-    for line in _lines(printed):
+    for text in printed.splitlines():
+        line: Any = None
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text) if text.startswith("{") else None
+        if not isinstance(line, dict):
+            continue
         name, data = str(line.get("name")), line.get("data")
         if "missing" in line:
             return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_THERE} ({line['missing']})"), missing=True)
@@ -139,19 +141,10 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
         if "done" in line:
             otherwise = Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK does not have it")
         elif isinstance(data, list):
-            metrics[name] = SdkSeries(str(line.get("description", "")), tuple(map(str, data)))
+            metrics[name] = str(line.get("description", "")), tuple(map(str, data))
         else:
             metrics[name] = Unavailable(Reason.NOT_SUPPORTED, f"libtpu's SDK: {line.get('error', 'no data')}")
     return SdkReading(taken, metrics, otherwise)
-
-
-def _lines(printed: str) -> Iterator[dict[str, Any]]:
-    """Parse the objects among the lines."""
-    for text in printed.splitlines():
-        with suppress(ValueError, RecursionError):
-            line = json.loads(text) if text.startswith("{") else None
-            if isinstance(line, dict):
-                yield line
 
 
 _LINK = re.compile(r"(?P<chip>.*?)\.?\bici\d+[^:]*:\s*(?P<score>\S+)", re.IGNORECASE | re.ASCII)
@@ -181,8 +174,9 @@ def sdk_devices(
     """
     if isinstance(series, Unavailable):
         return series
-    links = field.name == LINK_HEALTH and any(map(_LINK.fullmatch, series.data))
-    values = _worst_links(field, series.data) if links else [_checked(field, text) for text in series.data]
+    data = series[1]
+    links = field.name == LINK_HEALTH and any(map(_LINK.fullmatch, data))
+    values = _worst_links(field, data) if links else [_checked(field, text) for text in data]
     if isinstance(values, Unavailable):
         return values
     devices = [device for chip in chips for device in chip]
@@ -211,12 +205,11 @@ def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unava
     worst = {
         place: max(scores, key=lambda score: math.inf if isinstance(score, Unavailable) else score) for place, scores in by_place.items()
     }
-    return [worst[place] for place in sorted(by_place, key=_in_order)]
 
+    def in_order(place: str) -> list[tuple[int, str]]:  # tray1.chip10 comes after tray1.chip9
+        return [(int(part), "") if part.isdecimal() else (0, part) for part in _DIGITS.split(place)]
 
-def _in_order(place: str) -> list[tuple[int, str]]:
-    """Sort names by their numbers: ``tray1.chip10`` comes after ``tray1.chip9``."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in _DIGITS.split(place)]
+    return [worst[place] for place in sorted(by_place, key=in_order)]
 
 
 def statistic_names(description: str, count: int) -> tuple[str, ...]:
@@ -236,18 +229,18 @@ def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[s
     """
     if isinstance(series, Unavailable):
         return {}
+    description, data = series
     if not family.labelled:
-        words = _split(series.data[0]) if len(series.data) == 1 else [text.strip() for text in series.data]
-        numbers = _named(series.description, words)
+        numbers = _named(description, _split(data[0]) if len(data) == 1 else [text.strip() for text in data])
         return {"": numbers} if numbers else {}
-    rows = [_split(text)[:64] for text in series.data[:MAX_LABELS]]
-    return {sanitized(row[0]): _named(series.description, row[1:]) for row in rows if len(row) > 1}
+    rows = [_split(text)[:64] for text in data[:MAX_LABELS]]
+    return {sanitized(row[0]): _named(description, row[1:]) for row in rows if len(row) > 1}
 
 
 def sdk_counts(series: SdkSeries | Unavailable) -> dict[str, Number]:
     """Count by label what stands as ``label: count`` in one string each; counts of one label are added up."""
     found: dict[str, Number] = {}
-    for position, text in enumerate(() if isinstance(series, Unavailable) else series.data[:MAX_LABELS]):
+    for position, text in enumerate(() if isinstance(series, Unavailable) else series[1][:MAX_LABELS]):
         label, separator, value = text.rpartition(":")
         known = number(value)
         if known is not None:

@@ -138,20 +138,8 @@ def with_derived(values: dict[str, Value]) -> dict[str, Value]:
     return {**values, SHARE: share, SHARE_ALIAS: share, USED_ALIAS: used}
 
 
-class PortDevices(NamedTuple):
-    """Values of the devices that one port reports.
-
-    Attributes:
-        devices: By device number and metric, the value.
-        missing: By metric, why a device has none.
-    """
-
-    devices: Mapping[int, Mapping[str, Value]]
-    missing: Mapping[str, Unavailable]
-
-    def value(self, name: str, number: int) -> Value:
-        """Return a device's value, or why there is none."""
-        return self.devices.get(number, self.missing).get(name, self.missing[name])
+PortDevices = tuple[Mapping[int, Mapping[str, Value]], Mapping[str, Unavailable]]
+"""Of the devices that one port reports: the value by device number and metric, and by metric, why a device has none."""
 
 
 def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float) -> PortDevices:
@@ -169,30 +157,23 @@ def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float)
         answer = answers.get(field.grpc, NOT_LISTED if field.grpc else SDK_ONLY)
         missing[field.name] = answer if isinstance(answer, Unavailable) else OTHER_DEVICES
         found: dict[int, Value] = {}
-        for entry in () if isinstance(answer, Unavailable) else answer:
-            number = device_id(entry.about)
+        for about, seconds, measure in () if isinstance(answer, Unavailable) else answer:
+            number = device_id(about)
             if number is None:
                 missing[field.name] = Unavailable(Reason.PARSE_ERROR, f"the runtime reports {field.grpc} without a device")
-            else:
-                value = _read(field, entry, now)
-                twice = found.setdefault(number, value) != value
-                found[number] = (
-                    Unavailable(Reason.PARSE_ERROR, f"the runtime reports {field.grpc} twice for this device") if twice else value
-                )
+                continue
+            value = checked(field, measure)
+            if field.momentary and seconds > 0 and now - seconds > STALE_AFTER:
+                value = Unavailable(Reason.STALE, f"the runtime took it {now - seconds:.0f} s ago")
+            elif isinstance(measure, DistributionMessage):
+                value = Unavailable(Reason.PARSE_ERROR, "the runtime answered a distribution")
+            if found.setdefault(number, value) != value:
+                found[number] = Unavailable(Reason.PARSE_ERROR, f"the runtime reports {field.grpc} twice for this device")
         if field.per_chip and per_chip > 1:
             found = _fanned_out(found, sorted(devices), per_chip)
         for number, value in found.items():
             devices.setdefault(number, {})[field.name] = value
-    return PortDevices(devices, missing)
-
-
-def _read(field: DeviceField, entry: MetricMessage, now: float) -> Value:
-    age = now - entry.seconds
-    if field.momentary and entry.seconds > 0 and age > STALE_AFTER:
-        return Unavailable(Reason.STALE, f"the runtime took it {age:.0f} s ago")
-    if isinstance(entry.measure, DistributionMessage):
-        return Unavailable(Reason.PARSE_ERROR, "the runtime answered a distribution")
-    return checked(field, entry.measure)
+    return devices, missing
 
 
 def _fanned_out(chips: Mapping[int, Value], devices: Sequence[int], per_chip: int) -> dict[int, Value]:
@@ -261,10 +242,10 @@ def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, 
     if len(failures) == len(answers):
         return failures[0] if failures else NOT_LISTED
     parts: dict[str, list[DistributionMessage]] = {}
-    for position, entry in enumerate(_entries(answers)):
-        name = label(entry.about, position) if family.labelled else ""
-        if isinstance(entry.measure, DistributionMessage) and (name in parts or len(parts) < MAX_LABELS):
-            parts.setdefault(name, []).append(entry.measure)
+    for position, (about, _, measure) in enumerate(_entries(answers)):
+        name = label(about, position) if family.labelled else ""
+        if isinstance(measure, DistributionMessage) and (name in parts or len(parts) < MAX_LABELS):
+            parts.setdefault(name, []).append(measure)
     found = {name: statistics(measures) for name, measures in parts.items()}
     return {name: numbers for name, numbers in found.items() if numbers}
 
@@ -314,11 +295,11 @@ def percentile(counts: Sequence[int], bounds: Sequence[float], share: float, max
 def queues(answers: Sequence[MetricAnswer]) -> dict[str, Number]:
     """Return the lengths of the programs' queues, by label."""
     lengths: dict[str, Number] = {}
-    for position, entry in enumerate(_entries(answers)):
-        if isinstance(entry.measure, (int, float)) and not isinstance(entry.measure, bool):
-            name = label(entry.about, position)
+    for position, (about, _, measure) in enumerate(_entries(answers)):
+        if isinstance(measure, (int, float)) and not isinstance(measure, bool):
+            name = label(about, position)
             if name in lengths or len(lengths) < MAX_LABELS:
-                lengths[name] = lengths.get(name, 0) + entry.measure
+                lengths[name] = lengths.get(name, 0) + measure
     return lengths
 
 

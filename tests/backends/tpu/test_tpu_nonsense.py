@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.tpu.messages import MAX_ELEMENTS
-from accelmetrics.backends.tpu.sdk import SdkSeries, sdk_counts, sdk_devices, sdk_distributions, understood
+from accelmetrics.backends.tpu.sdk import sdk_counts, sdk_devices, sdk_distributions, understood
 from accelmetrics.backends.tpu.values import FIELDS, MAX_LABELS
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.tpu import FAMILIES
@@ -113,7 +113,7 @@ def test_labels_are_bounded_in_number_and_length(v5e: TpuRuntime) -> None:
 def test_whatever_the_sdk_says() -> None:
     """Its strings are no numbers until they are found to be, and there may be any number of them."""
     texts = ["9" * 10_000, "-1", "1e400", "nan", "\udcff", "a, b", "[" * 5000, "tray1.chip0.ici0.int: 99", "x: 1e308", "x: 1e308", ""]
-    series = SdkSeries("mean, p50", tuple(texts) + tuple(f"label {number}, 1, 2, 3, 4" for number in range(4000)))
+    series = ("mean, p50", tuple(texts) + tuple(f"label {number}, 1, 2, 3, 4" for number in range(4000)))
     for field in FIELDS:
         found = sdk_devices(field, series, [[0], [1]], 1)
         assert isinstance(found, Unavailable)
@@ -122,7 +122,7 @@ def test_whatever_the_sdk_says() -> None:
         assert len(sdk_distributions(family, series)) <= MAX_LABELS
     assert len(sdk_counts(series)) <= MAX_LABELS
     printed = '{"name": "x", "data": ' + "[" * 100_000 + "\n" + '{"name": "y", "data": ["1"]}\n{"done": true}'
-    assert dict(understood(printed, 0, 0.0).metrics) == {"y": SdkSeries("", ("1",))}
+    assert dict(understood(printed, 0, 0.0).metrics) == {"y": ("", ("1",))}
 
 
 def test_a_chip_whose_files_hold_nonsense(machine: TpuMachine, start: Any) -> None:
