@@ -195,13 +195,15 @@ class SnapshotBuilder:
             unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
             if unlisted != self._unlisted:
                 self._unlisted, same = unlisted, False
+        if slots != self._slots:
+            self._slots, same = slots, False
         stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
-        if not same or self._header is None or slots != self._slots or stands != self._standing:
+        if not same or self._header is None or stands != self._standing:
             self._header, self._mappers = None, mappers  # until all is written: an interrupted attempt is not taken for a finished one
             flat = self._flat = {}
             for mapper, what in entries:
                 mapper.put(what, flat)
             reasons = {key: why for mapper in mappers for key, why in mapper.reasons.items() if key not in flat}
-            self._slots, self._standing = slots, stands
-            self._header = header(self._hostname, tuple(flat), slots, reasons, standing(statuses), self._unlisted)
+            self._standing = stands
+            self._header = header(self._hostname, tuple(flat), self._slots, reasons, standing(statuses), self._unlisted)
         return Snapshot.of(self._header, tuple(flat.values()), time_ns, statuses, self._processes, flat)

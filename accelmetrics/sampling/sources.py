@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -22,13 +22,15 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.system import pci_slot
 from accelmetrics.backends.registry import declared, is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
-from accelmetrics.sampling.threads import CountDownLatch
-from accelmetrics.sampling.workers import WorkerPool, WorkerThread
+from accelmetrics.sampling.threads import CountDownLatch, WorkerPool, WorkerThread
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import printable
+
+if TYPE_CHECKING:
+    from accelmetrics.sampling.engine import SourceReader, ThreadEngine
 
 T = TypeVar("T")
 
@@ -130,30 +132,6 @@ def checked_detection(backend: Backend) -> Detection:
     raise TypeError(f"detect() gave {found!r}, which is no Detection(present, evidence, devices)")
 
 
-class SourceUser:
-    """What a source knows of a sampler's reader.
-
-    Attributes:
-        source: The source.
-        opened: The driver that it reads.
-        asked_at: When the reading in progress, or the last one, began.
-        served_at: When a sampler last asked for a reading.
-    """
-
-    source: ManagedSource
-    opened: OpenDriver | None
-    asked_at: float
-    served_at: float
-
-    def begin_if_due(self, now: float) -> bool:
-        """Begin a reading in the background if one is due. Returns whether there is something to read."""
-        raise NotImplementedError
-
-    def work(self, worker: WorkerThread) -> None:
-        """Read on this worker."""
-        raise NotImplementedError
-
-
 class ManagedSource:
     """A backend within this process: found, opened, read, lost and opened again.
 
@@ -165,7 +143,8 @@ class ManagedSource:
         opened: The open driver; None while there is none.
         source: What the open driver reads, in one word.
         incomplete: Why it may have more devices than it lists; None where it does not say so.
-        devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
+        listed: What the driver last listed, as it is; None when it was opened.
+        devices: The devices of that; kept when it goes away. The same object while nothing changed.
         failure: Why the source is not open; None while it is, and before it was tried.
         absent: Whether that is since nothing was found, and never was.
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
@@ -181,7 +160,7 @@ class ManagedSource:
         self.backend = backend
         self.clock = clock
         self.pool = WorkerPool(backend.name)
-        self.readers: WeakSet[SourceUser] = WeakSet()
+        self.readers: WeakSet[SourceReader] = WeakSet()
         self.detection = Detection(False, "not looked for yet")
         self.coverage = guarded(checked_coverage, backend).value or Coverage()
         self.opened: OpenDriver | None = None
@@ -196,7 +175,7 @@ class ManagedSource:
         self.busy_seconds = 0.0
         self.driver_seconds = 0.0
         self.retired: list[Driver] = []
-        self._listed: Sequence[DeviceIdentity] | None = None
+        self.listed: Sequence[DeviceIdentity] | None = None
         self._attempt: CountDownLatch | None = None
         self._lock = threading.Lock()
         self.was_open = False
@@ -288,7 +267,7 @@ class ManagedSource:
         self.open_seconds = None if outcome is None else outcome.seconds
         if outcome is not None and outcome.value is not None:
             self.opened = outcome.value
-            self.devices, self._listed = outcome.value.devices, None
+            self.devices, self.listed = outcome.value.devices, None
             self.failure, self.absent, self._pause, self.was_open = None, False, FIRST_RETRY, True
             self.pool.wanted = 1
             if self.interval > 0:
@@ -306,21 +285,11 @@ class ManagedSource:
         self._retry_at = self.clock.monotonic() + (LAST_RETRY if absent else self._pause)
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
-    def look(self) -> None:
-        """Note the devices that the driver lists now, and what it reads. Lets through whatever a plug-in throws."""
-        opened = self.opened
-        if opened is None:
-            return
-        self.source = opened.driver.source
-        lacking = getattr(opened.driver, "incomplete", None)
-        self.incomplete = lacking if isinstance(lacking, Unavailable) else None
-        listed = opened.driver.devices
-        if listed is not self._listed and listed != self._listed:
-            self._listed = listed
-            devices = checked_devices(listed)
-            with self._lock:
-                if self.opened is opened and devices != self.devices and len(devices) >= len(self.devices):
-                    self.devices = devices
+    def relist(self, opened: OpenDriver, devices: tuple[DeviceIdentity, ...]) -> None:
+        """Note the devices that an open driver lists now; no driver lists fewer than before."""
+        with self._lock:
+            if self.opened is opened and devices != self.devices and len(devices) >= len(self.devices):
+                self.devices = devices
 
     def driver_gone(self, opened: OpenDriver, error: DriverGoneError) -> None:
         """Retire a driver that a reading found gone; it is opened again later."""
@@ -339,14 +308,14 @@ class ManagedSource:
                 reader.work(worker)
         return max(IDLE_PAUSE, min(reader.asked_at for reader in readers) + self.pace - self.clock.monotonic()) if readers else None
 
-    def join(self, reader: SourceUser) -> None:
+    def join(self, reader: SourceReader) -> None:
         """Keep the source open for a reader; the first one has it opened without delay."""
         with self._lock:
             if not self.readers:
                 self._pause, self._retry_at = FIRST_RETRY, 0.0
             self.readers.add(reader)
 
-    def leave(self, reader: SourceUser) -> None:
+    def leave(self, reader: SourceReader) -> None:
         """Close the driver, on a worker, when no reader is left; waits for that, though not for a call that is stuck."""
         with self._lock:
             self.readers.discard(reader)
@@ -413,7 +382,7 @@ class SourceRegistry:
                 self._sources[key] = ManagedSource(backend, self.clock)
         return [self._sources[key] for key in keys], self._devices.setdefault(keys, DeviceRegistry())
 
-    def release(self, readers: Sequence[SourceUser]) -> None:
+    def release(self, readers: Sequence[SourceReader]) -> None:
         """Close what no other sampler uses."""
         for reader in readers:
             reader.source.leave(reader)
@@ -459,17 +428,8 @@ def _members(found: WeakSet[T]) -> list[T]:
             return list(found)
 
 
-class Forked(Protocol):
-    """What a fork has to wait for, and what starts over in its child."""
-
-    def settle(self, patience: float) -> None:
-        """Wait, in the parent, until a fork harms nothing; at most so many seconds after what it waits for began."""
-
-    def after_fork(self) -> None:
-        """Start over in the child."""
-
-
-FORKED: WeakSet[Forked] = WeakSet()
+FORKED: WeakSet[ThreadEngine | SourceRegistry] = WeakSet()
+"""What a fork waits for in the parent until it harms nothing (``settle``), and what starts over in the child (``after_fork``)."""
 
 
 def _before_fork() -> None:

@@ -14,9 +14,8 @@ from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.kit.system import PCI, find_pci, pci_vendors, read_text
 from accelmetrics.backends.registry import BrokenBackend, pinned, select
-from accelmetrics.sampling.engine import ThreadEngine
+from accelmetrics.sampling.engine import SourceReader, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
-from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
 from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status

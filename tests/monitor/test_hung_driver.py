@@ -9,7 +9,7 @@ import pytest
 
 from accelmetrics import DriverGoneError, Reason
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.sampling.workers import MAX_FRUITLESS
+from accelmetrics.sampling.threads import MAX_FRUITLESS
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.test_monitor_exit import PREFACE, interrupt, run

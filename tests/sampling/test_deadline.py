@@ -14,7 +14,7 @@ import pytest
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Detection, Driver
 from accelmetrics.backends.guard import waiting_for
-from accelmetrics.sampling.reader import FIRST_PATIENCE, LATER_PATIENCE
+from accelmetrics.sampling.engine import FIRST_PATIENCE, LATER_PATIENCE
 from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import workers

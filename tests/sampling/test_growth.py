@@ -13,7 +13,7 @@ import pytest
 import accelmetrics
 from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend
-from accelmetrics.sampling import reader
+from accelmetrics.sampling import engine
 from accelmetrics.testing import FakeClock
 from tests.simulators.nvml import NvmlSimulator
 
@@ -62,7 +62,7 @@ def passed(gpus: int) -> int:
 
 
 def test_each_device_costs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "SLOW_READING", math.inf)  # no call is timed
+    monkeypatch.setattr(engine, "SLOW_READING", math.inf)  # no call is timed
     few, more, many = (passed(gpus) for gpus in (8, 40, 128))
     assert (more - few) / 32 == (many - more) / 88
 

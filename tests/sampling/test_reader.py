@@ -12,9 +12,8 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading
-from accelmetrics.sampling.reader import LANDED, TIMED_EVERY, WAKE_UP, CallTimer
-from accelmetrics.sampling.threads import CountDownLatch
-from accelmetrics.sampling.workers import MAX_WORKERS, WorkerPool
+from accelmetrics.sampling.engine import HAND_OVER, LANDED, TIMED_EVERY, CallTimer
+from accelmetrics.sampling.threads import MAX_WORKERS, CountDownLatch, WorkerPool
 from accelmetrics.testing import FakeBackend
 
 UNITS = 8
@@ -158,12 +157,12 @@ def test_one_long_reading_in_so_many_is_timed(
 def test_the_time_of_calls_is_told_from_that_of_other_work(clock: Passing) -> None:
     timer = CallTimer()
     clock.call(timer, 50e-6)
-    clock.call(timer, 0.5 * WAKE_UP)
+    clock.call(timer, 0.5 * HAND_OVER)
     clock.now += 20e-6
     timer.append(LANDED)
     clock.now += 70e-6
     timer.append(LANDED)
-    assert timer.units() == [pytest.approx((50e-6 - WAKE_UP, 70e-6 + 0.5 * WAKE_UP)), pytest.approx((70e-6, 70e-6))]
+    assert timer.units() == [pytest.approx((50e-6 - HAND_OVER, 70e-6 + 0.5 * HAND_OVER)), pytest.approx((70e-6, 70e-6))]
 
 
 class Overtaken(deque[int]):

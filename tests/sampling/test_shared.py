@@ -19,7 +19,7 @@ from pytest_mock import MockerFixture
 import accelmetrics
 from accelmetrics import Reason, Sampler
 from accelmetrics.sampling import sampler as sampler_module
-from accelmetrics.sampling.reader import LATER_PATIENCE
+from accelmetrics.sampling.engine import LATER_PATIENCE
 from accelmetrics.sampling.sampler import MOST_SHARED
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.testing import FakeBackend
