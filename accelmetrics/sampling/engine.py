@@ -70,6 +70,10 @@ NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INT
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
 """Those for which a whole device may be left alone, or a driver unopened."""
 
+INTEREST = 60.0
+"""Seconds for which a source with a pace of its own goes on after it was last asked for."""
+IDLE_PAUSE = 0.05
+"""The shortest wait before a source with a pace of its own is looked at again, in seconds."""
 TIMED_EVERY = 16
 """Of long readings, the calls of one in so many are timed."""
 HAND_OVER = 5e-6
@@ -180,7 +184,7 @@ class ThreadEngine:
         with self._lock:
             readers = self.readers
             self._start_over()
-            self._registry.release(readers)
+            self._leave(readers)
 
     def settle(self, patience: float) -> None:
         """Wait until no other thread takes this sampler's first reading, though not for what hangs."""
@@ -209,10 +213,17 @@ class ThreadEngine:
     def _start_over(self) -> None:
         self.readers, self._joined, self._first, self._last = [], False, True, None
 
+    def _leave(self, readers: Sequence[SourceReader]) -> None:
+        """Close the sources that no other sampler uses."""
+        for reader in readers:
+            reader.source.leave(reader)
+        with self._registry.lock:
+            self._registry.sweep()
+
     def _join_sources(self) -> None:
         """Join the registry's sources: at first, and again in the child of a fork."""
         registry = self._registry
-        registry.release(self.readers)  # those of an interrupted attempt
+        self._leave(self.readers)  # those of an interrupted attempt
         self.readers = []
         with registry.lock:
             sources, self.devices = registry.acquire(self._backends)
@@ -447,6 +458,7 @@ class SourceReader:
         self.opened, self.served_at = opened, now
         paced, recent = opened.interval > 0, False
         if paced:
+            source.pool.idle = partial(_keep_pace, source)
             self.begin_if_due(now)
             # What it gave lately is served while the next reading is in progress.
             limit = now - 2.0 * source.pace - self._options.timeout
@@ -593,7 +605,10 @@ class SourceReader:
         listed = driver.devices
         if listed is not source.listed and listed != source.listed:
             source.listed = listed
-            source.relist(opened, checked_devices(listed))
+            devices = checked_devices(listed)
+            with source.lock:
+                if source.opened is opened and devices != source.devices and len(devices) >= len(source.devices):
+                    source.devices = devices
 
     def _read_pending(self, worker: WorkerThread, opened: OpenDriver) -> None:
         source, pending, progress = self.source, self.pending, worker.progress
@@ -789,6 +804,20 @@ class SourceReader:
         """Note the devices that are reported."""
         self.slots = tuple(slot for slot in self.candidates if slot.key not in self._removed and self._selection.wants(slot))
         self._wholes = sum(not slot.identity.parent for slot in self.slots)
+
+
+def _keep_pace(source: ManagedSource, worker: WorkerThread) -> float | None:
+    """Read what is due in the background. Returns seconds until the next reading; None while no sampler is interested."""
+    opened, now = source.opened, source.clock.monotonic()
+    if opened is None or not opened.interval:
+        return None
+    with source.lock:
+        readers: list[SourceReader] = [one for one in source.readers if one.opened is opened and now - one.served_at < INTEREST]
+    for reader in readers:
+        if reader.begin_if_due(now):
+            reader.work(worker)
+    pause = min(reader.asked_at for reader in readers) + source.pace - source.clock.monotonic() if readers else None
+    return None if pause is None else max(IDLE_PAUSE, pause)
 
 
 def _dropped(source: ManagedSource) -> None:

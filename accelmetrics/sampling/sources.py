@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -29,19 +29,12 @@ from accelmetrics.schemas.metric import Metric, is_kind
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import printable
 
-if TYPE_CHECKING:
-    from accelmetrics.sampling.engine import SourceReader, ThreadEngine
-
 T = TypeVar("T")
 
 SLOW_READING = 0.002
 """Seconds inside the driver per reading above which several workers share it: one more for each."""
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
 """Seconds between attempts to open a source that failed: doubled from the first to the last."""
-INTEREST = 60.0
-"""Seconds for which a source with a pace of its own goes on after it was last asked for."""
-IDLE_PAUSE = 0.05
-"""The shortest wait before a source with a pace of its own is looked at again, in seconds."""
 CLOSING = 1.0
 """Seconds that closing a source waits for its driver to be closed."""
 FORK_PATIENCE = 3.0
@@ -137,6 +130,7 @@ class ManagedSource:
 
     Attributes:
         pool: The workers that call the driver.
+        lock: Held for changes of several steps.
         readers: The samplers' readers of this source; without any it is closed.
         detection: What detection found.
         coverage: Which metrics the backend gives.
@@ -160,7 +154,7 @@ class ManagedSource:
         self.backend = backend
         self.clock = clock
         self.pool = WorkerPool(backend.name)
-        self.readers: WeakSet[SourceReader] = WeakSet()
+        self.readers: WeakSet[Any] = WeakSet()
         self.detection = Detection(False, "not looked for yet")
         self.coverage = guarded(checked_coverage, backend).value or Coverage()
         self.opened: OpenDriver | None = None
@@ -177,7 +171,7 @@ class ManagedSource:
         self.retired: list[Driver] = []
         self.listed: Sequence[DeviceIdentity] | None = None
         self._attempt: CountDownLatch | None = None
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.was_open = False
         self._pause = FIRST_RETRY
         self._retry_at = 0.0
@@ -222,7 +216,7 @@ class ManagedSource:
         attempt, forced = CountDownLatch(self.backend.name), self.backend.name in named
         begun = False
         try:
-            with self._lock:
+            with self.lock:
                 if not self.is_due(named):
                     return False
                 self._attempt, self.opening_since, self.opening_stamp = attempt, time.monotonic(), self.clock.time_ns()
@@ -253,10 +247,10 @@ class ManagedSource:
             imported(self.backend.name)
             if outcome is not None and outcome.failure is None:
                 outcome = guarded(OpenDriver, self.backend)
-            with self._lock:
+            with self.lock:
                 self._settle(outcome)
         del calls[OPENING]
-        with self._lock:
+        with self.lock:
             attempt, self._attempt = self._attempt, None
         self.tidy(worker)
         if attempt is not None:
@@ -270,8 +264,6 @@ class ManagedSource:
             self.devices, self.listed = outcome.value.devices, None
             self.failure, self.absent, self._pause, self.was_open = None, False, FIRST_RETRY, True
             self.pool.wanted = 1
-            if self.interval > 0:
-                self.pool.idle = self._keep_pace
         elif outcome is not None and outcome.failure is not None:
             self._fail(Failure.of(outcome.failure, outcome.error), absent=not (self.detection.present or self.was_open))
         else:  # what was there once is missed, and looked for again soon
@@ -285,39 +277,23 @@ class ManagedSource:
         self._retry_at = self.clock.monotonic() + (LAST_RETRY if absent else self._pause)
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
-    def relist(self, opened: OpenDriver, devices: tuple[DeviceIdentity, ...]) -> None:
-        """Note the devices that an open driver lists now; no driver lists fewer than before."""
-        with self._lock:
-            if self.opened is opened and devices != self.devices and len(devices) >= len(self.devices):
-                self.devices = devices
-
     def driver_gone(self, opened: OpenDriver, error: DriverGoneError) -> None:
         """Retire a driver that a reading found gone; it is opened again later."""
-        with self._lock:
+        with self.lock:
             if self.opened is opened:
                 self._retire()
                 self._fail(Failure.of(error.unavailable, error))
 
-    def _keep_pace(self, worker: WorkerThread) -> float | None:
-        """Read what is due in the background. Returns seconds until the next reading; None while no sampler is interested."""
-        now = self.clock.monotonic()
-        with self._lock:
-            readers = [reader for reader in self.readers if reader.opened is self.opened and now - reader.served_at < INTEREST]
-        for reader in readers:
-            if reader.begin_if_due(now):
-                reader.work(worker)
-        return max(IDLE_PAUSE, min(reader.asked_at for reader in readers) + self.pace - self.clock.monotonic()) if readers else None
-
-    def join(self, reader: SourceReader) -> None:
+    def join(self, reader: object) -> None:
         """Keep the source open for a reader; the first one has it opened without delay."""
-        with self._lock:
+        with self.lock:
             if not self.readers:
                 self._pause, self._retry_at = FIRST_RETRY, 0.0
             self.readers.add(reader)
 
-    def leave(self, reader: SourceReader) -> None:
+    def leave(self, reader: object) -> None:
         """Close the driver, on a worker, when no reader is left; waits for that, though not for a call that is stuck."""
-        with self._lock:
+        with self.lock:
             self.readers.discard(reader)
         closed = CountDownLatch(self.backend.name)
 
@@ -330,7 +306,7 @@ class ManagedSource:
 
     def tidy(self, worker: WorkerThread) -> None:
         """Close the driver if no reader is left, and drivers that went away if no call into them is in progress; this may hang."""
-        with self._lock:
+        with self.lock:
             if not self.readers and not self.opening:
                 self._retire()
         if self.opened is None:
@@ -374,7 +350,7 @@ class SourceRegistry:
         Returns:
             The sources, and the numbering that goes with just this selection of backends.
         """
-        self._sweep()
+        self.sweep()
         # Registered backends are one object each; those made by hand are told apart by theirs.
         keys = tuple((id(backend), backend.name) for backend in backends)
         for key, backend in zip(keys, backends, strict=True):
@@ -382,14 +358,7 @@ class SourceRegistry:
                 self._sources[key] = ManagedSource(backend, self.clock)
         return [self._sources[key] for key in keys], self._devices.setdefault(keys, DeviceRegistry())
 
-    def release(self, readers: Sequence[SourceReader]) -> None:
-        """Close what no other sampler uses."""
-        for reader in readers:
-            reader.source.leave(reader)
-        with self.lock:
-            self._sweep()
-
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Close what was left open by an interrupt; drop the sources of backends made by hand that are idle, and their numbering.
 
         Those of registered backends stay, so that a device has one number for as long as the process lives. One with a call in
@@ -428,8 +397,17 @@ def _members(found: WeakSet[T]) -> list[T]:
             return list(found)
 
 
-FORKED: WeakSet[ThreadEngine | SourceRegistry] = WeakSet()
-"""What a fork waits for in the parent until it harms nothing (``settle``), and what starts over in the child (``after_fork``)."""
+class Forked(Protocol):
+    """What a fork has to wait for, and what starts over in its child."""
+
+    def settle(self, patience: float) -> None:
+        """Wait, in the parent, until a fork harms nothing; at most so many seconds after what it waits for began."""
+
+    def after_fork(self) -> None:
+        """Start over in the child."""
+
+
+FORKED: WeakSet[Forked] = WeakSet()
 
 
 def _before_fork() -> None:
