@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.schemas.errors import AccelMetricsError, MissingDependencyError, require
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import clipped, printable
-from accelmetrics.views.report.plots import TITLES, Histogram, Mark, MeasureSpread, Pictures, Plot, PlotLine, StripRow
-from accelmetrics.views.report.run_report import Column, ReducedSeries
+from accelmetrics.views.report.plots import TITLES, Histogram, MeasureSpread, Pictures, Plot, PlotLine, Span
+from accelmetrics.views.report.run_report import Column, Mark, ReducedSeries
 from accelmetrics.views.report.scales import lasting, moment, plain, shown_unit, time_ticks
 
 if TYPE_CHECKING:
@@ -58,13 +59,6 @@ LOOK: Any = {
 }
 
 
-class PictureFile(NamedTuple):
-    """A picture that was written: its title, and its file."""
-
-    title: str
-    path: Path
-
-
 Draw = Callable[[], "Figure"]
 
 
@@ -103,18 +97,18 @@ def pictures(found: Pictures) -> Iterator[tuple[str, str, Draw]]:
     """Yield all pictures of a report: the name of the file without its ending, the title, and what draws it."""
     span = (found.begin, found.end)
     for plot in found.plots:
-        yield plot.name, plot.title, lambda plot=plot: draw_plot(plot, found.marks, span)  # type: ignore[misc]
+        yield plot.name, plot.title, partial(draw_plot, plot, found.marks, span)
     if found.strip:
-        yield "strip", "Throttling, gaps and events", lambda: draw_strip(found.strip, found.axis, span)
+        yield "strip", "Throttling, gaps and events", partial(draw_strip, found.strip, found.axis, span)
     for plot in found.by_time:
-        yield plot.name, plot.title, lambda plot=plot: draw_logged(plot, found)  # type: ignore[misc]
+        yield plot.name, plot.title, partial(draw_logged, plot, found)
     for histogram in found.step_times:
-        yield histogram.name, histogram.title, lambda histogram=histogram: draw_histogram(histogram)  # type: ignore[misc]
+        yield histogram[0], histogram[1], partial(draw_histogram, histogram)
     for spread in found.distributions:
-        yield spread.name, f"{spread.title}: distribution", lambda spread=spread: draw_spread(spread)  # type: ignore[misc]
+        yield spread.name, f"{spread.title}: distribution", partial(draw_spread, spread)
 
 
-def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[PictureFile]:
+def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[tuple[str, Path]]:
     """Write all pictures of a report, each whole or not at all; files of the same name are replaced.
 
     Args:
@@ -123,7 +117,7 @@ def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[Pic
         png: Whether to write PNG beside SVG.
 
     Returns:
-        What was written, to be shown in this order: PNG where there are any.
+        Titles and files that were written, to be shown in this order: PNG where there are any.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -139,18 +133,18 @@ def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[Pic
             if png:
                 path = folder / f"{name}.png"
                 replace_file(path, render(draw, "png"))
-            written.append(PictureFile(title, path))
+            written.append((title, path))
     except OSError as error:
         raise AccelMetricsError(f"cannot write pictures to {folder}: {error.strerror or error}") from error
     return written
 
 
-def markdown_pictures(written: list[PictureFile]) -> str:
+def markdown_pictures(written: Sequence[tuple[str, Path]]) -> str:
     """Return a section of Markdown with the pictures, by paths from where this process was started."""
     parts = ["", "## Pictures", ""]
-    for one in written:
-        words = "".join(f"\\{letter}" if letter in "\\[]()!<>*_`" else letter for letter in one.title)
-        parts.append(f"![{words}](<{one.path.as_posix().replace('<', '%3C').replace('>', '%3E')}>)")
+    for title, path in written:
+        words = "".join(f"\\{letter}" if letter in "\\[]()!<>*_`" else letter for letter in title)
+        parts.append(f"![{words}](<{path.as_posix().replace('<', '%3C').replace('>', '%3E')}>)")
     return "\n".join(parts) + "\n"
 
 
@@ -166,7 +160,7 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
     several = len(plot.lines) > 1 or any(line.label.startswith("median") for line in plot.lines)
     columns = max(1, int(LETTERS / (8 + max((len(line.label[:40]) for line in plot.lines), default=1)))) if several else 1
     height = HEIGHT + 0.17 * -(-len(plot.lines) // columns) * several
-    figure, axes = _axes(f"{plot.title}, {plot.unit}" if plot.unit else plot.title, height)
+    figure, axes = _axes(plot.heading, height)
     _across(axes, plot.axis, *(span or (min(places), max(places))))
     _shade(axes, marks)
     for line in plot.lines:
@@ -188,15 +182,15 @@ def draw_logged(plot: Plot, found: Pictures) -> Figure:
     return draw_plot(plot, found.marks, (found.begin, found.end)) if steps is None else draw_plot(steps)
 
 
-def draw_strip(rows: Sequence[StripRow], axis: str, span: tuple[float, float]) -> Figure:
+def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span: tuple[float, float]) -> Figure:
     """Draw what was and was not over time, a row each, the darker the larger its share."""
     figure, axes = _axes("Throttling, gaps and events", FRAME + ROW * len(rows))
     _across(axes, axis, *span)
     least = (span[1] - span[0]) / 500
-    for position, row in enumerate(rows):
-        for begin, end, share in row.spans:
-            axes.barh(position, max(end - begin, least), 0.7, begin, color=KINDS[row.kind], alpha=0.25 + 0.75 * share, linewidth=0)
-    _name_rows(axes, [row.label for row in rows])
+    for position, (_, kind, spans) in enumerate(rows):
+        for begin, end, share in spans:
+            axes.barh(position, max(end - begin, least), 0.7, begin, color=KINDS[kind], alpha=0.25 + 0.75 * share, linewidth=0)
+    _name_rows(axes, [label for label, _, _ in rows])
     return figure
 
 
@@ -204,9 +198,9 @@ def draw_histogram(histogram: Histogram) -> Figure:
     """Draw how often values lay between edges."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _axes(f"{histogram.title}, {histogram.unit}", HEIGHT)
-    for color, (_, counts) in enumerate(histogram.counts):
-        axes.stairs(counts, histogram.edges, fill=True, color=PALETTE[color + 1])
+    _, title, edges, counts = histogram
+    figure, axes = _axes(f"{title}, s", HEIGHT)
+    axes.stairs(counts, edges, fill=True, color=PALETTE[1])
     axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -214,9 +208,8 @@ def draw_histogram(histogram: Histogram) -> Figure:
 
 def draw_spread(spread: MeasureSpread) -> Figure:
     """Draw what readings came to: a line from least to largest, a bar from the median to p99, marks at p95 and the mean."""
-    factor = spread.unit.factor
-    title = f"{spread.title}, {spread.unit.name}: least to largest, median to p99, mean"
-    figure, axes = _axes(title, FRAME + ROW * len(spread.rows))
+    factor = spread.factor
+    figure, axes = _axes(f"{spread.title}, {spread.unit}: least to largest, median to p99, mean", FRAME + ROW * len(spread.rows))
     for position, (_, held) in enumerate(spread.rows):
         axes.hlines(position, held.min / factor, held.max / factor, color=PALETTE[7], linewidth=1)
         axes.barh(position, (held.p99 - held.p50) / factor, 0.55, held.p50 / factor, color=PALETTE[1], alpha=0.45)
@@ -230,12 +223,12 @@ def draw_spread(spread: MeasureSpread) -> Figure:
 
 def draw_detail(series: ReducedSeries, times: Sequence[float], values: Column, finding: Finding) -> Figure:
     """Draw the readings of a metric around a finding as they were taken."""
-    unit = shown_unit(series.unit, max((value for value in values if value is not None), default=0.0))
-    column = [None if value is None else value / unit.factor for value in values]
+    unit, factor = shown_unit(series.unit, max((value for value in values if value is not None), default=0.0))
+    column = [None if value is None else value / factor for value in values]
     until = times[-1] if finding.until_ns is None else finding.until_ns / 1e9
     mark = Mark("finding", finding.rule, finding.since_ns / 1e9, until, finding.severity)
     title = f"{series.device} {TITLES.get(series.measure or series.name, series.name)}"
-    return draw_plot(Plot("detail", title, unit.name, "time", (PlotLine(series.device, 1, False, times, column, column, column),)), [mark])
+    return draw_plot(Plot("detail", title, unit, "time", (PlotLine(series.device, 1, False, times, column, column, column),)), [mark])
 
 
 def _axes(title: str, height: float) -> tuple[Figure, Axes]:

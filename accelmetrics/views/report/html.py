@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from itertools import chain
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, tostring
 
+from accelmetrics._version import __version__
 from accelmetrics.schemas.finding import NOT_LOGGED, SEVERITIES
 from accelmetrics.schemas.text import printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
-from accelmetrics.views.report.markup import Child, add, element, number as coordinate, to_html
-from accelmetrics.views.report.plots import Pictures, Plot, PlotLine, step_times
+from accelmetrics.views.report.plots import Pictures, Plot
 from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
 from accelmetrics.views.report.scales import lasting, plain, shown_unit, utc
+from accelmetrics.views.report.series import BUCKETS
+from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT
 from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text
 
 PARTS = ("mean", "max", "p95")
@@ -35,15 +37,23 @@ STYLES = (("assets", "uPlot.min.css"), ("report/templates", "report.css"))
 DETAILED = ("utilization_percent", "power_watts", "temperature_celsius", "smClock")
 """Metrics that are shown around a finding as they were read."""
 
-
+REDUCTION = (
+    f"Least, mean and largest reading in at most {BUCKETS} buckets of equal time; around the first {DETAILS} findings of a recording "
+    f"also every reading of {AROUND / 60:.0f} minutes before and after their beginning, {KEPT} at most."
+)
+"""How series were reduced."""
+QUANTILES = ("count", "mean", "min", "p50", "p95", "p99", "max")
+Child = Element | str | None
 Cells = Sequence[Element | str]
 
 
 def page(report: RunReport, found: Pictures) -> str:
     """Return the page of a run, with what is to be drawn of it."""
+    notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
+    header = element("header", element("h1", _hosts(report)), _line_about(report), *notes)
     sections = [_verdict(report), _summary(report), *_plots(found), *_logged([("", report)], found), _periods(report), _energy(report)]
     sections += [_distributions(found), _missing(report), _provenance(report, found)]
-    return _document(_hosts(report), _header(report), sections, found)
+    return _document(_hosts(report), header, sections, found)
 
 
 def comparison_page(comparison: Comparison, found: Pictures) -> str:
@@ -58,24 +68,38 @@ def comparison_page(comparison: Comparison, found: Pictures) -> str:
     return _document(title, header, sections, found)
 
 
-def _document(title: str, header: Element, sections: Sequence[Element | None], found: Pictures) -> str:
-    styles = [_resource(*path) for path in STYLES]
-    scripts = [_resource(*path) for path in SCRIPTS]
-    head = element("head", element("meta", charset="utf-8"))
-    add(head, element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts, styles)))
-    add(head, element("meta", name="viewport", content="width=device-width, initial-scale=1"))
-    add(head, element("meta", name="referrer", content="no-referrer"), element("title", f"{title}: accelmetrics report"))
-    add(head, *(_raw("style", style) for style in styles))
-    body = element("body", element("a", "To the report", href="#main", class_="skip"), header, element("main", *sections, id="main"))
-    add(body, _raw("script", _data(found), type="application/json", id="data"), *(_raw("script", script) for script in scripts))
-    return to_html(element("html", head, body, lang="en"))
+# Elements
 
 
-# Safety
+def element(tag: str, *children: Child, **attributes: object) -> Element:
+    """Return an element of HTML, in which a text becomes text whatever it holds.
+
+    Args:
+        tag: Its name.
+        children: Elements and texts, in order; None is left out.
+        attributes: ``stroke_width`` is ``stroke-width``, ``class_`` is ``class``; None is left out.
+    """
+    named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    found = Element(tag, {name: _coordinate(value) if isinstance(value, float) else printable(str(value)) for name, value in named.items()})
+    add(found, *children)
+    return found
 
 
-def _resource(folder: str, name: str) -> str:
-    return (files("accelmetrics.views") / folder / name).read_text(encoding="utf-8")
+def add(parent: Element, *children: Child) -> None:
+    """Append elements and texts."""
+    for child in children:
+        if isinstance(child, Element):
+            parent.append(child)
+        elif child and len(parent):
+            parent[-1].tail = (parent[-1].tail or "") + printable(child)
+        elif child:
+            parent.text = (parent.text or "") + printable(child)
+
+
+def _coordinate(value: float) -> str:
+    """Return a coordinate: less than a tenth of a unit cannot be seen."""
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
 
 
 def _raw(tag: str, content: str, **attributes: object) -> Element:
@@ -87,14 +111,34 @@ def _raw(tag: str, content: str, **attributes: object) -> Element:
     return found
 
 
-def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Return the content security policy: these scripts and styles, and no request at all."""
-    own = f"script-src {_digests(scripts)}; style-src {_digests(styles)}; img-src data:"
-    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
-
-
-def _digests(texts: Sequence[str]) -> str:
-    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)
+def _document(title: str, header: Element, sections: Sequence[Element | None], found: Pictures) -> str:
+    scripts, styles = (
+        [(files("accelmetrics.views") / folder / name).read_text(encoding="utf-8") for folder, name in paths] for paths in (SCRIPTS, STYLES)
+    )
+    # These scripts and styles, and no request at all.
+    scripted, styled = (
+        " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts_of) for texts_of in (scripts, styles)
+    )
+    own = f"script-src {scripted}; style-src {styled}; img-src data:"
+    policy = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", f"{title}: accelmetrics report"),
+        *(_raw("style", style) for style in styles),
+    )
+    body = element(
+        "body",
+        element("a", "To the report", href="#main", class_="skip"),
+        header,
+        element("main", *sections, id="main"),
+        _raw("script", _data(found), type="application/json", id="data"),
+        *(_raw("script", script) for script in scripts),
+    )
+    return "<!DOCTYPE html>\n" + tostring(element("html", head, body, lang="en"), encoding="unicode", method="html") + "\n"
 
 
 def _data(found: Pictures) -> str:
@@ -111,29 +155,22 @@ def _data(found: Pictures) -> str:
         "plots": [_plot_data(plot, found.begin) for plot in found.plots],
         "logged": [{"time": _plot_data(plot, found.begin), "step": steps.get(plot.title)} for plot in found.by_time],
         "marks": [[mark.kind, mark.label, since(mark.begin), since(mark.end), mark.severity] for mark in found.marks],
-        "strip": [[row.label, row.kind, [[since(begin), since(end), share] for begin, end, share in row.spans]] for row in found.strip],
+        "strip": [[label, kind, [[since(begin), since(end), share] for begin, end, share in spans]] for label, kind, spans in found.strip],
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _plot_data(plot: Plot, begin: float) -> Plain:
-    return {
-        "title": printable(plot.title),
-        "unit": plot.unit,
-        "axis": plot.axis,
-        "top": plot.top,
-        "lines": [_line_data(line, plot.dense, begin) for line in plot.lines],
-    }
-
-
-def _line_data(line: PlotLine, dense: bool, begin: float) -> Plain:
-    """Return a line; what is equal to its means is not there twice."""
-    found: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "mean": _numbers(line.mean)}
-    if line.low != line.mean or line.high != line.mean:
-        found |= {"low": _numbers(line.low), "high": _numbers(line.high)}
-    if not dense:
-        found["x"] = _numbers([round(at - begin, 3) for at in line.x])
-    return found
+    """Return a plot; what is equal to the means of a line is not there twice."""
+    lines = []
+    for line in plot.lines:
+        found: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "mean": _numbers(line.mean)}
+        if line.low != line.mean or line.high != line.mean:
+            found |= {"low": _numbers(line.low), "high": _numbers(line.high)}
+        if not plot.dense:
+            found["x"] = _numbers([round(at - begin, 3) for at in line.x])
+        lines.append(found)
+    return {"title": printable(plot.title), "unit": plot.unit, "axis": plot.axis, "top": plot.top, "lines": lines}
 
 
 def _numbers(values: Sequence[float | None]) -> list[float | None]:
@@ -147,16 +184,11 @@ def _hosts(report: RunReport) -> str:
     return ", ".join(host or "unknown host" for host in report.document["hosts"])
 
 
-def _header(report: RunReport) -> Element:
-    notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
-    return element("header", element("h1", _hosts(report)), _line_about(report), *notes)
-
-
 def _line_about(report: RunReport, letter: str = "") -> Element:
     """Return what a run was in a line."""
     begin, end = min(one.begin for one in report.streams), max(one.end for one in report.streams)
     read = f"{report.document['readings']} readings over {lasting(report.document['duration_seconds'])}"
-    names = dict.fromkeys(filter(None, (facts.identity.name or facts.identity.vendor for facts in report.devices)))
+    names = dict.fromkeys(filter(None, (identity.name or identity.vendor for identity in report.devices.values())))
     devices = f"{len(report.devices)} device{'' if len(report.devices) == 1 else 's'}: {', '.join(names)}" if names else "no devices"
     return element("p", f"{letter}{_hosts(report)}, {read}, {utc(begin)} to {utc(end)}; {devices}.")
 
@@ -179,54 +211,46 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Cells], groups: Seq
     """
     head = element("thead")
     if groups:
-        add(
-            head,
-            element(
-                "tr",
-                *(
-                    element("th", name, scope="colgroup", colspan=columns) if name else element("td", colspan=columns)
-                    for name, columns in groups
-                ),
-            ),
-        )
-    right = [bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(heads))]
-    titles = (element("th", name, scope="col", class_="number" if number else None) for name, number in zip(heads, right, strict=True))
+        wide = (element("th", name, scope="colgroup", colspan=many) if name else element("td", colspan=many) for name, many in groups)
+        add(head, element("tr", *wide))
+    titles = []
+    for column, name in enumerate(heads):
+        cells = [row[column] for row in rows]
+        numbers = bool(cells) and all(isinstance(cell, Element) and cell.get("class") == "number" for cell in cells)
+        titles.append(element("th", name, scope="col", class_="number" if numbers else None))
     add(head, element("tr", *titles))
     body = element("tbody")
     for row in rows:
-        cells = (one if isinstance(one, Element) else element("td", one) for one in row[1:])
-        add(body, element("tr", element("th", row[0], scope="row"), *cells))
+        others = (one if isinstance(one, Element) else element("td", one) for one in row[1:])
+        add(body, element("tr", element("th", row[0], scope="row"), *others))
     found = element("table", element("caption", caption), head, body)
     return element("div", found, class_="wide", tabindex="0", role="group", aria_label=caption)
 
 
-def _is_number(cell: Element | str) -> bool:
-    return isinstance(cell, Element) and cell.get("class") == "number"
-
-
-def _value(shown: str, exact: float | None) -> Element:
+def _cell(shown: str, exact: float | None) -> Element:
     """Return a cell with a number, in full for programs that read the page."""
     return element("td", shown if exact is None else element("data", shown, value=repr(exact)), class_="number")
 
 
+def _value(value: float | None, factor: float = 1.0, write: Callable[[float], str] = plain) -> Element:
+    """Return a cell with a number in another unit; a dash where there is none."""
+    return _cell(NONE if value is None else write(value / factor), value)
+
+
 def _differences(comparison: Comparison) -> Element:
     """Return what differs, by how much, and how sure that is."""
-    differ = [texts.TITLES[one.name][0] for one in comparison.differences if one.verdict == "differs"]
+    differ = [texts.TITLES[one["name"]][0] for one in comparison.differences if one["verdict"] == "differs"]
     verdict = f"Differs: {', '.join(differ)}." if differ else "No difference is larger than chance can make it."
     section = _section("differences", "Differences", element("p", verdict, class_="verdict"))
     add(section, *(element("p", f"Note: {warning}", class_="note") for warning in comparison.warnings))
+    sides = ("mean", "p95", "p25", "p75")
     rows: list[Cells] = []
     for one in comparison.differences:
-        a, b = ((side.mean, side.p95, side.p25, side.p75) if side else (None,) * 4 for side in (one.a, one.b))
-        unit = shown_unit(one.unit, max((abs(side.mean) for side in (one.a, one.b) if side), default=0.0))
-
-        def cell(value: float | None, factor: float = unit.factor) -> Element:
-            return _value(NONE if value is None else plain(value / factor), value)
-
-        words = f"{texts.TITLES[one.name][0]}, {unit.name}".rstrip(", ")
-        cells = [*map(cell, (*a, *b, one.delta)), cell(one.percent, 1.0), cell(one.plus_minus)]
-        rows.append([words, *cells, element("td", one.verdict, class_="verdict-cell", data_verdict=one.verdict)])
-    sides = ("mean", "p95", "p25", "p75")
+        a, b = ([None] * len(sides) if side is None else [side[part] for part in sides] for side in (one["a"], one["b"]))
+        unit, factor = shown_unit(one["unit"], max((abs(side["mean"]) for side in (one["a"], one["b"]) if side), default=0.0))
+        words = f"{texts.TITLES[one['name']][0]}, {unit}".rstrip(", ")
+        cells = [*(_value(value, factor) for value in (*a, *b, one["delta"])), _value(one["percent"]), _value(one["plus_minus"], factor)]
+        rows.append([words, *cells, element("td", one["verdict"], class_="verdict-cell", data_verdict=one["verdict"])])
     heads = ("quantity", *sides, *sides, "B - A", "%", "chance", "verdict")
     groups = (("", 1), ("A", len(sides)), ("B", len(sides)), ("difference", 4))
     about = "Chance: what the difference of two runs of the same may be in 95 % of all cases, by how much each run varied in itself."
@@ -274,25 +298,23 @@ def _around(report: RunReport) -> Iterator[Element]:
     """Yield the readings around findings as they were taken: in a table, and drawn."""
     for stream in report.streams:
         series_of = {series.key: series for series in stream.series}
-        for detail in stream.details:
-            finding = stream.findings[detail.finding]
-            pictures, columns = [], []
-            for key, values in detail.series.items():
+        for finding, times, columns in stream.details:
+            pictures, drawn = [], []
+            for key, values in columns.items():
                 series = series_of.get(key)
                 if series is None or (series.measure or series.name) not in DETAILED or not any(value is not None for value in values):
                     continue
-                draw = partial(drawing.draw_detail, series, detail.times, values, finding)
-                pictures.append(_picture(draw, f"{series.key} around {finding.rule}", "kept"))
-                unit = shown_unit(series.unit, max(value for value in values if value is not None))
-                columns.append((f"{series.key}, {unit.name}".removesuffix(", "), values, unit.factor))
-            if columns:
+                draw = partial(drawing.draw_detail, series, times, values, finding)
+                pictures.append(_picture(draw, f"{key} around {finding.rule}", "kept"))
+                unit, factor = shown_unit(series.unit, max(value for value in values if value is not None))
+                drawn.append((f"{key}, {unit}".removesuffix(", "), values, factor))
+            if drawn:
                 title = f"Every reading around {finding.rule} {' '.join(filter(None, (stream.label, finding.key)))}".rstrip()
-                rows: list[Cells] = []
-                for place, at in enumerate(detail.times):
-                    shown = ((values[place], factor) for _, values, factor in columns)
-                    rows.append([utc(at), *(_value(NONE if one is None else plain(one / factor), one) for one, factor in shown)])
+                rows: list[Cells] = [
+                    [utc(at), *(_value(values[place], factor) for _, values, factor in drawn)] for place, at in enumerate(times)
+                ]
                 grid = element("div", *pictures, class_="grid") if drawing.is_installed() else None
-                yield element("details", element("summary", title), grid, table(title, ("when", *(name for name, _, _ in columns)), rows))
+                yield element("details", element("summary", title), grid, table(title, ("when", *(name for name, _, _ in drawn)), rows))
 
 
 def _summary(report: RunReport, letter: str = "") -> Element:
@@ -307,11 +329,10 @@ def _summary(report: RunReport, letter: str = "") -> Element:
             series, held = lines.get((label, name)), device[name]
             spark = None if series is None else _sparkline(series, f"{title} of {label} over time")
             row.append(element("td", spark))
-            row += [_value(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
+            row += [_cell(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
         joules = device["energy"] and device["energy"]["joules"]
         spans = (f"{throttle_words(reason)} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items())
-        throttled = ", ".join(spans) or NONE
-        row += [_value(energy_text(joules), joules), throttled, element("td", str(device["samples"]), class_="number")]
+        row += [_value(joules, write=energy_text), ", ".join(spans) or NONE, element("td", str(device["samples"]), class_="number")]
         rows.append(row)
     if not rows:
         return _section("summary", "Summary", element("p", "The recording has no devices."), letter=letter)
@@ -333,7 +354,7 @@ def _sparkline(series: ReducedSeries, text: str) -> Element:
         return height - 2 - (value - lowest) * scale
 
     drawn = [
-        f"M{coordinate((place + 0.5) * step)} {coordinate(y(min(held)) + 0.5)}V{coordinate(y(max(held)) - 0.5)}"
+        f"M{_coordinate((place + 0.5) * step)} {_coordinate(y(min(held)) + 0.5)}V{_coordinate(y(max(held)) - 0.5)}"
         for place, held in enumerate(parts)
         if held
     ]
@@ -365,36 +386,22 @@ def _plots(found: Pictures) -> Iterator[Element]:
     tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
     for number, plot in enumerate(found.plots):
-        add(grid, _figure(partial(drawing.draw_plot, plot, found.marks, span), "plots", number, _heading(plot), plot.about))
-    constant = f"Did not change, and is not drawn: {'; '.join(found.constant)}." if found.constant else None
+        add(grid, _figure(partial(drawing.draw_plot, plot, found.marks, span), "plots", number, plot.heading, plot.about))
+    constant = element("p", f"Did not change, and is not drawn: {'; '.join(found.constant)}.", class_="note") if found.constant else None
     words = "The pictures are static: with" if drawing.is_installed() else "Plots need scripts, or pictures of the extra plots. With"
     hint = element("p", f"{words} scripts they have a crosshair and zoom.", class_="note", id="static-note")
     if found.plots:
-        yield _section("plots", "Over time", tools, hint, grid, element("p", constant, class_="note") if constant else None)
-    elif constant:
-        yield _section("plots", "Over time", element("p", constant, class_="note"))
+        yield _section("plots", "Over time", tools, hint, grid, constant)
+    elif found.constant:
+        yield _section("plots", "Over time", constant)
     if found.strip:
-        rows = [[row.label, lasting(sum(end - begin for begin, end, _ in row.spans)), str(len(row.spans))] for row in found.strip]
-        numbers = table("The same in numbers", ("what", "lasted", "times"), rows)
-        draw = partial(drawing.draw_strip, found.strip, found.axis, span)
-        figure = _figure(draw, "strip", 0, "Throttling, gaps and events")
-        yield _section(
-            "strip", "Throttling, gaps and events", figure, element("details", element("summary", "In numbers"), numbers), *_events(found)
-        )
-
-
-def _events(found: Pictures) -> Iterator[Element]:
-    rows = [[_at(found, mark.begin), mark.label] for mark in found.marks if mark.kind == "event"]
-    if rows:
-        yield table("Events", ("when", "what"), rows)
-
-
-def _at(found: Pictures, at: float) -> str:
-    return utc(at) if found.axis == "time" else lasting(at)
-
-
-def _heading(plot: Plot) -> str:
-    return f"{plot.title}, {plot.unit}" if plot.unit else plot.title
+        title = "Throttling, gaps and events"
+        rows = [[label, lasting(sum(end - begin for begin, end, _ in spans)), str(len(spans))] for label, _, spans in found.strip]
+        numbers = element("details", element("summary", "In numbers"), table("The same in numbers", ("what", "lasted", "times"), rows))
+        when = utc if found.axis == "time" else lasting
+        events = [[when(mark.begin), mark.label] for mark in found.marks if mark.kind == "event"]
+        figure = _figure(partial(drawing.draw_strip, found.strip, found.axis, span), "strip", 0, title)
+        yield _section("strip", title, figure, numbers, table("Events", ("when", "what"), events) if events else None)
 
 
 def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[Element]:
@@ -404,70 +411,57 @@ def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[
     for number, plot in enumerate(found.by_time):
         add(grid, _figure(partial(drawing.draw_logged, plot, found), "logged", number, plot.title))
     for histogram in found.step_times if drawing.is_installed() else ():
-        add(grid, _kept(partial(drawing.draw_histogram, histogram), f"{histogram.title}, s"))
-    parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
-    rows: list[Cells] = []
-    for letter, report in runs:
-        for one in step_times(report):
-            numbers = (_value(plain(getattr(one, part)), getattr(one, part)) for part in parts)
-            rows.append([f"{letter} {one.source}".strip() or "all", *numbers])
-    times = table("Step time, s", ("process", *parts), rows) if rows else None
+        add(grid, _kept(partial(drawing.draw_histogram, histogram), f"{histogram[1]}, s"))
+    rows: list[Cells] = [
+        [f"{letter} {one['source']}".strip() or "all", *(_value(one[part]) for part in QUANTILES)]
+        for letter, report in runs
+        for stream in report.streams
+        for one in stream.step_times
+    ]
+    times = table("Step time, s", ("process", *QUANTILES), rows) if rows else None
     yield _section("training", "Training", element("div", class_="tools", id="logged-tools", hidden="hidden"), grid, times)
 
 
 def _periods(report: RunReport) -> Element | None:
-    if not report.periods:
+    periods = report.document.get("periods")
+    if not periods:
         return None
-    kinds = list(dict.fromkeys(kind for period in report.periods for kind in period.work))
+    kinds = list(dict.fromkeys(kind for period in periods for kind in period["work"]))
     heads = ["period", "times", "lasted", "util mean", "power mean of all", "power max of one", "energy", "steps"]
     for kind in kinds:
         heads += [f"{kind}/s", f"{kind}/J"]
-    priced = any(one.cost is not None for one in report.periods)
-    weighed = any(one.carbon_grams is not None for one in report.periods)
-    currency = "" if report.energy.price is None else report.energy.price.currency
+    priced = any(one["cost"] is not None for one in periods)
+    weighed = any(one["carbon_grams"] is not None for one in periods)
+    currency = (report.document["energy"]["price"] or {}).get("currency", "")
     heads += [f"cost, {currency}".removesuffix(", ")] * priced + ["g CO2e"] * weighed
     rows: list[Cells] = []
-    for one in report.periods:
-        cells: list[Element | str] = [one.name, _value(str(one.times), one.times), _value(lasting(one.seconds), one.seconds)]
-        for shown, unit in ((one.utilization_mean, "%"), (one.power_watts_mean, " W"), (one.power_watts_max, " W")):
-            cells.append(_value(NONE if shown is None else f"{shown:.1f}{unit}", shown))
-        cells += [_value(energy_text(one.energy_joules), one.energy_joules), _value(str(one.steps), one.steps)]
+    for one in periods:
+        cells: list[Element | str] = [one["name"], _value(one["times"], write="{:.0f}".format), _value(one["seconds"], write=lasting)]
+        for name, shown in (("utilization_mean", "{:.1f}%"), ("power_watts_mean", "{:.1f} W"), ("power_watts_max", "{:.1f} W")):
+            cells.append(_value(one[name], write=shown.format))
+        cells += [_value(one["energy_joules"], write=energy_text), _value(one["steps"], write="{:.0f}".format)]
         for kind in kinds:
-            cells += [_optional(one.per_second.get(kind)), _optional(one.per_joule.get(kind))]
-        cells += [_optional(one.cost)] * priced + [_optional(one.carbon_grams)] * weighed
+            cells += [_value(one["per_second"].get(kind)), _value(one["per_joule"].get(kind))]
+        cells += [_value(one["cost"])] * priced + [_value(one["carbon_grams"])] * weighed
         rows.append(cells)
     return _section("periods", "Period by period", table("What the run came to in each", heads, rows))
 
 
-def _optional(value: float | None) -> Element:
-    return _value(NONE if value is None else plain(value), value)
-
-
 def _energy(report: RunReport, letter: str = "") -> Element:
-    used = report.energy
-    rows: list[list[Element | str]] = [["energy of all devices", _value(energy_text(used.joules), used.joules)]]
-    if used.silent:
-        rows.append(["devices that tell nothing of theirs", _value(str(used.silent), used.silent)])
-    if used.price is not None and used.cost is not None:
-        rows.append(
-            [
-                f"cost, at {used.price.amount:g} {used.price.currency} per kWh",
-                _value(texts.cost_text(used.cost, used.price.currency), used.cost),
-            ]
-        )
-    if used.carbon_grams is not None:
-        rows.append(
-            [
-                f"carbon, at {used.carbon_intensity:g} g CO2e per kWh",
-                _value(f"{texts.grams_text(used.carbon_grams)} CO2e", used.carbon_grams),
-            ]
-        )
-    if used.per_step is not None:
-        rows.append(["energy of a step", _value(f"{plain(used.per_step)} J", used.per_step)])
-    work: Mapping[str, Mapping[str, float | None]] = report.document["work"]
-    for name, rate in work.items():
-        rows.append([f"{name} per second", _optional(rate["per_second"])])
-        rows.append([f"{name} per joule", _optional(rate["per_joule"])])
+    used = report.document["energy"]
+    rows: list[Cells] = [["energy of all devices", _value(used["joules"], write=energy_text)]]
+    if used["silent"]:
+        rows.append(["devices that tell nothing of theirs", _cell(str(used["silent"]), used["silent"])])
+    if used["cost"] is not None:
+        amount, currency = used["price"]["amount"], used["price"]["currency"]
+        rows.append([f"cost, at {amount:g} {currency} per kWh", _cell(texts.cost_text(used["cost"], currency), used["cost"])])
+    if used["carbon_grams"] is not None:
+        about = f"carbon, at {used['carbon_intensity']:g} g CO2e per kWh"
+        rows.append([about, _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])])
+    if used["per_step"] is not None:
+        rows.append(["energy of a step", _cell(f"{plain(used['per_step'])} J", used["per_step"])])
+    for name, rate in report.document["work"].items():
+        rows += [[f"{name} per second", _value(rate["per_second"])], [f"{name} per joule", _value(rate["per_joule"])]]
     return _section("energy", "Energy and cost", table("Energy, cost and work", ("what", "value"), rows), letter=letter)
 
 
@@ -476,25 +470,22 @@ def _distributions(found: Pictures) -> Element | None:
         return None
     legend = "Line: least to largest. Bar: median to p99. Dark mark: p95. Dot: mean over time."
     section = _section("distribution", "Distribution", element("p", legend, class_="note") if drawing.is_installed() else None)
-    parts = ("count", "mean", "min", "p50", "p95", "p99", "max")
     for one in found.distributions:
-        factor = one.unit.factor
-        rows: list[Cells] = []
-        for label, held in one.rows:
-            shown = [_value(str(held.count), held.count)]
-            shown += [_value(plain(getattr(held, part) / factor), getattr(held, part)) for part in parts[1:]]
-            rows.append([label, *shown])
-        title = f"{one.title}, {one.unit.name}" if one.unit.name else one.title
-        numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *parts), rows))
+        rows: list[Cells] = [
+            [label, _cell(str(held.count), held.count), *(_value(getattr(held, part), one.factor) for part in QUANTILES[1:])]
+            for label, held in one.rows
+        ]
+        title = f"{one.title}, {one.unit}" if one.unit else one.title
+        numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *QUANTILES), rows))
         add(section, _kept(partial(drawing.draw_spread, one), title, numbers))
     return section
 
 
 def _missing(report: RunReport, letter: str = "") -> Element | None:
-    rows: list[Cells] = [
-        [one.device or stream.label or "machine", ", ".join(one.names), one.reason, one.detail, f"{utc(one.begin)} to {utc(one.end)}"]
+    rows = [
+        [device or stream.label or "machine", ", ".join(names), reason, detail, f"{utc(begin)} to {utc(end)}"]
         for stream in report.streams
-        for one in stream.missing
+        for device, names, reason, detail, begin, end in stream.missing
     ]
     gaps = [["recording", "all", "gap", f"{gap['seconds']:.1f} s", f"after {gap['after'][:19]}Z"] for gap in report.document["gaps"]]
     if not rows and not gaps:
@@ -505,20 +496,20 @@ def _missing(report: RunReport, letter: str = "") -> Element | None:
 
 
 def _provenance(report: RunReport, found: Pictures, letter: str = "") -> Element:
-    read = [[one.path, str(one.bytes), str(one.readings), str(one.skipped), one.sha256 or NONE] for one in report.files]
-    streams: list[Cells] = []
+    read = [[path, str(size), str(readings), str(skipped), digest or NONE] for path, size, readings, skipped, digest in report.files]
+    streams = []
     for one in report.streams:
         labels = ", ".join(f"{name}={value}" for name, value in one.labels.items())
         streams.append([one.label or one.host or "unknown host", f"{one.interval:g} s", str(one.readings), labels])
-    devices: list[Cells] = []
-    for facts in report.devices:
-        identity = facts.identity
-        devices.append([facts.label, identity.name, identity.vendor, identity.uuid or NONE, identity.driver_version or NONE])
-    sources: list[Cells] = [[name, text] for stream in report.streams for name, text in stream.sources.items()]
+    devices = [
+        [label, identity.name, identity.vendor, identity.uuid or NONE, identity.driver_version or NONE]
+        for label, identity in report.devices.items()
+    ]
+    sources = [[name, text] for stream in report.streams for name, text in stream.sources.items()]
     return _section(
         "provenance",
         "Where this is from",
-        element("p", f"Made by accelmetrics {report.version}. {report.reduction} Lines have at most {found.points} points. Times are UTC."),
+        element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Lines have at most {found.points} points. Times are UTC."),
         table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
         table("Recordings", ("process", "interval", "readings", "labels"), streams),
         table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,

@@ -7,7 +7,7 @@ themselves when they begin and end. Both are told with the reading that follows,
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, isfinite
 
@@ -15,11 +15,11 @@ from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.history import HistoryRow, Layout
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import Step, StepSource, WindowSpan
+from accelmetrics.schemas.record import Record, Step, StepSource, WindowSpan
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.vitals import POWER, UTILIZATION, first
 from accelmetrics.schemas.work import WORK
-from accelmetrics.views.report.run_report import Period
+from accelmetrics.views.report.run_report import Plain
 
 WINDOW, EPOCH = "window", "epoch"
 """What is asked for to have a row for each window's name; the number that may be logged as a fraction."""
@@ -29,65 +29,8 @@ WAITING = 20_000
 """Readings that wait for a step at most; the oldest are then of the value that was logged last."""
 TOGETHER = 256
 """Readings of a stretch that are folded together."""
+Names = tuple[str, ...]
 TOLD = frozenset((COUNTER, *POWER, *UTILIZATION))
-
-
-class DeviceShare:
-    """What a device did in stretches of time.
-
-    Attributes:
-        busy: Utilisation in percent times the seconds of which it is known.
-        busy_seconds: Those seconds.
-        busiest: The largest utilisation; None where none was read.
-        drawn: Watts times the seconds of which they are known.
-        drawn_seconds: Those seconds.
-        most: The largest power; None where none was read.
-        joules: Its energy; None where that is not known.
-    """
-
-    def __init__(self) -> None:
-        self.busy = self.busy_seconds = self.drawn = self.drawn_seconds = 0.0
-        self.busiest: float | None = None
-        self.most: float | None = None
-        self.joules: float | None = None
-
-    def add(self, device: str, stretch: WindowAggregator) -> None:
-        """Add what a device did in one more."""
-        summary = stretch.summary()
-        busy, power, energy = first(summary, device, UTILIZATION), first(summary, device, POWER), stretch.energy_joules().get(device)
-        if busy is not None:
-            self.busy += busy.mean * busy.seconds
-            self.busy_seconds += busy.seconds
-            self.busiest = busy.max if self.busiest is None else max(self.busiest, busy.max)
-        if power is not None:
-            self.drawn += power.mean * power.seconds
-            self.drawn_seconds += power.seconds
-            self.most = power.max if self.most is None else max(self.most, power.max)
-        if energy is not None:
-            self.joules = energy.joules + (self.joules or 0.0)
-
-
-class Logged:
-    """What a process logged in stretches of time.
-
-    Attributes:
-        own: Whether it is the process that the recording is of.
-        steps: How many steps.
-        work: By kind, how much it did.
-    """
-
-    def __init__(self, own: bool) -> None:
-        self.own = own
-        self.steps = 0
-        self.work: dict[str, float] = {}
-
-    def add(self, step: Step) -> None:
-        """Add a step."""
-        self.steps += 1
-        for name in WORK:
-            amount = step.values.get(name)
-            if amount is not None and isfinite(amount):
-                self.work[name] = self.work.get(name, 0.0) + amount
 
 
 class Total:
@@ -96,15 +39,50 @@ class Total:
     Attributes:
         times: How many there were.
         seconds: How long they lasted together.
-        devices: By key, what each device did.
-        logged: By process, what it logged.
+        weighted: By device and names of a metric, its mean times the seconds of which it is known.
+        known: Those seconds.
+        most: Its largest value.
+        joules: By device, its energy; None where that is not known.
+        own: The processes that the recordings are of.
+        steps: By process, how many steps it logged.
+        work: By process and kind, how much it did.
     """
 
     def __init__(self) -> None:
         self.times = 0
         self.seconds = 0.0
-        self.devices: dict[str, DeviceShare] = {}
-        self.logged: dict[StepSource, Logged] = {}
+        self.weighted: dict[tuple[str, Names], float] = defaultdict(float)
+        self.known: dict[tuple[str, Names], float] = defaultdict(float)
+        self.most: dict[tuple[str, Names], float] = {}
+        self.joules: dict[str, float | None] = {}
+        self.own: set[StepSource] = set()
+        self.steps: Counter[StepSource] = Counter()
+        self.work: dict[tuple[StepSource, str], float] = defaultdict(float)
+
+    def add(self, seconds: float, stretch: WindowAggregator) -> None:
+        """Add a stretch of time."""
+        self.times += 1
+        self.seconds += seconds
+        summary, energy = stretch.summary(), stretch.energy_joules()
+        for device in dict.fromkeys(parts.device for key in summary if (parts := device_key(key)) is not None):
+            for names in (UTILIZATION, POWER):
+                if (held := first(summary, device, names)) is not None:
+                    self.weighted[device, names] += held.mean * held.seconds
+                    self.known[device, names] += held.seconds
+                    self.most[device, names] = max(held.max, self.most.get((device, names), held.max))
+            joules = self.joules.setdefault(device, None)
+            if device in energy:
+                self.joules[device] = energy[device].joules + (joules or 0.0)
+
+    def log(self, step: Step, own: bool) -> None:
+        """Add a step."""
+        self.steps[step.source] += 1
+        if own:
+            self.own.add(step.source)
+        for name in WORK:
+            amount = step.values.get(name)
+            if amount is not None and isfinite(amount):
+                self.work[step.source, name] += amount
 
 
 class _Stretch:
@@ -118,20 +96,15 @@ class _Stretch:
 
     def __init__(self, name: str, begin: float, at: float, before: HistoryRow | None) -> None:
         self.name, self.begin = name, begin
-        self._aggregator = WindowAggregator(at, before, across=False)
-        self._rows: list[HistoryRow] = []
+        self.aggregator = WindowAggregator(at, before, across=False)
+        self.rows: list[HistoryRow] = []
 
     def feed(self, rows: Iterable[HistoryRow]) -> None:
         """Take readings."""
-        self._rows.extend(rows)
-        if len(self._rows) >= TOGETHER:
-            self._aggregator.fold(self._rows)
-            self._rows.clear()
-
-    def close(self, after: Iterable[HistoryRow], at: float) -> WindowAggregator:
-        """Return what it came to, with the reading that shows that it was watched until its end, on the clock of rows."""
-        self._aggregator.fold([*self._rows, *after], at)
-        return self._aggregator
+        self.rows.extend(rows)
+        if len(self.rows) >= TOGETHER:
+            self.aggregator.fold(self.rows)
+            self.rows.clear()
 
 
 class PeriodTable:
@@ -162,26 +135,30 @@ class PeriodTable:
         self._waiting: deque[HistoryRow] = deque()
         self._earlier: HistoryRow | None = None
 
-    def add(self, row: HistoryRow, windows: Sequence[WindowSpan], steps: Sequence[Step], own: Sequence[Step]) -> None:
+    def add(self, row: HistoryRow, record: Record) -> None:
         """Take a reading, and what was told with it.
 
         Raises:
             InvalidOptionError: There are more names or values than a table has rows.
         """
-        row = self._narrowed(row)
-        mine = {step.source for step in own}
+        narrow = self._columns.get(row.layout)
+        if narrow is None:
+            kept = [column for column, key in enumerate(row.layout) if (parts := device_key(key)) is not None and parts.name in TOLD]
+            narrow = self._columns[row.layout] = tuple(row.layout[column] for column in kept), kept
+        row = row._replace(layout=narrow[0], values=array("d", [row.values[column] for column in narrow[1]]))
+        mine = {step.source for step in record.own_steps}
         self._waiting.append(row)
-        for step in steps:
+        for step in record.steps:
             if len(self.known) < MOST:
                 self.known.update(step.values)
             value = step.values.get(self._by)
             if step.source in mine and value is not None and isfinite(value):
-                self._add_value(self._worded(value), step.time_ns / 1e9)
+                self._add_value(value, step.time_ns / 1e9)
             if self._label:
-                _log(self.numbers, self._label, step, step.source in mine)
+                _total(self.numbers, self._label).log(step, step.source in mine)
         if len(self._waiting) > WAITING:
             self._pass(self._waiting[WAITING // 2].time)
-        self._add_windows(row, windows, steps, mine)
+        self._add_windows(row, record, mine)
         self._before = row
 
     def settle(self) -> None:
@@ -190,20 +167,17 @@ class PeriodTable:
             self._end_value()
         if self._before is not None:
             for stretch in self._open:
-                self._close(self.windows, stretch, [], self._before.time, self._before)
+                _close(self.windows, stretch, [], self._before.time, self._before)
         self._open.clear()
 
     # Numbers
 
-    def _worded(self, value: float) -> str:
-        """Return how a value is called. Where an epoch is logged as a fraction, 2.3 is part of the third."""
+    def _add_value(self, value: float, moment: float) -> None:
+        """Take a step of this value. Where an epoch is logged as a fraction, 2.3 is part of the third."""
         if self._by == EPOCH:
             self._fractional = self._fractional or value != int(value)
             value = ceil(value) if self._fractional else value
-        return f"{self._by} {value:g}"
-
-    def _add_value(self, label: str, moment: float) -> None:
-        """Take a step of this value."""
+        label = f"{self._by} {value:g}"
         if not self._label:
             self._first_step = moment
         elif label == self._label:
@@ -233,8 +207,9 @@ class PeriodTable:
             self._begin_value(rows[0].time if rows else self._first_step)
         if self._value is not None:
             self._value.feed(self._taken(self._last_step))
-            after = list(self._waiting)[:1]
-            self._close(self.numbers, self._value, after, self._last_step, self._earlier or self._before)
+            near = self._earlier or self._before
+            if near is not None:
+                _close(self.numbers, self._value, list(self._waiting)[:1], self._last_step, near)
         self._value, self._first_step = None, self._last_step
 
     def _taken(self, until: float) -> list[HistoryRow]:
@@ -247,9 +222,9 @@ class PeriodTable:
 
     # Windows
 
-    def _add_windows(self, row: HistoryRow, windows: Sequence[WindowSpan], steps: Sequence[Step], mine: set[StepSource]) -> None:
+    def _add_windows(self, row: HistoryRow, record: Record, mine: set[StepSource]) -> None:
         ended: list[tuple[_Stretch, float]] = []
-        for span in windows:
+        for span in record.windows:
             if len(self.known) < MOST:
                 self.known.add(span.name)
             if self._by == WINDOW or span.name.startswith(self._by):
@@ -258,13 +233,13 @@ class PeriodTable:
                     self._open.remove(stretch)
                     ended.append((stretch, span.end_ns / 1e9))
         for stretch, end in (*((one, row.time) for one in self._open), *ended):
-            for step in steps:
+            for step in record.steps:
                 if stretch.begin < step.time_ns / 1e9 <= end:
-                    _log(self.windows, stretch.name, step, step.source in mine)
+                    _total(self.windows, stretch.name).log(step, step.source in mine)
         for stretch in self._open:
             stretch.feed([row])
         for stretch, end in ended:
-            self._close(self.windows, stretch, [row], end, row)
+            _close(self.windows, stretch, [row], end, row)
 
     def _opened(self, span: WindowSpan, row: HistoryRow) -> _Stretch:
         """Return the stretch of a window, which begins where it was not told that it is open."""
@@ -275,34 +250,6 @@ class PeriodTable:
         stretch = _Stretch(span.name, begin, _clock(row, begin), self._before)
         self._open.append(stretch)
         return stretch
-
-    def _close(self, totals: dict[str, Total], stretch: _Stretch, after: list[HistoryRow], end: float, near: HistoryRow | None) -> None:
-        """Add what a stretch came to.
-
-        Args:
-            totals: Where.
-            stretch: The stretch.
-            after: A reading after its end, or none.
-            end: When it ended, in seconds since 1970.
-            near: A reading near to that, by which clocks are compared.
-        """
-        if near is None:
-            return
-        folded = stretch.close(after, _clock(near, end))
-        total = _total(totals, stretch.name)
-        total.times += 1
-        total.seconds += end - stretch.begin
-        for key in dict.fromkeys(parts.device for key in folded.metrics if (parts := device_key(key)) is not None):
-            total.devices.setdefault(key, DeviceShare()).add(key, folded)
-
-    def _narrowed(self, row: HistoryRow) -> HistoryRow:
-        """Return a reading with what the table is made from."""
-        found = self._columns.get(row.layout)
-        if found is None:
-            kept = [column for column, key in enumerate(row.layout) if (parts := device_key(key)) is not None and parts.name in TOLD]
-            found = self._columns[row.layout] = tuple(row.layout[column] for column in kept), kept
-        layout, columns = found
-        return row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
 
 
 def _clock(row: HistoryRow, moment: float) -> float:
@@ -316,25 +263,33 @@ def _total(totals: dict[str, Total], name: str) -> Total:
     return totals.setdefault(name, Total())
 
 
-def _log(totals: dict[str, Total], name: str, step: Step, own: bool) -> None:
-    """Add a step to a name's total."""
-    _total(totals, name).logged.setdefault(step.source, Logged(own)).add(step)
+def _close(totals: dict[str, Total], stretch: _Stretch, after: list[HistoryRow], end: float, near: HistoryRow) -> None:
+    """Add what a stretch came to.
+
+    Args:
+        totals: Where.
+        stretch: The stretch.
+        after: A reading after its end, which shows that it was watched until then; or none.
+        end: When it ended, in seconds since 1970.
+        near: A reading near to that, by which clocks are compared.
+    """
+    stretch.aggregator.fold([*stretch.rows, *after], _clock(near, end))
+    _total(totals, stretch.name).add(end - stretch.begin, stretch.aggregator)
 
 
 def periods(
-    streams: Iterable[tuple[str, PeriodTable, frozenset[str]]], by: str, per_joule: Callable[[float], tuple[float | None, float | None]]
-) -> tuple[Period, ...]:
-    """Return the table over all streams.
+    tables: Sequence[tuple[str, PeriodTable, frozenset[str]]], by: str, priced: Callable[[float], tuple[float | None, float | None]]
+) -> list[Plain]:
+    """Return the table over all streams, as documents have it: a row for each epoch, window, or value of a number.
 
     Args:
-        streams: Of each what precedes its rows where there are several runs, its table, and the devices that are counted there.
+        tables: Of each stream what precedes its rows where there are several runs, its table, and the devices that are counted there.
         by: What was asked for.
-        per_joule: Gives the cost and the carbon of energy.
+        priced: Gives the cost and the carbon of joules.
 
     Raises:
         UnknownNameError: Neither was such a number logged, nor is there such a window.
     """
-    tables = list(streams)
     numbers = any(table.numbers for _, table, _ in tables)
     rows: dict[str, list[tuple[Total, frozenset[str]]]] = {}
     for head, table, counted in tables:
@@ -342,39 +297,43 @@ def periods(
             rows.setdefault(" ".join(filter(None, (head, name))), []).append((total, counted))
     if not rows:
         raise UnknownNameError("logged number or window", by, sorted({WINDOW, *(name for _, table, _ in tables for name in table.known)}))
-    return tuple(_period(name, found, per_joule) for name, found in rows.items())
+    return [_period(name, found, priced) for name, found in rows.items()]
 
 
-def _period(name: str, found: list[tuple[Total, frozenset[str]]], price: Callable[[float], tuple[float | None, float | None]]) -> Period:
-    shares = [share for total, counted in found for key, share in total.devices.items() if key in counted]
+def _period(name: str, found: list[tuple[Total, frozenset[str]]], priced: Callable[[float], tuple[float | None, float | None]]) -> Plain:
+    """Return a row; what devices do not tell is None, and so is the energy unless each of them tells."""
+    shares = [(total, key) for total, counted in found for key in total.joules if key in counted]
+    busy = [(total, (key, UTILIZATION)) for total, key in shares]
+    drawn = [(total, (key, POWER)) for total, key in shares]
     seconds = max(total.seconds for total, _ in found)
-    busy_seconds = sum(share.busy_seconds for share in shares)
-    drawn = [share.drawn / share.drawn_seconds for share in shares if share.drawn_seconds]
-    known = [share.joules for share in shares if share.joules is not None]
-    joules = sum(known) if known and len(known) == len(shares) else None
-    logged: dict[StepSource, Logged] = {}
+    busy_seconds = sum(total.known.get(which, 0.0) for total, which in busy)
+    watts = [total.weighted[which] / total.known[which] for total, which in drawn if total.known.get(which)]
+    joules_of = [joules for total, key in shares if (joules := total.joules[key]) is not None]
+    joules = sum(joules_of) if joules_of and len(joules_of) == len(shares) else None
+    told: dict[StepSource, Total] = {}  # each process by its own recording, where there is one
     for total, _ in found:
-        for source, one in total.logged.items():
-            if source not in logged or one.own:
-                logged[source] = one
-    work: dict[str, float] = {}
-    for one in logged.values():
-        for kind, amount in one.work.items():
-            work[kind] = work.get(kind, 0.0) + amount
-    cost, carbon = (None, None) if joules is None else price(joules)
-    return Period(
-        name=name,
-        times=max(total.times for total, _ in found),
-        seconds=seconds,
-        utilization_mean=sum(share.busy for share in shares) / busy_seconds if busy_seconds else None,
-        utilization_max=max((share.busiest for share in shares if share.busiest is not None), default=None),
-        power_watts_mean=sum(drawn) if drawn else None,
-        power_watts_max=max((share.most for share in shares if share.most is not None), default=None),
-        energy_joules=joules,
-        steps=max((one.steps for one in logged.values()), default=0),
-        work=work,
-        per_second={kind: amount / seconds for kind, amount in work.items() if seconds > 0},
-        per_joule={kind: amount / joules for kind, amount in work.items() if joules},
-        cost=cost,
-        carbon_grams=carbon,
-    )
+        for source in total.steps:
+            if source not in told or source in total.own:
+                told[source] = total
+    work: dict[str, float] = defaultdict(float)
+    for source, total in told.items():
+        for kind in WORK:
+            if (source, kind) in total.work:
+                work[kind] += total.work[source, kind]
+    cost, carbon = (None, None) if joules is None else priced(joules)
+    return {
+        "name": name,
+        "times": max(total.times for total, _ in found),
+        "seconds": seconds,
+        "utilization_mean": sum(total.weighted.get(which, 0.0) for total, which in busy) / busy_seconds if busy_seconds else None,
+        "utilization_max": max((total.most[which] for total, which in busy if which in total.most), default=None),
+        "power_watts_mean": sum(watts) if watts else None,
+        "power_watts_max": max((total.most[which] for total, which in drawn if which in total.most), default=None),
+        "energy_joules": joules,
+        "steps": max((total.steps[source] for source, total in told.items()), default=0),
+        "work": dict(work),
+        "per_second": {kind: amount / seconds for kind, amount in work.items() if seconds > 0},
+        "per_joule": {kind: amount / joules for kind, amount in work.items() if joules},
+        "cost": cost,
+        "carbon_grams": carbon,
+    }

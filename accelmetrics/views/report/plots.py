@@ -6,6 +6,7 @@ Two runs that are compared share their axes: time is counted from each one's fir
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from math import floor
 from statistics import median
@@ -14,8 +15,8 @@ from typing import Literal, NamedTuple
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.summary import Summary
 from accelmetrics.views.device_view import throttle_words
-from accelmetrics.views.report.run_report import Column, Curve, ReducedSeries, RunReport, StepTimes, StreamReport
-from accelmetrics.views.report.scales import ShownUnit, shown_unit
+from accelmetrics.views.report.run_report import Column, Mark, Plain, ReducedSeries, RunReport, StreamReport
+from accelmetrics.views.report.scales import shown_unit
 
 LINES = 8
 """Lines of one plot at most: more devices are drawn as a band from the least to the largest of them, and their median."""
@@ -43,6 +44,14 @@ MACHINE = "machine "
 """What the names of metrics begin with here that are about no device: some share their names with those of devices."""
 
 
+Axis = Literal["time", "seconds", "step"]
+"""``time`` (UTC), ``seconds`` since the first step, or ``step``."""
+Span = tuple[float, float, float]
+"""Begin, end, and the share of that time in which something was so."""
+Histogram = tuple[str, str, Sequence[float], Sequence[int]]
+"""What its file is called, its heading, edges in seconds, and how often values lay between them."""
+
+
 class PlotLine(NamedTuple):
     """One line of a plot: the least, mean and largest value at each point; None where there is none.
 
@@ -65,24 +74,6 @@ class PlotLine(NamedTuple):
     high: Column
 
 
-class Mark(NamedTuple):
-    """A stretch of time that a plot marks.
-
-    Attributes:
-        kind: ``gap``, ``silence``, ``window``, ``epoch``, ``finding`` or ``event``.
-        label: What it is, in words.
-        begin: Its beginning.
-        end: Its end; that of the run while it lasts.
-        severity: Of a finding.
-    """
-
-    kind: str
-    label: str
-    begin: float
-    end: float
-    severity: str = ""
-
-
 class Plot(NamedTuple):
     """Lines over one axis.
 
@@ -90,7 +81,7 @@ class Plot(NamedTuple):
         name: What its file is called, without the ending.
         title: Its heading.
         unit: Of the values, as shown.
-        axis: ``time`` (UTC), ``seconds`` since the first step, or ``step``.
+        axis: Of its points.
         lines: What is drawn.
         top: Where the axis ends at least; None where the values say.
         about: What the metric means.
@@ -100,41 +91,30 @@ class Plot(NamedTuple):
     name: str
     title: str
     unit: str
-    axis: Literal["time", "seconds", "step"]
-    lines: tuple[PlotLine, ...]
+    axis: Axis
+    lines: Sequence[PlotLine]
     top: float | None = None
     about: str = ""
     dense: bool = True
 
-
-class StripRow(NamedTuple):
-    """Something that was or was not, over time: begin, end and the share of that time in which it was."""
-
-    label: str
-    kind: str
-    spans: tuple[tuple[float, float, float], ...]
+    @property
+    def heading(self) -> str:
+        """The title with the unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
-class Histogram(NamedTuple):
-    """How often values lay between edges, a column of counts for each run."""
+class MeasureSpread(NamedTuple):
+    """One measure of each device: what its readings came to, in a unit that is shown and what is one of that."""
 
     name: str
     title: str
     unit: str
-    edges: Sequence[float]
-    counts: tuple[tuple[str, Sequence[int]], ...]
+    factor: float
+    rows: Sequence[tuple[str, Summary]]
 
 
-class MeasureSpread(NamedTuple):
-    """One measure of each device: what its readings came to."""
-
-    name: str
-    title: str
-    unit: ShownUnit
-    rows: tuple[tuple[str, Summary], ...]
-
-
-class Pictures(NamedTuple):
+@dataclass(frozen=True)
+class Pictures:
     """All plots of a report.
 
     Attributes:
@@ -142,8 +122,8 @@ class Pictures(NamedTuple):
         begin: Where that axis begins.
         end: Where it ends.
         plots: Metrics over time.
-        marks: What all those mark.
-        strip: Throttling, gaps, findings and events over the same time.
+        marks: What all those mark, on that axis.
+        strip: Throttling, gaps, findings and events over the same time: what each row is, its kind, and when it was so.
         by_time: What the program logged, over time.
         by_step: The same over its steps, where it said which.
         step_times: How long steps took.
@@ -152,167 +132,134 @@ class Pictures(NamedTuple):
         points: How many points a line has at most.
     """
 
-    axis: Literal["time", "seconds"]
+    axis: Axis
     begin: float
     end: float
-    plots: tuple[Plot, ...]
-    marks: tuple[Mark, ...]
-    strip: tuple[StripRow, ...]
-    by_time: tuple[Plot, ...]
-    by_step: tuple[Plot, ...]
-    step_times: tuple[Histogram, ...]
-    distributions: tuple[MeasureSpread, ...]
-    constant: tuple[str, ...]
+    plots: Sequence[Plot]
+    marks: Sequence[Mark]
+    strip: Sequence[tuple[str, str, Sequence[Span]]]
+    by_time: Sequence[Plot]
+    by_step: Sequence[Plot]
+    step_times: Sequence[Histogram]
+    distributions: Sequence[MeasureSpread]
+    constant: Sequence[str]
     points: int
 
 
-class _Run(NamedTuple):
-    """One of the runs that are drawn: its letter where there are two, and from when each of its streams counts time."""
-
-    letter: str
-    report: RunReport
-    origins: Mapping[str, float]
-
-    def label(self, text: str) -> str:
-        return f"{self.letter} {text}".strip()
-
-    @property
-    def dashed(self) -> bool:
-        return self.letter == "B"
+_Shown = list[tuple[str, StreamReport, float]]
+"""Streams that are drawn: the letter of the run where there are two, and from when on time is counted."""
+_Group = list[tuple[str, StreamReport, float, ReducedSeries]]
 
 
 def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
     """Return what is to be drawn of a run, or of two that are compared."""
-    if other is None:
-        runs = [_Run("", report, {stream.label: 0.0 for stream in report.streams})]
-    else:
-        runs = [_Run(letter, one, _origins(one)) for letter, one in (("A", report), ("B", other))]
-    axis: Literal["time", "seconds"] = "time" if other is None else "seconds"
-    groups = _groups(runs)
+    axis: Axis = "time" if other is None else "seconds"
+    shown: _Shown = []
+    for letter, run in (("", report),) if other is None else (("A", report), ("B", other)):
+        steps = [stream.first_step for stream in run.streams if stream.first_step is not None]
+        first = min(steps or [stream.begin for stream in run.streams])
+        for stream in run.streams:
+            shown.append((letter, stream, 0.0 if not letter else first if stream.first_step is None else stream.first_step))
+    groups = _groups(shown)
     lines = sum(min(len(group), LINES) for group in groups.values())
     points = max(FEWEST, min(POINTS, CELLS // (3 * max(lines, 1))))
-    grid = _Grid(runs, points)
+    width, places = _grid(shown, points)
     constant, plots = [], []
     for name, group in groups.items():
-        values = {value for _, _, series in group for value in chain(series.low, series.high) if value is not None}
+        values = {value for *_, series in group for value in chain(series.low, series.high) if value is not None}
         if len(values) == 1:
             (value,) = values
-            unit = shown_unit(group[0][2].unit, abs(value))
-            constant.append(f"{_title(name)} {value / unit.factor:.4g} {unit.name}".rstrip())
+            unit, factor = shown_unit(group[0][3].unit, abs(value))
+            constant.append(f"{_title(name)} {value / factor:.4g} {unit}".rstrip())
         elif values:
-            plots.append(_metric_plot(name, group, grid, axis))
+            plots.append(_metric_plot(name, group, axis, width, places))
+    marks = list(_marks(shown))
     return Pictures(
         axis=axis,
-        begin=min(stream.begin - run.origins[stream.label] for run in runs for stream in run.report.streams),
-        end=max(stream.end - run.origins[stream.label] for run in runs for stream in run.report.streams),
-        plots=tuple(plots),
-        marks=tuple(_marks(runs)),
-        strip=tuple(_strip(runs)),
-        by_time=tuple(_curves(runs, axis)),
-        by_step=tuple(_curves(runs, "step")),
-        step_times=tuple(_histograms(runs)),
-        distributions=tuple(_distributions(runs)),
+        begin=min(stream.begin - origin for _, stream, origin in shown),
+        end=max(stream.end - origin for _, stream, origin in shown),
+        plots=plots,
+        marks=marks,
+        strip=_strip(shown, marks),
+        by_time=list(_curves(shown, axis)),
+        by_step=list(_curves(shown, "step")),
+        step_times=list(_histograms(shown)),
+        distributions=list(_distributions(groups)),
         constant=tuple(constant),
         points=points,
     )
 
 
-def _origins(report: RunReport) -> dict[str, float]:
-    """Return from when each stream's time is counted: its first step, else the run's, else the run's beginning."""
-    first = min((stream.first_step for stream in report.streams if stream.first_step is not None), default=None)
-    begin = min(stream.begin for stream in report.streams) if first is None else first
-    return {stream.label: begin if stream.first_step is None else stream.first_step for stream in report.streams}
+def _named(letter: str, text: str) -> str:
+    return f"{letter} {text}".strip()
 
 
-_Group = list[tuple[_Run, StreamReport, ReducedSeries]]
-
-
-def _groups(runs: Sequence[_Run]) -> dict[str, _Group]:
+def _groups(shown: _Shown) -> dict[str, _Group]:
     """Return all series by what they measure, those first that people look at first, and the machine's last."""
     found: dict[str, _Group] = {}
-    for run in runs:
-        for stream in run.report.streams:
-            for series in stream.series:
-                name = (series.measure or series.name) if series.device else MACHINE + series.name
-                found.setdefault(name, []).append((run, stream, series))
+    for letter, stream, origin in shown:
+        for series in stream.series:
+            name = (series.measure or series.name) if series.device else MACHINE + series.name
+            found.setdefault(name, []).append((letter, stream, origin, series))
     order = {name: position for position, name in enumerate(TITLES)}
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(MACHINE), order.get(item[0], len(order)), item[0])))
 
 
-class _Grid:
-    """The points of all lines: buckets of one width over all recordings."""
-
-    def __init__(self, runs: Sequence[_Run], most: int) -> None:
-        self._runs = [(stream, run.origins[stream.label]) for run in runs for stream in run.report.streams]
-        self.width = max(stream.width for stream, _ in self._runs)
-        while len(self._numbers()) > most:
-            self.width *= 2
-        numbers = sorted(self._numbers())
-        self.x = [number * self.width for number in numbers]
-        self._positions = {number: position for position, number in enumerate(numbers)}
-
-    def _numbers(self) -> set[int]:
-        return {floor((at - origin) / self.width) for stream, origin in self._runs for at in stream.times}
-
-    def column(self, stream: StreamReport, origin: float, values: Column, how: Literal["low", "mean", "high"]) -> list[float | None]:
-        """Return a series at the points of all lines."""
-        found: list[list[float]] = [[] for _ in self.x]
-        for at, value in zip(stream.times, values, strict=True):
-            if value is not None:
-                found[self._positions[floor((at - origin) / self.width)]].append(value)
-        folds: dict[str, Callable[[Sequence[float]], float]] = {"low": min, "mean": _mean, "high": max}
-        fold = folds[how]
-        return [fold(held) if held else None for held in found]
+def _grid(shown: _Shown, most: int) -> tuple[float, dict[int, int]]:
+    """Return the points of all lines: the width of buckets over all recordings, and by number of a bucket its place among those."""
+    width = max(stream.width for _, stream, _ in shown)
+    while True:
+        numbers = {floor((at - origin) / width) for _, stream, origin in shown for at in stream.times}
+        if len(numbers) <= most:
+            return width, {number: place for place, number in enumerate(sorted(numbers))}
+        width *= 2
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _metric_plot(name: str, group: _Group, grid: _Grid, axis: Literal["time", "seconds"]) -> Plot:
+def _metric_plot(name: str, group: _Group, axis: Axis, width: float, places: Mapping[int, int]) -> Plot:
     """Return the plot of a metric: a line for each device, or bands where these are too many."""
-    row = match(group[0][2].key)
+    x = [number * width for number in places]
     lines = []
-    devices = list(dict.fromkeys(series.device or stream.label for _, stream, series in group))
-    for run, stream, series in group:
-        origin, device = run.origins[stream.label], series.device or stream.label
-        columns = (grid.column(stream, origin, values, how) for values, how in _parts(series))
-        label = run.label(device or "machine")
-        lines.append(PlotLine(label, devices.index(device) % LINES, run.dashed, grid.x, *columns))
+    devices = list(dict.fromkeys(series.device or stream.label for _, stream, _, series in group))
+    for letter, stream, origin, series in group:
+        device = series.device or stream.label
+        at = [places[floor((moment - origin) / width)] for moment in stream.times]
+        columns = []
+        folds: tuple[tuple[Column, Callable[[Sequence[float]], float]], ...] = (series.low, min), (series.mean, _mean), (series.high, max)
+        for values, fold in folds:
+            held: list[list[float]] = [[] for _ in x]
+            for place, value in zip(at, values, strict=True):
+                if value is not None:
+                    held[place].append(value)
+            columns.append([fold(one) if one else None for one in held])
+        lines.append(PlotLine(_named(letter, device or "machine"), devices.index(device) % LINES, letter == "B", x, *columns))
     if len(lines) > LINES:
-        lines = [*_bands(lines)]
-    largest = max((value for line in lines for value in line.high if value is not None), default=0.0)
-    unit = shown_unit(group[0][2].unit, largest)
+        lines = [*_bands(lines, lettered=bool(group[0][0]))]
+    unit, factor = shown_unit(group[0][3].unit, max((value for line in lines for value in line.high if value is not None), default=0.0))
+    lines = [line._replace(low=_short(line.low, factor), mean=_short(line.mean, factor), high=_short(line.high, factor)) for line in lines]
+    row = match(group[0][3].key)
     top = row.maximum if row is not None and row.unit == "%" else None
-    meaning = "" if row is None else row.meaning
-    shown = tuple(_scaled(line, unit.factor) for line in lines)
-    return Plot(_slug(name), _title(name), unit.name, axis, shown, top, meaning)
+    return Plot(_slug(name), _title(name), unit, axis, lines, top, "" if row is None else row.meaning)
 
 
-def _parts(series: ReducedSeries) -> tuple[tuple[Column, Literal["low", "mean", "high"]], ...]:
-    return ((series.low, "low"), (series.mean, "mean"), (series.high, "high"))
-
-
-def _bands(lines: Sequence[PlotLine]) -> Iterator[PlotLine]:
+def _bands(lines: Sequence[PlotLine], lettered: bool) -> Iterator[PlotLine]:
     """Yield for each run the least, median and largest value of its lines at each point."""
-    for color, dashed in enumerate((False, True)):
-        held = [line for line in lines if line.dashed is dashed]
+    for color, letter in enumerate("AB"):
+        held = [line for line in lines if line.dashed is (letter == "B")]
         if held:
-            columns = (
-                _across([line.low for line in held], min),
-                _across([line.mean for line in held], median),
-                _across([line.high for line in held], max),
+            low, mean, high = (
+                [fold(known) if (known := [value for value in row if value is not None]) else None for row in zip(*columns, strict=True)]
+                for fold, columns in (
+                    (min, [line.low for line in held]),
+                    (median, [line.mean for line in held]),
+                    (max, [line.high for line in held]),
+                )
             )
-            letter = held[0].label.partition(" ")[0] + " " if held[0].label[:2] in {"A ", "B "} else ""
-            yield PlotLine(f"{letter}median of {len(held)}", color, dashed, held[0].x, *columns)
-
-
-def _across(columns: Sequence[Column], fold: Callable[[Sequence[float]], float]) -> list[float | None]:
-    return [fold(held) if (held := [value for value in row if value is not None]) else None for row in zip(*columns, strict=True)]
-
-
-def _scaled(line: PlotLine, factor: float) -> PlotLine:
-    return line._replace(low=_short(line.low, factor), mean=_short(line.mean, factor), high=_short(line.high, factor))
+            label = _named(letter if lettered else "", f"median of {len(held)}")
+            yield PlotLine(label, color, letter == "B", held[0].x, low, mean, high)
 
 
 def _short(values: Column, factor: float = 1.0) -> list[float | None]:
@@ -332,50 +279,43 @@ def _slug(name: str) -> str:
 # What is marked
 
 
-def _marks(runs: Sequence[_Run]) -> Iterator[Mark]:
-    """Yield what plots mark. Of two runs only the first one's windows and epochs are: those of both would hide each other."""
-    for run in runs:
-        named = next((stream for stream in run.report.streams if any(one.kind in {"window", "epoch"} for one in stream.stretches)), None)
-        for stream in run.report.streams:
-            origin = run.origins[stream.label]
-            for one in stream.stretches:
-                if one.kind in {"window", "epoch"} and (stream is not named or run.dashed):
-                    continue
-                if one.end > one.begin:
-                    label = {"epoch": f"epoch {one.name}", "gap": "nothing was read", "silence": f"{one.name} gave nothing"}
-                    yield Mark(one.kind, run.label(label.get(one.kind, one.name)), one.begin - origin, one.end - origin)
-            for finding in stream.findings:
-                begin = finding.since_ns / 1e9 - origin
-                end = stream.end - origin if finding.until_ns is None else finding.until_ns / 1e9 - origin
-                about = " ".join(filter(None, (stream.label, finding.key)))
-                yield Mark("finding", run.label(f"{finding.rule} {about}".strip()), begin, max(begin, end), finding.severity)
-            for event in stream.events:
-                at = event.at - origin
-                yield Mark("event", run.label(f"{event.device} {event.text}".strip()), at, at)
+def _marks(shown: _Shown) -> Iterator[Mark]:
+    """Yield what plots mark. Windows and epochs are those of one stream, and none of a second run: all of them would hide each other."""
+    kinds = {"window", "epoch"}
+    with_names = (stream for letter, stream, _ in shown if letter != "B" and any(mark.kind in kinds for mark in stream.marks))
+    named = next(with_names, None)
+    for letter, stream, origin in shown:
+        for mark in stream.marks:
+            if (stream is named or mark.kind not in kinds) and (mark.end > mark.begin or mark.kind in {"finding", "event"}):
+                yield mark._replace(label=_named(letter, mark.label), begin=mark.begin - origin, end=mark.end - origin)
 
 
-def _strip(runs: Sequence[_Run]) -> list[StripRow]:
+def _strip(shown: _Shown, marks: Sequence[Mark]) -> list[tuple[str, str, Sequence[Span]]]:
     """Return a row for each device's reason of throttling, and those of findings, silences, gaps and events."""
-    throttled: _Reasons = {}
-    for run in runs:
-        for stream in run.report.streams:
-            origin = run.origins[stream.label]
-            for strip in stream.strips:
-                spans = throttled.setdefault((run.letter, strip.device, strip.name), {})
-                for at, until, share in zip(stream.times, _ends(stream), strip.share, strict=True):
-                    if share:
-                        spans[at - origin] = (until - origin, share)
-    throttled = {key: spans for key, spans in throttled.items() if spans}
-    if len(throttled) > ROWS:
-        throttled = _by_reason(throttled)
-    rows = []
-    for (letter, device, name), spans in throttled.items():
-        rows.append(StripRow(" ".join(filter(None, (letter, device, throttle_words(name)))), "throttle", tuple(_joined(spans))))
+    # By run, device and reason: by beginning, the end and the share of each span.
+    throttled: dict[tuple[str, str, str], dict[float, tuple[float, float]]] = {}
+    for letter, stream, origin in shown:
+        ends = _ends(stream)
+        for (device, reason), shares in stream.strips.items():
+            spans = {at - origin: (until - origin, share) for at, until, share in zip(stream.times, ends, shares, strict=True) if share}
+            if spans:
+                throttled.setdefault((letter, device, reason), {}).update(spans)
+    if len(throttled) > ROWS:  # all devices share a row for each reason, which has the largest share of any of them
+        rows = list(throttled.items())
+        throttled = {}
+        for (letter, _, reason), spans in rows:
+            held = throttled.setdefault((letter, "any device", reason), {})
+            for begin, (end, share) in spans.items():
+                before = held.get(begin, (end, 0.0))
+                held[begin] = (max(end, before[0]), max(share, before[1]))
+    found: list[tuple[str, str, Sequence[Span]]] = []
+    for (letter, device, reason), spans in throttled.items():
+        found.append((" ".join(filter(None, (letter, device, throttle_words(reason)))), "throttle", list(_joined(spans))))
     for kind, title in (("finding", "findings"), ("silence", "device silent"), ("gap", "nothing read"), ("event", "events")):
-        spans_of = tuple((mark.begin, mark.end, 1.0) for mark in _marks(runs) if mark.kind == kind)
-        if spans_of:
-            rows.append(StripRow(title, kind, spans_of))
-    return rows
+        marked = [(mark.begin, mark.end, 1.0) for mark in marks if mark.kind == kind]
+        if marked:
+            found.append((title, kind, marked))
+    return found
 
 
 def _ends(stream: StreamReport) -> list[float]:
@@ -389,22 +329,7 @@ def _ends(stream: StreamReport) -> list[float]:
     ]
 
 
-_Reasons = dict[tuple[str, str, str], dict[float, tuple[float, float]]]
-"""By run, device and reason of throttling: by beginning, the end and the share of each span."""
-
-
-def _by_reason(rows: _Reasons) -> _Reasons:
-    """Return rows of all devices together: the largest share of any of them."""
-    found: _Reasons = {}
-    for (letter, _, name), spans in rows.items():
-        held = found.setdefault((letter, "any device", name), {})
-        for begin, (end, share) in spans.items():
-            before = held.get(begin, (end, 0.0))
-            held[begin] = (max(end, before[0]), max(share, before[1]))
-    return found
-
-
-def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[tuple[float, float, float]]:
+def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[Span]:
     """Yield stretches of equal share, neighbours as one."""
     begin = end = share = 0.0
     for at, (until, value) in sorted(spans.items()):
@@ -422,93 +347,71 @@ def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[tuple[float,
 # What the program logged
 
 
-def _curves(runs: Sequence[_Run], axis: Literal["time", "seconds", "step"]) -> Iterator[Plot]:
+def _curves(shown: _Shown, axis: Axis) -> Iterator[Plot]:
     """Yield a plot for each number that was logged: a line for each process. Epochs are marked in all of them."""
-    names = dict.fromkeys(curve.name for run in runs for stream in run.report.streams for curve in stream.curves if curve.name != "epoch")
     files: dict[str, int] = {}
-    for name in names:
-        held = [
-            (run, stream, curve)
-            for run in runs
-            for stream in run.report.streams
-            for curve in stream.curves
-            if curve.name == name and any(value is not None for value in curve.mean)
-        ]
+    for name in dict.fromkeys(curve.name for _, stream, _ in shown for curve in stream.curves if curve.name != "epoch"):
         lines: list[PlotLine] = []
-        for run, stream, curve in held:
-            points = list(_points(curve, run.origins[stream.label], axis))
-            if points:
-                x, low, mean, high = zip(*points, strict=True)
-                color = len([line for line in lines if line.dashed is run.dashed]) % LINES
-                lines.append(PlotLine(run.label(curve.source) or name, color, run.dashed, x, _short(low), _short(mean), _short(high)))
-        lines = lines[: 2 * LINES] if len(runs) > 1 else lines[:LINES]
+        for letter, stream, origin in shown:
+            for curve in (one for one in stream.curves if one.name == name):
+                places = curve.steps if axis == "step" else [moment - origin for moment in curve.times]
+                # One point at each place: the last one.
+                points = {
+                    place: values for place, *values in zip(places, curve.low, curve.mean, curve.high, strict=True) if place is not None
+                }
+                if points:
+                    x = sorted(points)
+                    low, mean, high = (_short([points[place][part] for place in x]) for part in range(3))
+                    color = len([line for line in lines if line.dashed is (letter == "B")]) % LINES
+                    lines.append(PlotLine(_named(letter, curve.source) or name, color, letter == "B", x, low, mean, high))
         if lines:
             slug = f"logged_{_slug(name)}"
             files[slug] = files.get(slug, 0) + 1
             file = slug if files[slug] == 1 else f"{slug}_{files[slug]}"
-            yield Plot(file, name, "", axis, tuple(lines), dense=False)
+            yield Plot(file, name, "", axis, lines[: 2 * LINES if shown[0][0] else LINES], dense=False)
 
 
-def _points(curve: Curve, origin: float, axis: str) -> Iterator[tuple[float, float | None, float | None, float | None]]:
-    """Yield the points of a curve in the order of the axis, one at each place."""
-    at: dict[float, tuple[float | None, float | None, float | None]] = {}
-    places: Column = curve.steps if axis == "step" else [moment - origin for moment in curve.times]
-    for place, *values in zip(places, curve.low, curve.mean, curve.high, strict=True):
-        if place is not None:
-            at[place] = (values[0], values[1], values[2])
-    for place in sorted(at):
-        yield (place, *at[place])
-
-
-def _histograms(runs: Sequence[_Run]) -> Iterator[Histogram]:
+def _histograms(shown: _Shown) -> Iterator[Histogram]:
     """Yield how long steps took: of each process, or of all together where these are many."""
-    held = [(run, one) for run in runs for stream in run.report.streams for one in stream.step_times if one.count]
+    held = [(letter, times) for letter, stream, _ in shown for times in stream.step_times]
     if len(held) > LINES:
-        for run in runs:
-            if times := [one for of, one in held if of is run]:
-                source = run.label("all processes")
-                name = f"step_time_{run.letter}".lower().rstrip("_")
-                yield Histogram(name, f"Step time, {source}, {len(times)} of them", "s", *_summed(times, source))
+        for letter in dict.fromkeys(letter for letter, _ in held):
+            of_run = [times for of, times in held if of == letter]
+            title = f"Step time, {_named(letter, 'all processes')}, {len(of_run)} of them"
+            yield (f"step_time_{letter}".lower().rstrip("_"), title, *_summed(of_run))
         return
-    for position, (run, one) in enumerate(held):
-        source = run.label(one.source)
+    for position, (letter, times) in enumerate(held):
+        source = _named(letter, times["source"])
         name = "step_time" if len(held) == 1 else f"step_time_{_slug(source) if source else position}"
-        yield Histogram(name, "Step time" if not source else f"Step time, {source}", "s", one.edges, ((source, one.counts),))
+        yield name, "Step time" if not source else f"Step time, {source}", times["edges"], times["counts"]
 
 
-def _summed(times: Sequence[StepTimes], source: str) -> tuple[list[float], tuple[tuple[str, list[int]]]]:
+def _summed(each: Sequence[Plain]) -> tuple[list[float], list[int]]:
     """Return the edges and the counts of several processes together, each bar of theirs where its middle lies."""
-    bars = max(len(one.counts) for one in times)
-    begin, end = min(one.min for one in times), max(one.p99 for one in times)
+    bars = max(len(one["counts"]) for one in each)
+    begin, end, longest = min(one["min"] for one in each), max(one["p99"] for one in each), max(one["max"] for one in each)
     width = (end - begin) / bars
     if not width:
-        return [begin, max(one.max for one in times)], ((source, [sum(one.count for one in times)]),)
+        return [begin, longest], [sum(one["count"] for one in each)]
     counts = [0] * bars
-    for one in times:
-        for edge, following, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
+    for one in each:
+        for edge, following, count in zip(one["edges"], one["edges"][1:], one["counts"], strict=False):
             middle = edge + min(following - edge, width) / 2  # the last bar has all longer steps
             counts[min(bars - 1, int((middle - begin) / width))] += count
-    edges = [*(begin + width * bar for bar in range(bars)), max(one.max for one in times)]
-    return edges, ((source, counts),)
-
-
-def step_times(report: RunReport) -> Iterator[StepTimes]:
-    """Yield how long steps took, of each process."""
-    for stream in report.streams:
-        yield from stream.step_times
+    return [*(begin + width * bar for bar in range(bars)), longest], counts
 
 
 # Distribution
 
 
-def _distributions(runs: Sequence[_Run]) -> Iterator[MeasureSpread]:
+def _distributions(groups: Mapping[str, _Group]) -> Iterator[MeasureSpread]:
     """Yield what the readings of each measure came to, device by device."""
-    for name, group in _groups(runs).items():
+    for name, group in groups.items():
         rows = [
-            (run.label(series.device), stream.summary[series.key])
-            for run, stream, series in group
+            (_named(letter, series.device), stream.summary[series.key])
+            for letter, stream, _, series in group
             if series.device and series.key in stream.summary and series.measure
         ]
         if rows:
-            largest = max(held.max for _, held in rows)
-            yield MeasureSpread(f"distribution_{_slug(name)}", _title(name), shown_unit(group[0][2].unit, largest), tuple(rows))
+            unit = shown_unit(group[0][3].unit, max(held.max for _, held in rows))
+            yield MeasureSpread(f"distribution_{_slug(name)}", _title(name), *unit, rows)

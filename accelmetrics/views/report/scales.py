@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from math import ceil, floor
-from typing import NamedTuple
 
 MOMENTS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Seconds between lines of a time axis; whole days beyond."""
@@ -15,27 +14,15 @@ DECIMAL = ("", "k", "M", "G", "T")
 SHOWN = {"Cel": "°C", "By": "B", "By/s": "B/s", "us": "µs", "1": ""}
 
 
-class ShownUnit(NamedTuple):
-    """A unit that numbers are shown in.
-
-    Attributes:
-        name: ``GiB``; empty for plain numbers.
-        factor: What is one of it, in the unit of the catalogue.
-    """
-
-    name: str
-    factor: float
-
-
-def shown_unit(unit: str, largest: float) -> ShownUnit:
-    """Return the unit in which values up to ``largest`` are best read."""
+def shown_unit(unit: str, largest: float) -> tuple[str, float]:
+    """Return the unit in which values up to ``largest`` are best read, empty for plain numbers, and what is one of it in ``unit``."""
     if unit == "By":
         power = _power(largest, 1024.0, len(BINARY))
-        return ShownUnit(BINARY[power], 1024.0**power)
+        return BINARY[power], 1024.0**power
     if unit in {"By/s", "J", "Hz"}:
         power = _power(largest, 1000.0, len(DECIMAL))
-        return ShownUnit(DECIMAL[power] + SHOWN.get(unit, unit), 1000.0**power)
-    return ShownUnit(SHOWN.get(unit, unit), 1.0)
+        return DECIMAL[power] + SHOWN.get(unit, unit), 1000.0**power
+    return SHOWN.get(unit, unit), 1.0
 
 
 def time_ticks(begin: float, end: float, most: int = 7) -> list[float]:

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf, isfinite, nan
-from typing import NamedTuple
 
 BUCKETS = 1000
 """Buckets with readings that are kept at most."""
@@ -18,13 +17,8 @@ FINEST = 64
 """Buckets in a second at first: a power of two, so that every width is exact."""
 
 
-class Points(NamedTuple):
-    """One reduced column; None where a bucket has no value."""
-
-    low: list[float | None]
-    mean: list[float | None]
-    high: list[float | None]
-    last: list[float | None]
+Values = list[float | None]
+"""By bucket; None where it has no value."""
 
 
 class _Column:
@@ -137,8 +131,8 @@ class SeriesReducer:
         """Return when each bucket with readings begins, rising."""
         return [number * self.width for number in sorted(self._slots)]
 
-    def points(self, key: str) -> Points:
-        """Return a column, in the order of :meth:`begins`."""
+    def points(self, key: str) -> tuple[Values, Values, Values, Values]:
+        """Return the least, the mean, the largest and the last value of a column in each bucket, in the order of :meth:`begins`."""
         column = self._columns[key]
         column.extend(len(self._slots))
         order = [self._slots[number] for number in sorted(self._slots)]
@@ -149,7 +143,7 @@ class SeriesReducer:
             None if slot is None else min(max(column.total[slot] / column.count[slot], column.low[slot]), column.high[slot])
             for slot in known
         ]
-        return Points(low, mean, high, last)
+        return low, mean, high, last
 
     def _numbers(self, times: Iterable[float]) -> Iterator[int]:
         """Yield the number of the bucket that each moment is in."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 from array import array
 from bisect import bisect_right
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf, isfinite
-from typing import NamedTuple
 
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
@@ -19,13 +18,16 @@ from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.schemas.history import HistoryRow, Layout, RowMaker
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import Record, Step, WindowSpan
+from accelmetrics.schemas.record import Record, Step, StepSource, WindowSpan
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import Snapshot, has_values, rfc3339
+from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
+from accelmetrics.schemas.work import Work
+from accelmetrics.views.report.logged import LoggedSteps
 from accelmetrics.views.report.periods import PeriodTable
-from accelmetrics.views.report.run_report import Column, Detail, Event, EventKind, Missing, Plain, ReducedSeries, Stretch, Strip
+from accelmetrics.views.report.run_report import Column, Mark, ReducedSeries, StreamReport
 from accelmetrics.views.report.series import SeriesReducer
 from accelmetrics.views.summaries import MEASURES
 
@@ -48,7 +50,7 @@ WINDOWS = 1000
 EVENTS = 200
 """Events of one kind and device that are told."""
 THROTTLE = "throttle."
-COUNTED_EVENTS: Mapping[str, tuple[EventKind, str]] = {
+COUNTED_EVENTS: Mapping[str, tuple[str, str]] = {
     "xidErrors": ("xid", "Xid error"),
     "uncorrectedMemoryErrors": ("memory", "uncorrectable memory error"),
     "uncorrectedEccErrors": ("memory", "uncorrectable memory error"),
@@ -57,37 +59,6 @@ COUNTED_EVENTS: Mapping[str, tuple[EventKind, str]] = {
 LAST_XID = "lastXid"
 TOLD = frozenset((*chain(*MEASURES.values()), *POWER_LIMIT, *MEMORY_TOTAL, COUNTER, DRAW, *COUNTED_EVENTS, LAST_XID))
 """Names of devices' metrics that tables and events are made from, and energy."""
-
-
-class _Told(NamedTuple):
-    """What came with a reading: windows, what was logged, and what of it by the process that the recording is of."""
-
-    windows: tuple[WindowSpan, ...]
-    steps: tuple[Step, ...]
-    own: tuple[Step, ...]
-
-
-class _Details:
-    """Readings around the beginning of one finding."""
-
-    def __init__(self, finding: tuple[str, str, int], key: str, since: float) -> None:
-        self.finding, self.key = finding, key
-        self.begin, self.end = since - AROUND, since + AROUND
-        self.rows: list[HistoryRow] = []
-
-    def add(self, row: HistoryRow) -> None:
-        """Take a reading, if it is near enough."""
-        if self.begin <= row.time <= self.end and len(self.rows) < KEPT:
-            self.rows.append(row)
-
-
-class _Lack(NamedTuple):
-    """One value that is missing."""
-
-    reason: str
-    detail: str
-    begin: float
-    end: float
 
 
 class RecordStream:
@@ -99,46 +70,59 @@ class RecordStream:
         record: Its first record.
         series: Metrics that are reduced to series; None where none are wanted.
         by: What there is to be a table by; empty for none.
-        trained: Whether distributions are to be of the time from the first step on.
+        trained: Whether distributions are wanted: of the time from the first step on.
 
     Attributes:
+        head: What precedes the keys of its devices in the report.
         table: That table.
+        own_steps: By process, the steps that the recorded process logged itself.
+        heard_steps: By process, steps of others that its records have.
+        heard_work: The work of those.
+        summary: By key, statistics of every metric; once it is settled.
+        energy: By key of the device, what it used; once it is settled.
+        throttled: By key of the device and reason, for how many seconds it was throttled; once it is settled.
     """
 
     def __init__(self, record: Record, series: MetricSelection | None = None, by: str = "", trained: bool = False) -> None:
         self.host, self.run_id, self.rank = stream_of(record)
-        self.labels = record.labels
+        self.head: list[str] = []
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
         self.readings = self.repeated = 0
-        self.gaps: list[Plain] = []
+        self.gaps: list[tuple[float, float]] = []  # after which moment, and seconds: below 0 where the clock was set back
         self.places: dict[str, DeviceSlot] = {}
-        self.silences: dict[str, list[Plain]] = {}
+        self.silences: dict[str, list[tuple[float, float]]] = {}
         self.aggregator = WindowAggregator(self.begin, across=False, timed=_is_throttle)
+        self.summary: Mapping[str, Summary] = {}
+        self.energy: Mapping[str, Energy] = {}
+        self.throttled: dict[str, dict[str, float]] = {}
         self.findings: dict[tuple[str, str, int], Finding] = {}  # as each stood last
         self.cannot_tell: tuple[CannotTell, ...] = ()
-        self.sources: dict[str, str] = {}
-        self.reducer = SeriesReducer()
-        self.events: list[Event] = []
         self.table = PeriodTable(by) if by else None
+        self.own_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
+        self.heard_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
+        self.heard_work = Work()
+        self._labels = record.labels
+        self._sources: dict[str, str] = {}
+        self._reducer = SeriesReducer()
+        self._events: list[tuple[str, float, str]] = []  # device, moment, words
         self._trained = WindowAggregator(self.begin, across=False, timed=_is_throttle) if trained else None
         self._first_step = inf
         self._wanted = series
         self._windows: dict[tuple[str, int], WindowSpan] = {}  # that ended, by name and end
         self._open_windows: dict[str, WindowSpan] = {}
-        self._told: list[_Told] = []  # what came with pending readings, where there is a table
         self._series: dict[Layout, list[int]] = {}  # by layout, the columns that are reduced
         self._counters: dict[str, float] = {}
         self._findings = NO_FINDINGS
         self._rows = RowMaker(self._is_told)
-        self._pending: list[Snapshot] = []
+        self._pending: list[Record] = []
         self._block: list[HistoryRow] = []
         self._recent_row: HistoryRow | None = None
         self._recent: deque[HistoryRow] = deque(maxlen=KEPT)
-        self._details: list[_Details] = []
-        self._lacks: dict[str, _Lack] = {}
+        self._details: dict[tuple[str, str, int], list[HistoryRow]] = {}  # by finding, the readings around its beginning
+        self._lacks: dict[str, tuple[str, str, float, float]] = {}  # by key: reason, detail, since when and until when
         self._unavailable: Mapping[str, object] = {}
-        self._lost: frozenset[str] = frozenset()
-        self._event_counts: Counter[tuple[EventKind, str]] = Counter()  # by kind and device
+        self._lost: Iterable[str] = ()
+        self._event_counts: Counter[tuple[str, str]] = Counter()  # by kind and device
         self._intervals: deque[float] = deque(maxlen=USUAL)
         self._interval = self._longest = 0.0
         self._newest: int | None = None
@@ -173,26 +157,21 @@ class RecordStream:
                 self.findings[finding.rule, finding.key, finding.since_ns // 1000] = finding
         if self._wanted is not None and snapshot.unavailable is not self._unavailable:
             self._note_lacks(snapshot)
-        self._pending.append(snapshot)
-        if self.table is not None:
-            self._told.append(_Told(record.windows, record.steps, record.own_steps))
+        self._pending.append(record)
         if len(self._pending) == PENDING:
             self._settle_pending()
         return True
 
     def add_late(self, record: Record, steps: tuple[Step, ...]) -> None:
         """Take what came with the last reading once more, with steps that it had not: as the end of a run writes it."""
-        if self.table is None:
-            return
-        own = tuple(step for step in record.own_steps if step in steps)
-        if self._told:
-            windows, before, own_before = self._told[-1]
-            self._told[-1] = _Told((*windows, *record.windows), (*before, *steps), (*own_before, *own))
-        elif self._recent_row is not None:
-            self.table.add(self._recent_row, record.windows, steps, own)
+        if self._pending:
+            last = self._pending[-1]
+            self._pending[-1] = last._replace(windows=(*last.windows, *record.windows), steps=(*last.steps, *steps))
+        elif self.table is not None and self._recent_row is not None:
+            self.table.add(self._recent_row, record._replace(steps=steps))
 
     def settle(self) -> None:
-        """Fold the readings that are still pending."""
+        """Fold what is still pending; nothing may be added any more."""
         self._settle_pending()
         if self.table is not None:
             self.table.settle()
@@ -200,44 +179,118 @@ class RecordStream:
         self._heard.update(dict.fromkeys(self._speaking, self._last))
         self._note_silences(self._heard, self._last)
         for key in self._unavailable:
-            self._lacks[key] = self._lacks[key]._replace(end=self.end)
+            self._lacks[key] = (*self._lacks[key][:3], self.end)
+        self.summary, self.energy = self.aggregator.summary(), self.aggregator.energy_joules()
+        for key, held in self.aggregator.metrics.items():
+            parts = device_key(key)
+            if parts is not None and _is_throttle(key):
+                reason, seconds = parts.name.removeprefix(THROTTLE), held.seconds_above(0.5)
+                if seconds and reason not in NOT_THROTTLING:
+                    self.throttled.setdefault(parts.device, {})[reason] = seconds
+        for logged in (*self.own_steps.values(), *self.heard_steps.values()):
+            logged.settle()
+
+    def report(self, steps: Mapping[StepSource, LoggedSteps]) -> StreamReport:
+        """Return what came of it.
+
+        Args:
+            steps: By process, the steps that are shown with it.
+        """
+        label = " ".join(self.head)
+        labels = {key: " ".join((*self.head, key)) for key in self.places}
+        named = [("" if len(steps) == 1 else _source_words(source), logged) for source, logged in steps.items()]
+        findings = dict(sorted(self.findings.items(), key=lambda one: one[1].since_ns))
+        begins = self._reducer.begins()
+        gaps = self._gap_positions(begins)
+        series, strips = [], {}
+        for key in self._reducer.keys:
+            parts = device_key(key)
+            name, device = (key, "") if parts is None else (parts.name, labels.get(parts.device, parts.device))
+            low, mean, high, _ = (_with_gaps(one, gaps) for one in self._reducer.points(key))
+            if not name.startswith(THROTTLE):
+                measure = "" if parts is None else next((one for one, names in MEASURES.items() if name in names), "")
+                row = match(key)
+                series.append(ReducedSeries(key, device, name, measure, "" if row is None else row.unit, low, mean, high))
+            elif parts is not None and name.removeprefix(THROTTLE) in self.throttled.get(parts.device, {}):
+                strips[device, name.removeprefix(THROTTLE)] = mean
+        details = [(findings[key], [row.time for row in rows], self._columns(key[1], rows)) for key, rows in self._details.items() if rows]
+        times = []
+        for position, begin in enumerate(begins):
+            times += [begin, begin + self._reducer.width] if position in gaps else [begin]
+        return StreamReport(
+            label=label,
+            host=self.host,
+            run_id=self.run_id,
+            rank=self.rank,
+            labels=self._labels,
+            begin=self.begin,
+            end=self.end,
+            readings=self.readings,
+            interval=self.interval,
+            first_step=min((logged.first for _, logged in named), default=None),
+            last_step=max((logged.last for _, logged in named), default=None),
+            width=self._reducer.width,
+            times=times,
+            series=series,
+            strips=strips,
+            details=details,
+            marks=self._marks(label, labels, [logged for _, logged in named]),
+            curves=[curve for source, logged in named for curve in logged.curves(source)],
+            step_times=[found for source, logged in named if (found := logged.step_times(source)) is not None],
+            missing=self._missing(labels),
+            summary=self.summary,
+            distributions={} if self._trained is None else self._distributions(self._trained),
+            sources=self._sources,
+        )
 
     # What came of it
 
-    def series(self, labels: Mapping[str, str]) -> Iterator[ReducedSeries]:
-        """Yield the reduced series but those of strips.
-
-        Args:
-            labels: By key of a device, what the report calls it.
-        """
-        gaps = self._gap_positions()
-        for key in self.reducer.keys:
+    def _columns(self, about: str, rows: Sequence[HistoryRow]) -> dict[str, Column]:
+        """Return readings around a finding by key: those about its device, or about any where it is about none."""
+        layouts = dict.fromkeys(row.layout for row in rows)
+        columns: dict[str, Column] = {}
+        for key in dict.fromkeys(chain.from_iterable(layouts)):
             parts = device_key(key)
-            name = key if parts is None else parts.name
-            if name.startswith(THROTTLE):
+            if parts is None or parts.process or not self._is_series(key) or ("." in about and parts.device != about):
                 continue
-            measure = "" if parts is None else next((one for one, names in MEASURES.items() if name in names), "")
-            row = match(key)
-            low, mean, high, _ = (_with_gaps(one, gaps) for one in self.reducer.points(key))
-            device = "" if parts is None else labels.get(parts.device, parts.device)
-            yield ReducedSeries(key, device, name, measure, "" if row is None else row.unit, low, mean, high)
+            where = {layout: layout.index(key) for layout in layouts if key in layout}
+            found = [row.values[where[row.layout]] if row.layout in where else None for row in rows]
+            columns[key] = [value if value is not None and isfinite(value) else None for value in found]
+        return columns
 
-    def strips(self, labels: Mapping[str, str]) -> Iterator[Strip]:
-        """Yield the reasons for which devices were throttled."""
-        gaps = self._gap_positions()
-        for key in self.reducer.keys:
+    def _marks(self, label: str, labels: Mapping[str, str], steps: Sequence[LoggedSteps]) -> list[Mark]:
+        """Return gaps, silences, windows and epochs by their beginning; then findings; then events."""
+        marks = [Mark("gap", "nothing was read", at, at + seconds) for at, seconds in self.gaps]
+        for key, gaps in self.silences.items():
+            marks += [Mark("silence", f"{labels.get(key, key)} gave nothing", at, at + seconds) for at, seconds in gaps]
+        for span in (*self._windows.values(), *self._open_windows.values()):
+            marks.append(Mark("window", span.name, span.begin_ns / 1e9, self.end if span.end_ns is None else span.end_ns / 1e9))
+        marks += next((epochs for logged in steps if (epochs := logged.epochs())), [])
+        marks.sort(key=lambda one: one.begin)
+        for finding in sorted(self.findings.values(), key=lambda one: one.since_ns):
+            begin, end = finding.since_ns / 1e9, self.end if finding.until_ns is None else finding.until_ns / 1e9
+            words = " ".join(filter(None, (finding.rule, label, finding.key)))
+            marks.append(Mark("finding", words, begin, max(begin, end), finding.severity))
+        events = [(labels.get(device, device), at, text) for device, at, text in self._events]
+        events += [("", at, text) for logged in steps for at, text in logged.events()]
+        return [*marks, *(Mark("event", f"{device} {text}".strip(), at, at) for device, at, text in sorted(events, key=lambda one: one[1]))]
+
+    def _missing(self, labels: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], str, str, float, float]]:
+        """Return what was not read: the device, the metrics, why in one word and as it was said last, from when and until when."""
+        groups: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
+        for key, (reason, detail, begin, end) in self._lacks.items():
             parts = device_key(key)
-            if parts is not None and parts.name.startswith(THROTTLE):
-                reason = parts.name.removeprefix(THROTTLE)
-                seconds = self.aggregator.seconds_above(key, 0.5) or 0.0
-                if seconds and reason not in NOT_THROTTLING:
-                    share = _with_gaps(self.reducer.points(key).mean, gaps)
-                    yield Strip(labels.get(parts.device, parts.device), reason, share, seconds)
+            device, name = ("", key) if parts is None else (labels.get(parts.device, parts.device), parts.name)
+            groups.setdefault((device, reason), []).append((name, detail, begin, end))
+        found = []
+        for (device, reason), lacks in groups.items():
+            names, details, begins, ends = zip(*lacks, strict=True)
+            found.append((device, names, reason, details[ends.index(max(ends))], min(begins), max(ends)))
+        return found
 
-    def distributions(self) -> dict[str, list[tuple[float, int]]]:
-        """Return, by measure, the values that its devices gave, with how often."""
-        trained = self._trained is not None and self._trained.readings > 0
-        metrics = self._trained.metrics if trained and self._trained is not None else self.aggregator.metrics
+    def _distributions(self, trained: WindowAggregator) -> dict[str, list[tuple[float, int]]]:
+        """Return, by measure, the values that the devices gave from the first step on, or ever where there is none, with how often."""
+        metrics = (trained if trained.readings else self.aggregator).metrics
         found = {}
         for measure, names in MEASURES.items():
             counts: Counter[float] = Counter()
@@ -248,76 +301,28 @@ class RecordStream:
                 found[measure] = sorted(counts.items())
         return found
 
-    def times(self) -> list[float]:
-        """Return when each bucket begins, and one in each gap."""
-        begins, gaps = self.reducer.begins(), self._gap_positions()
-        found = []
-        for position, begin in enumerate(begins):
-            found.append(begin)
-            if position in gaps:
-                found.append(begin + self.reducer.width)
+    def _gap_positions(self, begins: Sequence[float]) -> set[int]:
+        """Return the positions of buckets behind which a gap begins that no reading covers."""
+        found = set()
+        for at, seconds in self.gaps:
+            position = bisect_right(begins, at) - 1
+            if seconds > 0 and 0 <= position < len(begins) - 1 and begins[position + 1] - begins[position] > self._reducer.width:
+                found.add(position)
         return found
-
-    def details(self, order: Sequence[tuple[str, str, int]]) -> Iterator[Detail]:
-        """Yield readings at full rate around findings.
-
-        Args:
-            order: The findings, in the order of the report.
-        """
-        for one in self._details:
-            layouts = dict.fromkeys(row.layout for row in one.rows)
-            keys = dict.fromkeys(key for layout in layouts for key in layout if self._is_series(key) and _is_about(key, one.key))
-            columns: dict[str, Column] = {}
-            for key in keys:
-                where = {layout: layout.index(key) for layout in layouts if key in layout}
-                found = [row.values[where[row.layout]] if row.layout in where else None for row in one.rows]
-                columns[key] = [value if value is not None and isfinite(value) else None for value in found]
-            if one.rows:
-                yield Detail(order.index(one.finding), [row.time for row in one.rows], columns)
-
-    def stretches(self, labels: Mapping[str, str]) -> list[Stretch]:
-        """Return gaps and silences."""
-        found = [Stretch("gap", "", gap["at"], gap["at"] + gap["seconds"]) for gap in self.gaps]
-        for key, gaps in self.silences.items():
-            found += [Stretch("silence", labels.get(key, key), gap["at"], gap["at"] + gap["seconds"]) for gap in gaps]
-        for span in (*self._windows.values(), *self._open_windows.values()):
-            end = self.end if span.end_ns is None else span.end_ns / 1e9
-            found.append(Stretch("window", span.name, span.begin_ns / 1e9, end))
-        return found
-
-    def missing(self, labels: Mapping[str, str]) -> list[Missing]:
-        """Return what was not read, by device, reason and time."""
-        groups: dict[tuple[str, str], list[tuple[str, _Lack]]] = {}
-        for key, lack in self._lacks.items():
-            parts = device_key(key)
-            device, name = ("", key) if parts is None else (labels.get(parts.device, parts.device), parts.name)
-            groups.setdefault((device, lack.reason), []).append((name, lack))
-        return [
-            Missing(
-                device,
-                tuple(name for name, _ in lacks),
-                reason,
-                max(lacks, key=lambda one: one[1].end)[1].detail,
-                min(lack.begin for _, lack in lacks),
-                max(lack.end for _, lack in lacks),
-            )
-            for (device, reason), lacks in groups.items()
-        ]
 
     # Folding
 
     def _settle_pending(self) -> None:
         """Make rows of pending readings, now that the usual interval is known."""
         self._longest = GAP * self.interval
-        for snapshot in self._pending:
-            self._block.append(self._row(snapshot, snapshot.time_ns / 1e9))
-        if self.table is not None and self._pending:
-            for row, told in zip(self._block[-len(self._pending) :], self._told, strict=True):
-                self.table.add(row, *told)
-            self._recent_row = self._block[-1]
-            self._told.clear()
+        rows = [self._row(record.snapshot) for record in self._pending]
+        if self.table is not None:
+            for row, record in zip(rows, self._pending, strict=True):
+                self.table.add(row, record)
+                self._recent_row = row
         if self._wanted is not None:
-            self._keep_details(self._block[-len(self._pending) :] if self._pending else [])
+            self._keep_details(rows)
+        self._block += rows
         self._pending.clear()
         if len(self._block) >= BLOCK:
             self._fold()
@@ -325,10 +330,7 @@ class RecordStream:
     def _fold(self) -> None:
         self.aggregator.fold(self._block)
         if self._trained is not None:
-            rows = [row for row in self._block if row.time >= self._first_step]
-            if rows and not self._trained.readings:
-                self._trained = WindowAggregator(rows[0].at, across=False, timed=_is_throttle)
-            self._trained.fold(rows)
+            self._trained.fold(row for row in self._block if row.time >= self._first_step)
         if self._wanted is not None:
             begin = 0
             for end in range(1, len(self._block) + 1):
@@ -338,7 +340,7 @@ class RecordStream:
         self._block.clear()
 
     def _reduce(self, rows: Sequence[HistoryRow]) -> None:
-        """Add readings of the same keys to the series."""
+        """Add readings of the same keys to the series, and note each rise of a counter of errors."""
         layout = rows[0].layout
         chosen = self._series.get(layout)
         if chosen is None:
@@ -346,31 +348,29 @@ class RecordStream:
         width, values = len(layout), array("d")
         for row in rows:
             values.extend(row.values)
-        columns = {layout[column]: values[column::width] for column in chosen}
-        self.reducer.add([row.time for row in rows], columns)
-        for key in layout:
+        self._reducer.add([row.time for row in rows], {layout[column]: values[column::width] for column in chosen})
+        for column, key in enumerate(layout):
             parts = device_key(key) if key.rpartition(".")[2] in COUNTED_EVENTS else None
             if parts is not None and not parts.process:
-                self._note_events(key, parts.device, parts.name, rows, values[layout.index(key) :: width])
+                self._note_rises(key, parts.device, COUNTED_EVENTS[parts.name], rows, values[column::width])
 
-    def _note_events(self, key: str, device: str, name: str, rows: Sequence[HistoryRow], values: Sequence[float]) -> None:
-        """Note each rise of a counter of errors."""
-        kind, what = COUNTED_EVENTS[name]
+    def _note_rises(self, key: str, device: str, event: tuple[str, str], rows: Sequence[HistoryRow], values: Sequence[float]) -> None:
+        kind, what = event
         before = self._counters.setdefault(key, values[0])
-        last = values[-1]
-        self._counters[key] = last if isfinite(last) else before
-        if values.count(before) == len(values):
+        if values.count(before) == len(values):  # as nearly always
             return
-        codes = rows[0].layout.index(f"{device}.{LAST_XID}") if f"{device}.{LAST_XID}" in rows[0].layout else None
+        last_xid = f"{device}.{LAST_XID}"
+        codes = rows[0].layout.index(last_xid) if kind == "xid" and last_xid in rows[0].layout else None
         for row, value in zip(rows, values, strict=True):
             if not isfinite(value):
                 continue
             if value > before:
-                code = "" if kind != "xid" or codes is None or not isfinite(row.values[codes]) else f" {row.values[codes]:.0f}"
+                code = "" if codes is None or not isfinite(row.values[codes]) else f" {row.values[codes]:.0f}"
                 number = int(value - before)
                 text = f"{what}{code}" if number == 1 else f"{number} {what}s{f', the last{code}' if code else ''}"
                 self._add_event(kind, device, row.time, text)
-            before = self._counters[key] = value
+            before = value
+        self._counters[key] = before
 
     def _is_series(self, key: str) -> bool:
         return _is_throttle(key) or (self._wanted is not None and self._wanted.wants(key))
@@ -380,25 +380,25 @@ class RecordStream:
         self._recent.extend(rows)
         while self._recent and self._recent[-1].time - self._recent[0].time > REMEMBERED:
             self._recent.popleft()
-        for detail in self._details:
-            for row in rows:
-                detail.add(row)
-        known = {one.finding for one in self._details}
+        fresh = []
         for key, finding in self.findings.items():
             since = finding.since_ns / 1e9
-            covered = any(one.key == finding.key and one.begin <= since <= one.end for one in self._details)
-            if key not in known and not covered and len(self._details) < DETAILS:
-                found = _Details(key, finding.key, since)
-                self._details.append(found)
-                for row in self._recent:
-                    found.add(row)
+            about = [self.findings[other].since_ns / 1e9 for other in self._details if other[1] == key[1]]
+            covered = any(begun - AROUND <= since <= begun + AROUND for begun in about)
+            if key not in self._details and not covered and len(self._details) < DETAILS:
+                self._details[key] = []
+                fresh.append(key)
+        for key, kept in self._details.items():
+            since = self.findings[key].since_ns / 1e9
+            near = [row for row in (self._recent if key in fresh else rows) if since - AROUND <= row.time <= since + AROUND]
+            kept.extend(near[: KEPT - len(kept)])
 
-    def _row(self, snapshot: Snapshot, moment: float) -> HistoryRow:
-        elapsed = moment - self._last
+    def _row(self, snapshot: Snapshot) -> HistoryRow:
+        moment, before = snapshot.time_ns / 1e9, self._last
+        elapsed = moment - before
         joined = 0 <= elapsed <= self._longest
-        before = self._last
         if not joined:
-            self.gaps.append(_gap(before, elapsed))
+            self.gaps.append((before, elapsed))
             self._note_silences(self._heard.keys() - set(self._speaking), before)
             self._layout, self._speaking = None, []
             self._heard.clear()
@@ -412,7 +412,7 @@ class RecordStream:
             self._layout = row.layout
             self._speaking = [place.key for place in snapshot.identities if has_values(snapshot, place.key)]
             self.places.update((place.key, place) for place in snapshot.identities)
-            self.sources.update((status.name, status.source or status.detail) for status in snapshot.backends)
+            self._sources.update((status.name, status.source or status.detail) for status in snapshot.backends)
             self._note_silences(self._speaking, moment)
         return row
 
@@ -425,7 +425,7 @@ class RecordStream:
         for key in keys:
             since = self._heard.get(key, until)
             if until - since > self._longest:
-                self.silences.setdefault(key, []).append(_gap(since, until - since))
+                self.silences.setdefault(key, []).append((since, until - since))
 
     def _note_windows(self, windows: Iterable[WindowSpan]) -> None:
         """Note windows that began or ended; the first of many."""
@@ -443,33 +443,22 @@ class RecordStream:
         """Note what is missing from here on, and until when that was missing which is there again."""
         moment = snapshot.time_ns / 1e9
         for key in self._unavailable:
-            self._lacks[key] = self._lacks[key]._replace(end=moment)
+            self._lacks[key] = (*self._lacks[key][:3], moment)
         for key, why in snapshot.unavailable.items():
-            before = self._lacks.get(key)
-            begin = moment if before is None else before.begin
-            self._lacks[key] = _Lack(str(why.reason), why.detail, begin, moment)
+            begin = self._lacks[key][2] if key in self._lacks else moment
+            self._lacks[key] = (str(why.reason), why.detail, begin, moment)
         gone = (device_key(key) for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST)
         lost = dict.fromkeys(parts.device for parts in gone if parts is not None)
         for device in lost:
             if device not in self._lost:
                 self._add_event("lost", device, moment, "the device was lost")
-        self._unavailable, self._lost = snapshot.unavailable, frozenset(lost)
+        self._unavailable, self._lost = snapshot.unavailable, lost
 
-    def _add_event(self, kind: EventKind, device: str, moment: float, text: str) -> None:
+    def _add_event(self, kind: str, device: str, moment: float, text: str) -> None:
         """Add an event; the first ones of many alike."""
         self._event_counts[kind, device] += 1
         if self._event_counts[kind, device] <= EVENTS:
-            self.events.append(Event(kind, device, moment, text))
-
-    def _gap_positions(self) -> frozenset[int]:
-        """Return the positions of buckets behind which a gap begins that no reading covers."""
-        begins = self.reducer.begins()
-        found = set()
-        for gap in self.gaps:
-            position = bisect_right(begins, gap["at"]) - 1
-            if gap["seconds"] > 0 and 0 <= position < len(begins) - 1 and begins[position + 1] - begins[position] > self.reducer.width:
-                found.add(position)
-        return frozenset(found)
+            self._events.append((device, moment, text))
 
 
 def stream_of(record: Record) -> tuple[str, str, str]:
@@ -477,14 +466,10 @@ def stream_of(record: Record) -> tuple[str, str, str]:
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
-def told_gap(gap: Plain) -> Plain:
-    """Return a silence as documents have it."""
-    return {"after": rfc3339(int(gap["at"] * 1e9)), "seconds": gap["seconds"]}
-
-
-def _gap(after: float, seconds: float) -> Plain:
-    """Return a silence after the last reading before it; below 0 s where the next one bears an earlier time."""
-    return {"at": after, "seconds": seconds}
+def _source_words(source: StepSource) -> str:
+    """Return what a process is called: ``rank 3``, ``rank 3 on node-1``."""
+    rank, node = source
+    return " on ".join(filter(None, ("" if rank is None else f"rank {rank}", node)))
 
 
 def _is_throttle(key: str) -> bool:
@@ -493,18 +478,8 @@ def _is_throttle(key: str) -> bool:
     return parts is not None and not parts.process and parts.name.startswith(THROTTLE)
 
 
-def _is_about(key: str, device: str) -> bool:
-    """Return whether a key is about a device; where that is none, whether it is about any."""
-    parts = device_key(key)
-    return parts is not None and not parts.process and (parts.device == device or "." not in device)
-
-
-def _with_gaps(values: Sequence[float | None], gaps: frozenset[int]) -> list[float | None]:
-    if not gaps:
-        return list(values)
+def _with_gaps(values: Sequence[float | None], gaps: set[int]) -> list[float | None]:
     found: list[float | None] = []
     for position, value in enumerate(values):
-        found.append(value)
-        if position in gaps:
-            found.append(None)
+        found += [value, None] if position in gaps else [value]
     return found

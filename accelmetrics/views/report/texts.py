@@ -8,7 +8,7 @@ from accelmetrics.schemas.text import GIB, aligned, printable
 from accelmetrics.schemas.work import WORK
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
-from accelmetrics.views.report.run_report import Plain, RunReport
+from accelmetrics.views.report.run_report import Plain
 from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, host_table
 
 TITLES = {
@@ -210,39 +210,32 @@ def _text(lines: Iterable[str]) -> str:
 
 def comparison_text(found: Comparison) -> str:
     """Return a comparison for people at a terminal."""
-    lines = [
-        f"{name}: {_hosts(one.document)}, {_moment(one.document['begin'])}, {one.document['readings']} readings"
-        for name, one in _runs(found)
-    ]
-    lines += [f"beware: {warning}" for warning in found.warnings]
+    lines = [*_runs(found), *(f"beware: {warning}" for warning in found.warnings)]
     return _text([*lines, *aligned(_difference_rows(found), "  ", numeric=True)])
 
 
 def comparison_markdown(found: Comparison) -> str:
     """Return a comparison as Markdown."""
-    parts = ["# Comparison", ""]
-    parts += [
-        f"- {name}: {_hosts(one.document)}, {_moment(one.document['begin'])}, {one.document['readings']} readings"
-        for name, one in _runs(found)
-    ]
-    parts += [f"- Beware: {warning}" for warning in found.warnings]
-    return _text([*parts, "", *_markdown_table(_difference_rows(found))])
+    parts = [f"- {line}" for line in (*_runs(found), *(f"Beware: {warning}" for warning in found.warnings))]
+    return _text(["# Comparison", "", *parts, "", *_markdown_table(_difference_rows(found))])
 
 
-def _runs(found: Comparison) -> tuple[tuple[str, RunReport], ...]:
-    return ("A", found.a), ("B", found.b)
+def _runs(found: Comparison) -> list[str]:
+    """Return a line about each run."""
+    documents = (("A", found.a.document), ("B", found.b.document))
+    return [f"{name}: {_hosts(one)}, {_moment(one['begin'])}, {one['readings']} readings" for name, one in documents]
 
 
 def _difference_rows(found: Comparison) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", "A", "B", "change", "", "±", "A p25-p75", "B p25-p75", "A p95", "B p95", "")]
     for one in found.differences:
-        word, unit, scale = TITLES[one.name]
-        sides = (one.a, one.b)
-        means = [NONE if side is None else f"{side.mean / scale:.4g}" for side in sides]
-        spreads = [NONE if side is None else f"{side.p25 / scale:.4g}-{side.p75 / scale:.4g}" for side in sides]
-        p95 = [NONE if side is None else f"{side.p95 / scale:.4g}" for side in sides]
-        change = NONE if one.delta is None else f"{one.delta / scale:+.3g}"
-        percent = NONE if one.percent is None else f"{one.percent:+.1f}%"
-        noise = NONE if one.plus_minus is None else f"{one.plus_minus / scale:.2g}"
-        rows.append((f"{word} ({unit})", *means, change, percent, noise, *spreads, *p95, one.verdict))
+        word, unit, scale = TITLES[one["name"]]
+        sides = (one["a"], one["b"])
+        means = [NONE if side is None else f"{side['mean'] / scale:.4g}" for side in sides]
+        spreads = [NONE if side is None else f"{side['p25'] / scale:.4g}-{side['p75'] / scale:.4g}" for side in sides]
+        p95 = [NONE if side is None else f"{side['p95'] / scale:.4g}" for side in sides]
+        change = NONE if one["delta"] is None else f"{one['delta'] / scale:+.3g}"
+        percent = NONE if one["percent"] is None else f"{one['percent']:+.1f}%"
+        noise = NONE if one["plus_minus"] is None else f"{one['plus_minus'] / scale:.2g}"
+        rows.append((f"{word} ({unit})", *means, change, percent, noise, *spreads, *p95, one["verdict"]))
     return rows

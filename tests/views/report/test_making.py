@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,11 @@ def only(records: list[Record], wanted: Wanted = PICTURES) -> StreamReport:
     return stream
 
 
+def marked(stream: StreamReport, kind: str) -> list[tuple[str, float, float]]:
+    """What plots mark, in seconds since the beginning."""
+    return [(one.label, one.begin - START, one.end - START) for one in stream.marks if one.kind == kind]
+
+
 def by_key(stream: StreamReport) -> dict[str, ReducedSeries]:
     return {one.key: one for one in stream.series}
 
@@ -55,16 +61,16 @@ def test_a_gap_is_a_point_without_values_in_every_series() -> None:
     stream = only(run)
     assert by_key(stream)["gpu.0.gpu"].mean == [50.0] * 10 + [None] + [50.0] * 10
     assert len(stream.times) == 21 and stream.times == sorted(stream.times)
-    (gap,) = stream.stretches
-    assert gap.kind == "gap" and gap.end - gap.begin == pytest.approx(91.0)
+    assert [one.kind for one in stream.marks] == ["gap"]
+    assert marked(stream, "gap") == [("nothing was read", 9.0, 100.0)]
 
 
 def test_throttling_is_a_strip() -> None:
     """The share of readings in which it was so; idle clocks are none."""
     values: list[Values] = [{"gpu.0.throttle.swPowerCap": int(second >= 6), "gpu.0.throttle.gpuIdle": 1} for second in range(10)]
-    (strip,) = only([record(second, values[second], gpus=1) for second in range(10)]).strips
-    assert (strip.device, strip.name, strip.share) == ("gpu.0", "swPowerCap", [0.0] * 6 + [1.0] * 4)
-    assert strip.seconds == pytest.approx(3.0)
+    report = made([record(second, values[second], gpus=1) for second in range(10)])
+    assert report.streams[0].strips == {("gpu.0", "swPowerCap"): [0.0] * 6 + [1.0] * 4}
+    assert report.document["devices"]["gpu.0"]["throttled_seconds"] == {"swPowerCap": pytest.approx(3.0)}
 
 
 def test_errors_and_losses_are_events() -> None:
@@ -77,13 +83,8 @@ def test_errors_and_losses_are_events() -> None:
         plain = record(second, kept)
         run.append(plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", kept, [place(0), place(1)], lost)))
     stream = only(run)
-    assert [(one.kind, one.device, one.at - START, one.text) for one in stream.events] == [
-        ("xid", "gpu.0", 4.0, "2 Xid errors, the last 79"),
-        ("lost", "gpu.1", 7.0, "the device was lost"),
-    ]
-    (missing,) = stream.missing
-    assert (missing.device, missing.names, missing.reason, missing.detail) == ("gpu.1", ("gpu",), "device_lost", "GPU is lost")
-    assert (missing.begin - START, missing.end - START) == (7.0, 9.0)
+    assert marked(stream, "event") == [("gpu.0 2 Xid errors, the last 79", 4.0, 4.0), ("gpu.1 the device was lost", 7.0, 7.0)]
+    assert stream.missing == [("gpu.1", ("gpu",), "device_lost", "GPU is lost", START + 7.0, START + 9.0)]
 
 
 def test_each_loss_of_a_device_is_an_event() -> None:
@@ -98,8 +99,8 @@ def test_each_loss_of_a_device_is_an_event() -> None:
             run.append(plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", kept, [place(0)], lost)))
         return run
 
-    assert [(one.kind, one.at - START) for one in only(flapping(3)).events] == [("lost", 1.0), ("lost", 3.0), ("lost", 5.0)]
-    assert len(only(flapping(EVENTS + 50)).events) == EVENTS
+    assert marked(only(flapping(3)), "event") == [("gpu.0 the device was lost", second, second) for second in (1.0, 3.0, 5.0)]
+    assert len(marked(only(flapping(EVENTS + 50)), "event")) == EVENTS
 
 
 def test_of_very_many_windows_the_first_are_marked() -> None:
@@ -109,9 +110,9 @@ def test_of_very_many_windows_the_first_are_marked() -> None:
         name, begin = f"step-{second // 2}", int((START + second // 2 * 2) * 1e9)
         span = WindowSpan(name, begin, None if second % 2 == 0 else begin + 10**9)
         run.append(record(second, {"gpu.0.gpu": 1}, gpus=1)._replace(windows=(span,)))
-    marked = [one for one in only(run).stretches if one.kind == "window"]
-    assert len(marked) == WINDOWS
-    assert all(one.end - one.begin == 1.0 for one in marked)
+    windows = marked(only(run), "window")
+    assert len(windows) == WINDOWS
+    assert all(end - begin == 1.0 for _, begin, end in windows)
 
 
 def test_readings_around_a_finding_are_whole() -> None:
@@ -119,12 +120,10 @@ def test_readings_around_a_finding_are_whole() -> None:
     hot = Finding("hot", "warning", "gpu.1", "core at 83 °C", 83.0, 80.0, (START + 2000) * 10**9, None, "Check the fans.")
     run = [record(second, {"gpu.0.temp": 40, "gpu.1.temp": second % 90}) for second in range(6000)]
     run = [one._replace(findings=Findings((hot,))) if second >= 2300 else one for second, one in enumerate(run)]
-    stream = only(run)
-    (detail,) = stream.details
-    assert stream.findings[detail.finding].rule == "hot"
-    assert list(detail.series) == ["gpu.1.temp"]
-    assert [moment - START for moment in detail.times] == list(range(1400, 2601))
-    assert detail.series["gpu.1.temp"] == [second % 90 for second in range(1400, 2601)]
+    ((finding, times, columns),) = only(run).details
+    assert finding == hot
+    assert [moment - START for moment in times] == list(range(1400, 2601))
+    assert columns == {"gpu.1.temp": [second % 90 for second in range(1400, 2601)]}
 
 
 def logged(seconds: int, rank: int | None = None) -> list[Record]:
@@ -141,36 +140,32 @@ def test_what_was_logged_is_a_curve_over_steps_and_time() -> None:
     """Numbers that are not finite are counted, and an event."""
     stream = only(logged(30))
     loss = next(one for one in stream.curves if one.name == "loss")
-    assert (loss.count, loss.not_finite, loss.source) == (30, 1, "")
-    assert (loss.steps[0], loss.steps[-1], loss.last[-1]) == (100.0, 129.0, 10.0 - 2.9)
-    assert [(one.kind, one.at - START, one.text) for one in stream.events] == [("not_finite", 5.0, "loss was not finite")]
-    assert [(one.name, one.begin - START, one.end - START) for one in stream.stretches if one.kind == "epoch"] == [
-        ("0", 0.0, 9.0),
-        ("1", 9.0, 19.0),
-        ("2", 19.0, 29.0),
-    ]
+    assert (len(loss.mean), loss.source) == (29, "")
+    assert (loss.steps[0], loss.steps[-1], loss.mean[-1]) == (100.0, 129.0, 10.0 - 2.9)
+    assert marked(stream, "event") == [("loss was not finite", 5.0, 5.0)]
+    assert marked(stream, "epoch") == [("epoch 0", 0.0, 9.0), ("epoch 1", 9.0, 19.0), ("epoch 2", 19.0, 29.0)]
     assert stream.first_step == START and stream.last_step == START + 29
 
 
 def test_step_times_have_quantiles_and_a_histogram() -> None:
     """Each step in one bar."""
     (times,) = only(logged(400)).step_times
-    assert (times.count, times.min, times.max, times.p50) == (400, 1.0, 1.3, 1.1)
-    assert times.mean == pytest.approx(1.15)
-    assert sum(times.counts) == 400 and len(times.edges) == len(times.counts) + 1
-    assert (times.edges[0], times.edges[-1]) == (1.0, 1.3)
+    assert [times[name] for name in ("count", "min", "max", "p50")] == [400, 1.0, 1.3, 1.1]
+    assert times["mean"] == pytest.approx(1.15)
+    assert sum(times["counts"]) == 400 and len(times["edges"]) == len(times["counts"]) + 1
+    assert (times["edges"][0], times["edges"][-1]) == (1.0, 1.3)
 
 
 def test_energy_of_a_device_counts_once() -> None:
     """Two ranks that watch the same device are one device; what is asked for has a price."""
     ranks = [one for rank in (0, 1) for one in logged(11, rank)]
     found = made(ranks, Wanted(price=Price(0.36, "EUR"), carbon=360.0))
-    assert [device.counted for device in found.devices] == [True, False]
-    energy = found.energy
-    assert (energy.devices, energy.silent) == (1, 0)
-    assert energy.joules == pytest.approx(1000.0)
-    assert energy.cost == pytest.approx(1000 / 3.6e6 * 0.36) and energy.carbon_grams == pytest.approx(0.1)
-    assert made(ranks).energy.cost is None
+    assert (list(found.devices), found.counted) == (["rank 0 gpu.0", "rank 1 gpu.0"], frozenset({"rank 0 gpu.0"}))
+    energy = found.document["energy"]
+    assert (energy["devices"], energy["silent"]) == (1, 0)
+    assert energy["joules"] == pytest.approx(1000.0)
+    assert energy["cost"] == pytest.approx(1000 / 3.6e6 * 0.36) and energy["carbon_grams"] == pytest.approx(0.1)
+    assert made(ranks).document["energy"]["cost"] is None
 
 
 def test_files_are_told_with_their_digests(tmp_path: Path) -> None:
@@ -180,11 +175,7 @@ def test_files_are_told_with_their_digests(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"{")
     found = report_of_files([str(path)], PICTURES)
     assert found is not None
-    (file,) = found.files
-    import hashlib
-
-    assert (file.readings, file.skipped, file.bytes) == (3, 1, path.stat().st_size)
-    assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert found.files == [(str(path), path.stat().st_size, 3, 1, sha256(path.read_bytes()).hexdigest())]
 
 
 def peaks(halves: int, kept: list[Record] | None = None) -> tuple[int, int]:

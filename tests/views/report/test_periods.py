@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,14 @@ from accelmetrics.schemas.record import Record, Step, WindowSpan
 from accelmetrics.views.report.making import Wanted
 from accelmetrics.views.report.run_report import Price
 from tests.cli.test_report import START, record
-from tests.views.report.test_making import made
+from tests.views.report.test_making import made as report_of
 
 approx: Any = pytest.approx
+
+
+def made(records: list[Record], wanted: Wanted) -> list[SimpleNamespace]:
+    """The rows of the table."""
+    return [SimpleNamespace(**row) for row in report_of(records, wanted).document["periods"]]
 
 
 def run(epoch_of: dict[float, float], seconds: int = 31, **about: str) -> list[Record]:
@@ -34,7 +40,7 @@ def run(epoch_of: dict[float, float], seconds: int = 31, **about: str) -> list[R
 def test_epochs_last_from_the_last_step_of_the_one_before() -> None:
     """To the moment, between readings too; start-up is no part of the first."""
     steps = {2.5: 0.0, 5.0: 0.0, 10.5: 0.0, 11.5: 1.0, 20.0: 1.0}
-    first, second = made(run(steps), Wanted(by="epoch", price=Price(0.36, "EUR"))).periods
+    first, second = made(run(steps), Wanted(by="epoch", price=Price(0.36, "EUR")))
     assert (first.name, first.times, first.steps, first.work) == ("epoch 0", 1, 3, {"tokens": 150.0})
     assert first.seconds == approx(8.0)
     assert first.energy_joules == approx(800.0)
@@ -50,14 +56,14 @@ def test_epochs_last_from_the_last_step_of_the_one_before() -> None:
 
 def test_an_epoch_of_one_step_lasts_since_the_beginning() -> None:
     """As where a framework logs at the end of each epoch alone."""
-    first, second = made(run({10.0: 1.0, 20.0: 2.0}), Wanted(by="epoch")).periods
+    first, second = made(run({10.0: 1.0, 20.0: 2.0}), Wanted(by="epoch"))
     assert (first.name, first.seconds, first.energy_joules) == ("epoch 1", approx(10.0), approx(1000.0))
     assert (second.name, second.seconds) == ("epoch 2", approx(10.0))
 
 
 def test_an_epoch_that_is_logged_as_a_fraction() -> None:
     """2.3 is part of the third, and 1.0 the end of the first."""
-    names = [one.name for one in made(run({2.0: 0.5, 4.0: 1.0, 6.0: 1.5, 8.0: 2.0, 10.0: 2.3}), Wanted(by="epoch")).periods]
+    names = [one.name for one in made(run({2.0: 0.5, 4.0: 1.0, 6.0: 1.5, 8.0: 2.0, 10.0: 2.3}), Wanted(by="epoch"))]
     assert names == ["epoch 1", "epoch 2", "epoch 3"]
 
 
@@ -76,23 +82,23 @@ def test_windows_are_told_by_their_names() -> None:
             WindowSpan(name, int((START + begin) * 1e9), None if end is None else int((START + end) * 1e9)) for name, begin, end in found
         )
         records[second] = records[second]._replace(windows=told)
-    rows = made(records, Wanted(by="window")).periods
+    rows = made(records, Wanted(by="window"))
     evaluation, training = sorted(rows, key=lambda one: one.name)
     assert (evaluation.name, evaluation.times, evaluation.seconds) == ("eval", 2, approx(3.5))
     assert evaluation.energy_joules == approx(300 + 150)
     assert (training.name, training.times, training.seconds) == ("train", 2, approx(11.0))
     assert training.energy_joules == approx(400 + 200 + 1500 + 300)
-    assert [one.name for one in made(records, Wanted(by="ev")).periods] == ["eval"]
+    assert [one.name for one in made(records, Wanted(by="ev"))] == ["eval"]
 
 
 def test_ranks_have_their_rows_together_and_runs_apart() -> None:
     """A device that both watch counts once; what each did adds up."""
     steps = {1.0: 0.0, 10.0: 0.0}
     ranks = [one for rank in "01" for one in run(steps, rank=rank)]
-    (both,) = made(ranks, Wanted(by="epoch")).periods
+    (both,) = made(ranks, Wanted(by="epoch"))
     assert (both.steps, both.work, both.energy_joules) == (2, {"tokens": 200.0}, approx(900.0))
     runs = [one for name in "ab" for one in run(steps, run_id=name)]
-    assert [one.name for one in made(runs, Wanted(by="epoch")).periods] == ["run 1 epoch 0", "run 2 epoch 0"]
+    assert [one.name for one in made(runs, Wanted(by="epoch"))] == ["run 1 epoch 0", "run 2 epoch 0"]
 
 
 def test_what_was_not_logged_is_an_error_that_lists_what_was() -> None:

@@ -126,7 +126,7 @@ def test_epochs_findings_and_throttling_are_marked() -> None:
     assert [label for label, _ in epochs] == [f"epoch {number}" for number in range(4)]
     (finding,) = [mark for mark in found.marks if mark.kind == "finding"]
     assert (finding.label, finding.begin - START, finding.end - START, finding.severity) == ("hot gpu.1", 200.0, 300.0, "warning")
-    rows = {row.label: row.spans for row in found.strip}
+    rows = {label: spans for label, _, spans in found.strip}
     ((begin, end, share),) = rows["gpu.1 heat"]
     assert (begin - START, round(end - START), share) == (200.0, 399, 1.0)
     assert {"epoch 0", "epoch 3", "Power, W", "UTC"} <= {text.strip() for text in texts(plotted(found, "power_watts"))}
@@ -169,7 +169,7 @@ def test_logged_numbers_are_drawn_over_steps_and_time() -> None:
     by_step = {plot.title: plot for plot in found.by_step}
     assert list(by_step["loss"].lines[0].x) == [2.0 * second for second in range(50)]
     assert [plot.axis for plot in found.by_time] == ["time"] * len(found.by_time)
-    assert sum(map(sum, (counts for one in found.step_times for _, counts in one.counts))) == 50
+    assert sum(sum(counts) for *_, counts in found.step_times) == 50
 
 
 def test_the_same_records_give_the_same_bytes() -> None:
@@ -233,12 +233,13 @@ def test_step_times_of_many_processes_are_one_histogram(processes: int) -> None:
     report = made([one for rank in range(processes) for one in logged(100, rank)])
     found = pictures(report).step_times
     assert len(found) == (1 if processes > LINES else processes)
-    assert sum(sum(counts) for one in found for _, counts in one.counts) == 100 * processes
-    assert (found[0].edges[0], found[0].edges[-1]) == (1.0, 1.3)
+    assert sum(sum(counts) for *_, counts in found) == 100 * processes
+    name, title, edges, counts = found[0]
+    assert (edges[0], edges[-1]) == (1.0, 1.3)
     if processes > LINES:
-        assert (found[0].name, found[0].title) == ("step_time", "Step time, all processes, 9 of them")
+        assert (name, title) == ("step_time", "Step time, all processes, 9 of them")
         # Four durations, each a quarter of the steps.
-        assert [count for count in found[0].counts[0][1] if count] == [25 * processes] * 4
+        assert [count for count in counts if count] == [25 * processes] * 4
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
