@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from accelmetrics.backends.contract import Block, Number, Value
 from accelmetrics.backends.kit.processes import PACE, WHOLE_MACHINE, ProcessTree, TreeMembers, namespace_of
@@ -82,9 +82,8 @@ class ProcessList:
 
     def __init__(self, library: Library, handle: Handle, forms: Mapping[str, tuple[int, ...]], layout: struct.Struct) -> None:
         self._name = next(iter(forms))
-        calls = [
-            partial(ProcessList._fill, function=library.function(name), sizes=sizes) for name, sizes in forms.items() if library.has(name)
-        ]
+        # Without a reference to this object: what is bound anew is freed at once.
+        calls = [partial(ProcessList._fill, function=form, sizes=sizes) for name, sizes in forms.items() for form in library.forms(name)]
         self._call = Forms(calls, chosen=library.chosen, key=(handle.value, self._name))
         self.supported = bool(calls)
         self._answered = False
@@ -233,7 +232,7 @@ class DeviceProcesses(Paced):
         self._samples = ProcessList(library, handle, {UTILIZATION: (SAMPLE.size,)}, SAMPLE)
         self._table = DecodedProcesses()
         self._answered: tuple[Mapping[str, bytes], bytes] = ({}, b"")
-        self._computing = b""  # the numbers of computing processes, as they stand in the list
+        self._computing: frozenset[int] = frozenset()  # the numbers of computing processes
         self._refusal = FUNCTION_NOT_FOUND
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
@@ -253,7 +252,11 @@ class DeviceProcesses(Paced):
                 lists[kind] = source.data
             if kind == COMPUTE:
                 self._refusal = status
-                self._look_for_new(now, lists)
+                if source.data != self._answered[0].get(COMPUTE, b""):
+                    before, self._computing = self._computing, frozenset(memoryview(source.data).cast("I")[:: PROCESS.size // 4])
+                    if not self._computing <= before:  # a new one may be in the other lists too
+                        self._lists[GRAPHICS].watch(now)
+                        self._lists[MPS].watch(now)
             elif source.data:
                 source.watch(now)
             elif status == 0:
@@ -269,19 +272,6 @@ class DeviceProcesses(Paced):
         self.answer = self._table if COMPUTE in lists else unavailable(self._refusal)
         return None
 
-    def _look_for_new(self, now: float, lists: Mapping[str, bytes]) -> None:
-        """Watch the other lists where a computing process has turned up."""
-        data = lists.get(COMPUTE, b"")
-        if data == self._answered[0].get(COMPUTE, b""):
-            return
-        pids = memoryview(data).cast("I")[:: PROCESS.size // 4].tobytes()
-        if pids != self._computing:
-            computing, before = (frozenset(memoryview(column).cast("I")) for column in (pids, self._computing))
-            self._computing = pids
-            if not computing <= before:
-                for kind in (GRAPHICS, MPS):
-                    self._lists[kind].watch(now)
-
     def decode(self) -> None:
         """Decode what was read last."""
         self._table.decode(*self._answered)
@@ -290,9 +280,6 @@ class DeviceProcesses(Paced):
 
 class DecodedProcesses:
     """The entries of NVML's lists of one device, one for each process.
-
-    Usual lists are taken by columns, odd ones (a process several times, an impossible number, lists of several kinds) entry by entry; what
-    is as before is recognised. A test holds both ways equal.
 
     Attributes:
         processes: The processes, by process number. The same object while nothing changed, and so is each of them.
@@ -317,9 +304,14 @@ class DecodedProcesses:
             samples: The samples of utilisation since the last ones.
         """
         if lists != self._lists:
-            self._lists, self._holdings = lists, self._merge_usual(lists) or self._merge(lists)
+            self._lists, self._holdings = lists, self._merge(lists)
         pids = self._holdings[0]
-        columns = (*self._holdings, *self._newest(samples, pids))
+        # A process without a sample was idle since the last one, or is too new; the newest of several counts.
+        entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
+        self.seen = entries[-1][1] if entries else self.seen
+        busy = {pid: (share if share <= 100 else None) for pid, _, share, _ in entries}
+        busy_memory = {pid: (share if share <= 100 else None) for pid, _, _, share in entries}
+        columns = (*self._holdings, [*map(busy.get, pids)], [*map(busy_memory.get, pids)])
         if columns == self._columns:
             return
         alike, before = pids == self._columns[0], self.processes
@@ -332,20 +324,16 @@ class DecodedProcesses:
             known = dict(zip(before, before, strict=True))
             self.processes = tuple([known.get(row) or _ENTRY(row) for row in rows])
 
-    def _merge_usual(self, lists: Mapping[str, bytes]) -> _Holdings | None:
-        """Take the columns of a list of computing processes; None where there is more to look at."""
-        data, size = lists.get(COMPUTE, b""), PROCESS.size
-        if not data or any(other for kind, other in lists.items() if kind != COMPUTE):
-            return None
-        pids, used = _column(data, "I", 0, size), _column(data, "Q", 8, size)
-        if min(pids) <= 0 or max(pids) > self._largest or max(used) > MOST_MEMORY or len(set(pids)) < len(pids):
-            return None
-        entries = sorted(zip(pids, used, strict=True))
-        return ([pid for pid, _ in entries], ["compute"] * len(entries), [held for _, held in entries])
-
     def _merge(self, lists: Mapping[str, bytes]) -> _Holdings:
         """Merge the lists by process number."""
-        held = {kind: _add_up(PROCESS.iter_unpack(data)) for kind, data in lists.items()}
+        held: dict[str, dict[int, int | None]] = {}
+        for kind, data in lists.items():
+            own = held[kind] = {}
+            for pid, answer in PROCESS.iter_unpack(data):
+                used = answer if answer <= MOST_MEMORY else None
+                before = own.get(pid)
+                # A process appears once per MIG instance that it uses.
+                own[pid] = used if before is None else before + (used or 0)
         computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
         listed = sorted({*computing, *drawing})
         if listed and listed[-1] > self._largest:  # not known yet, or an administrator has raised it
@@ -356,53 +344,11 @@ class DecodedProcesses:
         known = [[used for memory in held.values() if (used := memory.get(pid)) is not None] for pid in pids]
         return (pids, kinds, [max(each, default=None) for each in known])
 
-    def _newest(self, samples: bytes, wanted: list[int]) -> tuple[Sequence[int | None], Sequence[int | None]]:
-        """Select the newest shares of compute and memory time; a process without a sample was idle since the last one, or is too new."""
-        compute: dict[int, int | None] = {}
-        memory: dict[int, int | None] = {}
-        if samples:
-            size = SAMPLE.size
-            pids, times = _column(samples, "I", 0, size), _column(samples, "Q", 8, size)
-            busy, busy_memory = _column(samples, "I", 16, size), _column(samples, "I", 20, size)
-            alike, newest = pids == wanted, max(times)
-            if newest <= _LATEST and max(busy) <= 100 and max(busy_memory) <= 100 and (alike or len(set(pids)) == len(pids)):
-                self.seen = newest
-                if alike:
-                    return busy, busy_memory
-                compute.update(zip(pids, busy, strict=True))
-                memory.update(zip(pids, busy_memory, strict=True))
-            else:
-                entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
-                self.seen = entries[-1][1] if entries else self.seen
-                compute.update((pid, _percent(share)) for pid, _, share, _ in entries)
-                memory.update((pid, _percent(share)) for pid, _, _, share in entries)
-        return [*map(compute.get, wanted)], [*map(memory.get, wanted)]
-
 
 _Holdings = tuple[list[int], list[str], Sequence["int | None"]]
 """By process in order of number: the number, its kinds in words, and what it holds in bytes."""
 _ENTRY = cast("Callable[[tuple[Any, ...]], DeviceProcess]", partial(tuple.__new__, DeviceProcess))
 """Makes an entry of its parts, as ``_make`` does, at a third of the cost."""
-
-
-def _column(data: bytes, form: Literal["I", "Q"], offset: int, size: int) -> list[int]:
-    """Return one member of each structure of so many bytes."""
-    width = struct.calcsize(form)
-    return memoryview(data).cast(form)[offset // width :: size // width].tolist()
-
-
-def _add_up(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
-    """Add up bytes by process in one list, where a process appears once per MIG instance that it uses."""
-    held: dict[int, int | None] = {}
-    for pid, answer in entries:
-        used = answer if answer <= MOST_MEMORY else None
-        before = held.get(pid)
-        held[pid] = used if before is None else before + (used or 0)
-    return held
-
-
-def _percent(answer: int) -> int | None:
-    return answer if answer <= 100 else None
 
 
 class ProcessShare:
@@ -453,23 +399,15 @@ class ProcessShare:
 
 def _own_part(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
     """Add up what the watched processes use, as far as the driver says: percent, percent, percent, bytes."""
-    used = _sum(process.memory_bytes for process in members)
+    used, busy, busy_memory = (
+        sum(known) if (known := [value for each in members if (value := getattr(each, part)) is not None]) else None
+        for part in ("memory_bytes", "utilization", "memory_utilization")
+    )
+    # Each share is rounded by itself, so that their sum may come out above 100.
     own = {
-        "gpu": _busy(process.utilization for process in members),
-        "memory": _busy(process.memory_utilization for process in members),
+        "gpu": None if busy is None else min(busy, 100),
+        "memory": None if busy_memory is None else min(busy_memory, 100),
         "memoryAllocated": used / total * 100 if used is not None and total and used <= total else None,
         "memoryAllocatedBytes": used,
     }
     return {name: value for name, value in own.items() if value is not None}
-
-
-def _sum(values: Iterable[Number | None]) -> Number | None:
-    """Add up what is known; None when nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _busy(values: Iterable[Number | None]) -> Number | None:
-    """Add up shares of the device's time in percent: each is rounded by itself, so that their sum may come out above 100."""
-    total = _sum(values)
-    return None if total is None else min(total, 100)
