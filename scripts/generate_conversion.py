@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from accelmetrics.backends.kit.bounds import TIMES_LIMIT
-from accelmetrics.backends.nvidia.buffer import BufferLayout, structure_of
+from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import (
     CALLED_ROWS,
     FAST_ROWS,
@@ -72,8 +72,8 @@ def render() -> str:
 
 
 def _function(name: str, what: str, rows: tuple[NvmlMetric, ...]) -> str:
-    layout = BufferLayout(rows, tuple(row.source for row in rows))
-    by_place = {place: field_of(row.name) for row, _, _, place in layout.places}
+    layout = BufferLayout(rows)
+    by_place = {place: field_of(row.name) for row, _, place in layout.places}
     signatures = (3,) * len(layout.calls[-1].fields)
     count = len(structure_of(layout.calls, signatures).unpack(bytes(layout.offsets[-1])))
     return FUNCTION.format(
@@ -91,14 +91,14 @@ def _lines(lines: Iterable[str]) -> str:
 
 def _tests(rows: tuple[NvmlMetric, ...]) -> list[str]:
     """What must hold of the numbers. Those of calls are unsigned, a field's may be of any type."""
-    bounded = {share.part: share.whole for share in SHARES if share.bounded}
+    bounded = {part: whole for part, whole in SHARES.values() if whole != POWER_LIMIT}
     tests = []
     for row in rows:
         number, whole = field_of(row.name), row.within or bounded.get(row.name, "")
         maximum = field_of(whole) if whole else row.maximum
         lower = f"{row.minimum} <= " if row.minimum or isinstance(row.source, NvmlField) else ""
         tests.append(f"{lower}{number} <= {maximum}")
-        if any(share.part == row.name and share.whole == POWER_LIMIT for share in SHARES):
+        if (row.name, POWER_LIMIT) in SHARES.values():
             tests.append(f"{number} <= {TIMES_LIMIT * row.divisor} * limit")
     return tests
 
@@ -106,10 +106,9 @@ def _tests(rows: tuple[NvmlMetric, ...]) -> list[str]:
 def _values(rows: tuple[NvmlMetric, ...]) -> list[str]:
     """What each metric comes to, in the order of ``fast_names``."""
     values = {name: _value(row) for row in rows for name in row.names if not row.flags}
-    for share in SHARES:
-        if share.part in values:
-            whole = "limit" if share.whole == POWER_LIMIT else values[share.whole]
-            values[share.name] = f"{values[share.part]} / {whole} * 100"
+    for share, (part, whole) in SHARES.items():
+        if part in values:
+            values[share] = f"{values[part]} / {'limit' if whole == POWER_LIMIT else values[whole]} * 100"
     return [values[name] for name in fast_names(rows)]
 
 

@@ -29,8 +29,8 @@ two consecutive readings), no question about the fabric on drivers that it crash
 
 Which file: detection, without the driver, is here. ``nvml`` is the library and its return codes, ``metrics`` the table of what
 there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``calls``, ``thermal``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read; ``buffer`` binds calls and
-decodes what they fill. One value more is a row in ``metrics`` and one in the catalogue, then ``make generate``.
+consumer, out of what ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read. One value more is a row in ``metrics`` and
+one in the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations

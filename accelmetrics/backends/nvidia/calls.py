@@ -1,13 +1,17 @@
-"""Calls that are made at every reading, and groups of them at a pace of their own.
+"""Calls that are bound to a buffer in which their answers land, what is read at every reading, and groups at a pace of their own.
 
-The answers of each land in one buffer, which is decoded row by row. What is read at every reading has a shorter way: one
-generated expression checks and converts. It is taken while the calls answer as they did when the rows were last decoded one by
-one, and nothing that they answer is impossible. A test holds both ways equal.
+A bound call is a ``functools.partial`` with every argument given, which is the cheapest way from Python into the driver. All
+answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows.
+
+What is read at every reading has a shorter way: one generated expression checks and converts. It is taken while the calls answer as they
+did when the rows were last decoded one by one, and nothing that they answer is impossible. A test holds both ways equal.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import compress
@@ -15,8 +19,9 @@ from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
 from accelmetrics.backends.kit.bounds import TIMES_LIMIT
-from accelmetrics.backends.nvidia.buffer import DOUBLE, CallBuffer, largest_value
 from accelmetrics.backends.nvidia.metrics import (
+    ALL_ONES,
+    LARGEST,
     MEMORY_ROWS,
     POWER_LIMIT,
     SHARES,
@@ -27,24 +32,255 @@ from accelmetrics.backends.nvidia.metrics import (
     fast_names,
 )
 from accelmetrics.backends.nvidia.nvml import (
+    FUNCTION_NOT_FOUND,
+    MISFIT,
     NOT_SUPPORTED,
+    Forms,
     Library,
     check_device,
+    field_unavailable,
     impossible,
+    unavailable,
 )
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+
+FIELD_HEAD = "24xQ"
+"""``nvmlFieldValue_t`` up to its value: type and return code as one number, its *signature*, the return code in the upper half."""
+_FIELD_KEY = struct.Struct("=II")
+"""Its first two members: the field's number and its scope."""
+_FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
+_DOUBLE, _UNSIGNED_LONG_LONG = 0, 3
+_VALUE_LAYOUTS = {
+    _DOUBLE: "d",
+    1: "I4x",
+    2: "Q" if struct.calcsize("L") == 8 else "I4x",
+    _UNSIGNED_LONG_LONG: "Q",
+    4: "q",
+    5: "i4x",
+    6: "H6x",
+}
+"""``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
+_NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
+_LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
+"""The largest value of each narrow unsigned type: all-ones means that there is none."""
+_ALIGNMENT = 8
+_ROOM, _ROOM_OF_FIELD = 64, 24
+"""Bytes behind what a call, and each field of a batch, is known to write: room for a longer form. Once it is written to, no number of
+the call is believed."""
+_UNWRITTEN, _UNFILLED = 0xC5, 0xFF
+"""What that room is filled with, and what an answer is before it is filled: NVML's own "not available"."""
+_KEPT = 256
 
 Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
 NOTHING = Block((), ())
 MEMORY_NAMES = fast_names(MEMORY_ROWS)
 EARLY = 0.95
 """Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
-
 _FIELD, _CALL = 0, 1
 """The sources of a row that has both, in the order in which they are tried."""
 _KEPT_MASKS = 64
 _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 """Why a field has no value that another look would not bring."""
+
+
+def _largest_value(signature: int) -> int:
+    """Return the largest value that a field of this type can have."""
+    return _LARGEST_VALUES.get(signature & ALL_ONES, LARGEST)
+
+
+def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
+    """Return the layout of what a call writes, with the room behind it, filled up to the alignment of the next one."""
+    # A type that is newer than the table is read like the widest one.
+    fields = "".join(FIELD_HEAD + _VALUE_LAYOUTS.get(signature & ALL_ONES, "Q") for signature in signatures)
+    layout = fields if call.fields else call.layout
+    room = _ROOM + _ROOM_OF_FIELD * len(call.fields)
+    return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT + room}x"
+
+
+class BufferLayout:
+    """Which calls fill a buffer, and where the number of each row stands in it.
+
+    Attributes:
+        calls: The calls; a batch of all fields comes last.
+        offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
+        places: Each row, the index of its call, and that of its number among the unpacked ones.
+        signatures: Where the fields' signatures stand among these.
+    """
+
+    def __init__(self, rows: tuple[NvmlMetric, ...]) -> None:
+        calls = list(dict.fromkeys(row.source for row in rows if isinstance(row.source, Call)))
+        fields = tuple(row.source for row in rows if isinstance(row.source, NvmlField))
+        starts, numbers = [], 0
+        for call in calls:
+            starts.append(numbers)
+            numbers += len(call.members)
+        self.signatures = slice(numbers, None, 2)
+        self.calls = (*calls, Call((fields[0].function,), "", (), fields=fields)) if fields else tuple(calls)
+        self.offsets = [0]
+        for call in self.calls:
+            typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
+            self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
+        self.places: list[tuple[NvmlMetric, int, int]] = []
+        order = {field: index for index, field in enumerate(fields)}
+        for row in rows:
+            if isinstance(row.source, NvmlField):
+                self.places.append((row, len(calls), numbers + 2 * order[row.source] + 1))
+            else:
+                index = calls.index(row.source)
+                self.places.append((row, index, starts[index] + row.source.members.index(row.member)))
+
+
+# The devices of a machine are mostly alike: one of them has worked it out for all.
+_buffer_layout = lru_cache(maxsize=_KEPT)(BufferLayout)
+
+
+@lru_cache(maxsize=_KEPT)
+def structure_of(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
+    """Return the layout of a whole buffer, with fields of these types."""
+    return struct.Struct("=" + "".join(_answer_layout(call, signatures) for call in calls))
+
+
+class CallBuffer:
+    """The calls for some rows of one device, bound to a buffer of their own.
+
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        rows: What is read.
+
+    Attributes:
+        layout: Where everything stands.
+        bound: The calls in the layout's order.
+        statuses: The return code of each; before the first call, whether the driver has it.
+        live: Which of them are made.
+        answered: Which of them have succeeded. What such a call no longer supports it may support again.
+        unpack: Unpacks the buffer with the types that the fields had last.
+        signatures: Types and return codes of the fields, as they were then.
+    """
+
+    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
+        self.layout = _buffer_layout(rows)
+        self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
+        ctypes.memset(self._buffer, _UNWRITTEN, self.layout.offsets[-1])
+        self.bound: list[Any] = []
+        for call, offset in zip(self.layout.calls, self.layout.offsets, strict=False):
+            forms = _bind_forms(library, handle, call, self._buffer, offset)
+            older = call.fallback
+            while older is not None:
+                forms += _bind_older(library, handle, older, call, self._buffer, offset)
+                older = older.fallback
+            if len(forms) > 1:
+                forms = [Forms(forms, chosen=library.chosen, key=(handle.value, call.function, call.arguments))]
+            self.bound.append(forms[0] if forms else None)
+        self.statuses = [FUNCTION_NOT_FOUND if call is None else 0 for call in self.bound]
+        self.live = [index for index, status in enumerate(self.statuses) if not status]
+        self.answered: set[int] = set()
+        self._set_types((_UNSIGNED_LONG_LONG,) * len(self.layout.calls[-1].fields))
+
+    def _set_types(self, signatures: tuple[int, ...]) -> None:
+        self.signatures = signatures
+        self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, signatures).unpack_from, self._buffer)
+
+    def calls(self) -> list[Callable[[], int]]:
+        """List the calls that are made, those directly of which no older form is asked any more."""
+        self.bound = [call.forms[0] if isinstance(call, Forms) and len(call.forms) == 1 else call for call in self.bound]
+        return [self.bound[index] for index in self.live]
+
+    def drop(self, indices: set[int]) -> None:
+        """Make some calls no longer; their numbers become 1, which is harmless to convert."""
+        for index in indices:
+            call = self.layout.calls[index]
+            layout = _answer_layout(call, [_UNSIGNED_LONG_LONG] * len(call.fields))
+            struct.pack_into(f"={layout}", self._buffer, self.layout.offsets[index], *[1] * (len(call.members) + 2 * len(call.fields)))
+        self.live = [index for index in self.live if index not in indices]
+
+    def numbers(self) -> tuple[Any, ...]:
+        """Unpack the buffer, each field by the type that it came with."""
+        raw = self.unpack()
+        if raw[self.layout.signatures] != self.signatures:
+            self._set_types(raw[self.layout.signatures])
+            raw = self.unpack()
+        return raw
+
+    def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
+        """Decode every row from the unpacked numbers and the calls' return codes."""
+        for index in self.live:
+            # What a form has filled once, it fills again.
+            if self.statuses[index] or (index in self.answered and not isinstance(self.bound[index], Forms)):
+                continue
+            call, offset = self.layout.calls[index], self.layout.offsets[index]
+            keys = [_FIELD_KEY.unpack_from(self._buffer, offset + place * _FIELD_SIZE)[0] for place in range(len(call.fields))]
+            fits = keys == [field.identifier for field in call.fields]
+            if not fits or not _is_unwritten(self._buffer, offset + _size(call), self.layout.offsets[index + 1]):
+                self.statuses[index] = MISFIT
+            elif not call.fields or any(not signature >> 32 for signature in raw[self.layout.signatures]):
+                self.answered.add(index)
+        found: dict[str, Value] = {}
+        for row, index, place in self.layout.places:
+            number, maximum, missing = raw[place], row.maximum, None
+            if self.statuses[index]:
+                missing = unavailable(self.statuses[index])
+            elif isinstance(row.source, NvmlField):
+                signature = raw[place - 1]
+                maximum = min(maximum, _largest_value(signature))
+                missing = field_unavailable(signature >> 32) if signature >> 32 else None
+            if missing is None and isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
+                number = int(number) if number.is_integer() else -math.inf
+            if missing is None and not row.minimum <= number <= maximum:
+                missing = impossible(row.source.function)
+            if missing is not None:
+                found.update(dict.fromkeys(row.names, missing))
+            elif row.flags:
+                found.update(zip(row.names, row.bits(int(number)), strict=True))
+            else:
+                found.update(dict.fromkeys(row.names, number / row.divisor if row.divisor != 1 else number * row.factor))
+        return found
+
+
+def _size(call: Call) -> int:
+    """Return how many bytes a call fills."""
+    return len(call.fields) * _FIELD_SIZE or struct.calcsize("=" + call.layout)
+
+
+def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: int) -> list[Callable[[], int]]:
+    """Prepare a call's place in a buffer, and bind the functions of the call that the driver has to it."""
+    # Versioned structures are zero where they are not filled, as in every binding: some members are read by the driver.
+    ctypes.memset(ctypes.byref(buffer, offset), 0 if call.version is not None else _UNFILLED, _size(call))
+    if call.version is not None:
+        ctypes.c_uint.from_buffer(buffer, offset).value = call.version
+    for index, field in enumerate(call.fields):
+        _FIELD_KEY.pack_into(buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
+    arguments = [number for _, number in call.arguments]
+    if call.fields:
+        arguments.append(len(call.fields))
+    pointers = [ctypes.byref(buffer, offset + place) for place in call.pointers]
+    return [partial(function, handle, *arguments, *pointers) for function in library.forms(*call.functions)]
+
+
+def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer: Any, offset: int) -> list[Callable[[], int]]:
+    """Bind a form of another layout: what it fills is moved to where the newest form has it."""
+    size, layout, members = _size(older), struct.Struct("=" + older.layout), struct.Struct("=" + newest.layout)
+    order = [older.members.index(member) for member in newest.members]
+    own = (ctypes.c_ulonglong * ((size + _ROOM) // _ALIGNMENT + 1))()
+    ctypes.memset(own, _UNWRITTEN, ctypes.sizeof(own))
+
+    def ask(form: Callable[[], int]) -> int:
+        if status := form():
+            return status
+        if not _is_unwritten(own, size, ctypes.sizeof(own)):
+            return MISFIT
+        numbers = layout.unpack_from(own)
+        members.pack_into(buffer, offset, *[numbers[place] for place in order])
+        if newest.version is not None:
+            ctypes.c_uint.from_buffer(buffer, offset).value = newest.version
+        return status
+
+    return [partial(ask, form) for form in _bind_forms(library, handle, older, own, 0)]
+
+
+def _is_unwritten(buffer: Any, start: int, end: int) -> bool:
+    """Return whether the driver has left the room between two places of a buffer as it was."""
+    return not ctypes.string_at(ctypes.byref(buffer, start), end - start).strip(bytes([_UNWRITTEN]))
 
 
 def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[object, int], handle: Any) -> NvmlMetric:
@@ -147,8 +383,8 @@ class CallGroup(Paced):
         self._library = library
         self._handle = handle
         self._failing = False
-        called = [row.otherwise if library.chosen.get((handle.value, row.name)) == _CALL else None for row in rows]
-        self._bind(_single(tuple(row if other is None else other for row, other in zip(rows, called, strict=True))))
+        by_call = [library.chosen.get((handle.value, row.name)) == _CALL for row in rows]
+        self._bind(_single(tuple((called and row.otherwise) or row for row, called in zip(rows, by_call, strict=True))))
 
     def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
         """Read other rows from the next call on, at the same pace. A function that has answered stays one that is supported."""
@@ -164,12 +400,11 @@ class CallGroup(Paced):
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         answers = self._call(progress)
-        rows = self._rows
         if answers is not None:
-            rows = tuple(_available(row, answers, self._library.chosen, self._handle) for row in rows)
-        if rows != self._rows:
-            self._bind(rows)
-            answers = self._call(progress)
+            rows = tuple(_available(row, answers, self._library.chosen, self._handle) for row in self._rows)
+            if rows != self._rows:
+                self._bind(rows)
+                answers = self._call(progress)
         self.schedule(now, self._failing)
         return answers
 
@@ -183,13 +418,13 @@ class CallGroup(Paced):
             check_device(status, buffer.layout.calls[index].function)
         raw = buffer.numbers()
         answered = (*buffer.statuses, *raw)
-        answers = None
-        if answered != self._answered:
-            self._answered = answered
-            answers = buffer.decode(raw)
-            buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED or index in buffer.answered]
-            reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
-            self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
+        if answered == self._answered:
+            return None
+        self._answered = answered
+        answers = buffer.decode(raw)
+        buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED or index in buffer.answered]
+        reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
+        self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
         return answers
 
 
@@ -238,20 +473,21 @@ class FastValues(LatestValues):
         """Bind the calls that give the rows."""
         self._rows = rows
         self._convert = self._converts[rows is self._called]
-        self._buffer = CallBuffer(self._library, self._handle, rows)
-        places = self._buffer.layout.places
-        flags, self._mask = next(((row, place) for row, _, _, place in places if row.flags), (None, 0))
+        buffer = self._buffer = CallBuffer(self._library, self._handle, rows)
+        flags, self._mask = next(((row, place) for row, _, place in buffer.layout.places if row.flags), (None, 0))
         self._flags = flags.names if flags is not None else ()
-        self._flag_block = lru_cache(maxsize=_KEPT_MASKS)(partial(_decode_flags, flags))
+        self._flag_block = lru_cache(maxsize=_KEPT_MASKS)(
+            lambda answer: NOTHING if flags is None else Block(flags.names, flags.bits(answer))
+        )
         # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
         self._usual: list[int] | None = None
         # Which of the converted values are given; None for all of them.
         self._given: list[bool] | None = None
         self._flagged = False
-        self._calls: list[Callable[[], int]] = []
-        used = {index for _, names, index, _ in places if not self._needed.isdisjoint(names)}
-        self._buffer.statuses = [status if index in used else NOT_SUPPORTED for index, status in enumerate(self._buffer.statuses)]
-        self._drop({index for index, status in enumerate(self._buffer.statuses) if status})
+        used = {index for row, index, _ in buffer.layout.places if not self._needed.isdisjoint(row.names)}
+        buffer.statuses = [status if index in used else NOT_SUPPORTED for index, status in enumerate(buffer.statuses)]
+        buffer.drop({index for index, status in enumerate(buffer.statuses) if status})
+        self._calls = buffer.calls()
 
     def depend_on(self, limit: Value, left_out: frozenset[str]) -> None:
         """Set what other values of the device decide.
@@ -285,8 +521,9 @@ class FastValues(LatestValues):
     def _read_rows(self, statuses: list[int], progress: list[Any]) -> tuple[Block, Block]:
         """Decode row by row what was just read, and decide whether the next reading may take the fast way."""
         buffer = self._buffer
+        places, calls = buffer.layout.places, buffer.layout.calls
         for index, status in zip(buffer.live, statuses, strict=True):
-            check_device(status, buffer.layout.calls[index].function)
+            check_device(status, calls[index].function)
             buffer.statuses[index] = status
         if statuses and self._stale.issuperset(statuses):
             raise self._stale_error()
@@ -296,65 +533,48 @@ class FastValues(LatestValues):
         if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
             self._bind(self._called)
             return self.read(progress)
-        buffer.settle()
-        self._calls = [buffer.bound[index] for index in buffer.live]
         self._relate(answers)
         names = [name for name in self._names if name not in self._left_out]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
         self.keep({name: answers[name] for name in (*names, *missing)})
         self._flagged = bool(self._flags) and not missing
         self._given = None if self.block.names == self._names else [name in self.block.names for name in self._names]
-        self._drop_unsupported(raw)
-        self._usual = None if self._is_doubtful(answers, raw) else [buffer.statuses[index] for index in buffer.live]
+        # The batch of fields has the status of its fields where the driver has never supported any of them.
+        batch = len(calls) - 1
+        unanswered = calls[batch].fields and not buffer.statuses[batch] and batch not in buffer.answered
+        if unanswered and all(signature >> 32 == NOT_SUPPORTED for signature in buffer.signatures):
+            buffer.statuses[batch] = NOT_SUPPORTED
+        unsupported = {index for index in buffer.live if buffer.statuses[index] == NOT_SUPPORTED} - buffer.answered
+        # One call is kept: a device that is lost shows in what it answers.
+        if len(unsupported) < len(buffer.live):
+            buffer.drop(unsupported)
+        self._calls = buffer.calls()
+        # The generated conversion does not know an impossible value, nor a field of another type: a narrow one, or a real number.
+        fields = [(row, raw[at - 1]) for row, index, at in places if isinstance(row.source, NvmlField) and not buffer.statuses[index]]
+        odd_type = any(_largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
+        doubtful = odd_type or any(_is_impossible(answers[name]) for row, _, _ in places for name in row.names)
+        self._usual = None if doubtful else [buffer.statuses[index] for index in buffer.live]
         return self.block, self._flag_block(raw[self._mask]) if self._flagged else NOTHING
 
     def _relate(self, answers: dict[str, Value]) -> None:
         """Compute the shares, and drop what is impossible beside another value."""
         functions = {row.name: row.source.function for row in self._rows}
-        for share in (share for share in SHARES if share.name in self._names):
-            part, whole = answers[share.part], self._limit if share.whole == POWER_LIMIT else answers[share.whole]
-            if share.bounded and (_is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole)):
-                part = whole = answers[share.part] = answers[share.whole] = impossible(functions[share.part])
-            if share.whole == POWER_LIMIT and not isinstance(part, Unavailable) and part > TIMES_LIMIT * self._watts:
-                part = answers[share.part] = impossible(functions[share.part])
+        for share, (of, among) in SHARES.items():
+            if share not in self._names:
+                continue
+            part, whole = answers[of], self._limit if among == POWER_LIMIT else answers[among]
+            if among == POWER_LIMIT:
+                if not isinstance(part, Unavailable) and part > TIMES_LIMIT * self._watts:
+                    part = answers[of] = impossible(functions[of])
+            elif _is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole):
+                part = whole = answers[of] = answers[among] = impossible(functions[of])
             if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
-                answers[share.name] = part if isinstance(part, Unavailable) else whole
+                answers[share] = part if isinstance(part, Unavailable) else whole
             else:
-                answers[share.name] = part / whole * 100
+                answers[share] = part / whole * 100
         for row in (row for row in self._rows if row.within):
             if _is_impossible(answers[row.within]) or _exceeds(answers[row.name], answers[row.within]):
                 answers[row.name] = impossible(functions[row.name])
-
-    def _is_doubtful(self, answers: dict[str, Value], raw: Sequence[Any]) -> bool:
-        """Return whether a value was impossible, or of a type that the generated conversion does not know: a narrow or a real one."""
-        places, statuses = self._buffer.layout.places, self._buffer.statuses
-        impossible_one = any(_is_impossible(answers[name]) for _, names, _, _ in places for name in names)
-        fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, NvmlField) and not statuses[index]]
-        return impossible_one or any(largest_value(signature) < row.maximum or signature == DOUBLE for row, signature in fields)
-
-    def _drop_unsupported(self, raw: Sequence[Any]) -> None:
-        """Drop the calls that the driver has never supported, and the batch of fields when it supports none of them."""
-        live, statuses, answered = self._buffer.live, self._buffer.statuses, self._buffer.answered
-        signatures = raw[self._buffer.layout.signatures]
-        if signatures and not statuses[-1] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
-            statuses[-1] = 0 if len(statuses) - 1 in answered else NOT_SUPPORTED
-        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED} - answered
-        # One call is kept: a device that is lost shows in what it answers.
-        if unsupported and len(unsupported) < len(live):
-            self._drop(unsupported)
-
-    def _drop(self, indices: set[int]) -> None:
-        """Drop calls; their numbers become harmless to convert."""
-        buffer = self._buffer
-        for index in indices:
-            buffer.fill(index)
-        buffer.live = [index for index in buffer.live if index not in indices]
-        self._calls = [buffer.bound[index] for index in buffer.live]
-
-
-def _decode_flags(row: NvmlMetric | None, answer: int) -> Block:
-    """Return the flags of an answer as 0 and 1."""
-    return NOTHING if row is None else Block(row.names, row.bits(answer))
 
 
 def _is_impossible(answer: Value) -> bool:

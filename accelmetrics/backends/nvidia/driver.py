@@ -85,11 +85,9 @@ class BoundDevice:
             if now >= part.due and part.read(now, progress):
                 self._changed = True
         self.due = min([part.due for part in self._paced], default=math.inf)
-        if self._changed:
-            self._put_together()
-            self._changed = False
-
-    def _put_together(self) -> None:
+        if not self._changed:
+            return
+        self._changed = False
         self.blocks = tuple(part.block for part in self._paced if part.block.names)
         merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
         if merged != self.unavailable:
@@ -205,7 +203,10 @@ class NvidiaDriver:
         self._lock = threading.Lock()
 
     def reader(self, options: ReadOptions) -> NvidiaReader:
-        return NvidiaReader(self, options)
+        needed = needed_for(options.metrics)
+        with self._lock:
+            self.needed |= needed
+        return NvidiaReader(self, options.pid, needed)
 
     def close(self) -> None:
         ended = self.listener.close(), self.meter.close()
@@ -216,11 +217,6 @@ class NvidiaDriver:
         for entry in self.listed:  # which refer to this driver, and their calls to them: what is closed is freed at once
             entry.device = None
         self.listed.clear()
-
-    def need(self, metrics: frozenset[str]) -> None:
-        """Note what a consumer needs."""
-        with self._lock:
-            self.needed |= metrics
 
     def identify(self, number: int, **facts: Any) -> DeviceIdentity:
         """Make the identity of a device from its number in NVML and from what is known of the driver and of it."""
@@ -241,15 +237,19 @@ class NvidiaDriver:
 
 
 class NvidiaReader:
-    """One consumer: what it watches, and what its rates are taken from."""
+    """One consumer: what it watches, and what its rates are taken from.
 
-    def __init__(self, driver: NvidiaDriver, options: ReadOptions) -> None:
+    Args:
+        driver: The open driver.
+        pid: The watched process. Memory and utilisation are always those of its whole tree.
+        needed: The metrics that are read for it.
+    """
+
+    def __init__(self, driver: NvidiaDriver, pid: int, needed: frozenset[str]) -> None:
         self._driver = driver
         self._now = driver.clock.monotonic
-        # Memory and utilisation are the whole tree's by definition, so ``options.children`` changes nothing here.
-        self._tree = ProcessTree(options.pid)
-        self._needed = needed_for(options.metrics)
-        driver.need(self._needed)
+        self._tree = ProcessTree(pid)
+        self._needed = needed
         self._readers: dict[int, DeviceReader] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
@@ -302,9 +302,14 @@ class DeviceReader:
         values, flags = device.fast.read(progress)
         if now >= gpm.due:
             gpm.read(now, progress)
-        before, slow_before, gpm_before = self._parts
-        if device.fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
-            self._merge(device)
+        # GPM comes first: where it has no PCIe rates, they may be measured.
+        parts = (gpm.unavailable, device.fast.unavailable, device.unavailable)
+        if parts != self._parts:
+            self._parts = parts
+            self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.given}
+            if device.partitioned:
+                missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
+                self._merged.update(dict.fromkeys(missing, _PARTITIONED))
         blocks = [values, flags, gpm.block, *device.blocks]
         if device.table is None:
             return Reading(blocks, self._merged, NOT_NEEDED)
@@ -318,16 +323,6 @@ class DeviceReader:
             if share is not None:
                 blocks.append(share)
         return Reading(blocks, self._merged, table.processes)
-
-    def _merge(self, device: BoundDevice) -> None:
-        """Put all reasons into one mapping, which stays while its parts are the same objects."""
-        self._parts = (device.fast.unavailable, device.unavailable, self._gpm.unavailable)
-        # GPM comes first: where it has no PCIe rates, they may be measured.
-        parts = (self._gpm.unavailable, device.fast.unavailable, device.unavailable)
-        self._merged = {name: reason for part in parts for name, reason in part.items() if name not in device.given}
-        if device.partitioned:
-            missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
-            self._merged.update(dict.fromkeys(missing, _PARTITIONED))
 
 
 def host_memory_total() -> int | None:
@@ -361,22 +356,16 @@ class UnifiedMemory(Paced):
         if isinstance(total, Unavailable):
             total, free = host_memory_total() or _NO_HOST_MEMORY, _NOT_FREE
         if isinstance(used, Unavailable):
-            used = self._held()
-        return {"memoryTotalBytes": total, "memoryFreeBytes": free, "memoryAllocatedBytes": used, "memoryAllocated": _share(used, total)}
-
-    def _held(self) -> Value:
-        """Add up what processes hold; a sum that lacks one of them is none."""
-        if self._table.pending:
-            self._table.decode()
-        listed = self._table.answer
-        if isinstance(listed, Unavailable):
-            return listed
-        held = [process.memory_bytes for process in listed.processes]
-        return _NOT_HELD if None in held else sum(each for each in held if each is not None)
-
-
-def _share(part: Value, whole: Value) -> Value:
-    """Compute a share in percent; the reason of what is missing."""
-    if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
-        return part if isinstance(part, Unavailable) else whole
-    return part / whole * 100 if part <= whole else impossible("the sum over the processes")
+            if self._table.pending:
+                self._table.decode()
+            listed = self._table.answer
+            if isinstance(listed, Unavailable):
+                used = listed
+            else:  # a sum that lacks one of them is none
+                held = [process.memory_bytes for process in listed.processes if process.memory_bytes is not None]
+                used = sum(held) if len(held) == len(listed.processes) else _NOT_HELD
+        if isinstance(used, Unavailable) or isinstance(total, Unavailable):
+            share: Value = used if isinstance(used, Unavailable) else total
+        else:
+            share = used / total * 100 if used <= total else impossible("the sum over the processes")
+        return {"memoryTotalBytes": total, "memoryFreeBytes": free, "memoryAllocatedBytes": used, "memoryAllocated": share}

@@ -16,9 +16,9 @@ from functools import partial
 from operator import le, mul
 from typing import Any
 
-from accelmetrics.backends.contract import NO_REASONS, Block
+from accelmetrics.backends.contract import NO_REASONS, Block, Value
 from accelmetrics.backends.nvidia.calls import CallGroup, LatestValues
-from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
+from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_RATES, GPM_SUPPORT, MIB, ONCE
 from accelmetrics.backends.nvidia.nvml import MISFIT, Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
 
@@ -65,12 +65,11 @@ class Gpm(LatestValues):
         self, library: Library, samples: SamplePool, handle: Handle, instance: int | Unavailable | None, needed: frozenset[str]
     ) -> None:
         super().__init__()
-        given = GPM_METRICS if instance is None else GPM_OF_INSTANCES
-        self._metrics: tuple[GpmMetric, ...] = tuple(metric for metric in given if metric.name in needed)
-        self.due = -math.inf if self._metrics else math.inf
-        self._names = tuple(metric.name for metric in self._metrics)
-        self._factors = tuple(metric.factor for metric in self._metrics)
-        self._limits = tuple(metric.maximum for metric in self._metrics)
+        self._names = tuple(name for name in (GPM_METRICS if instance is None else GPM_OF_INSTANCES) if name in needed)
+        self.due = -math.inf if self._names else math.inf
+        self._identifiers = [GPM_METRICS[name][0] for name in self._names]
+        self._factors = tuple(MIB if name in GPM_RATES else 1.0 for name in self._names)
+        self._limits = tuple(GPM_RATES.get(name, 100.0) for name in self._names)
         self._support = CallGroup(library, handle, (GPM_SUPPORT,), ONCE)
         self._pool = samples
         self._samples: Samples | None = None
@@ -83,19 +82,20 @@ class Gpm(LatestValues):
             self.due = math.inf
             self._miss(instance)
         get = self._get = ctypes.create_string_buffer(METRICS_OFFSET + FEWEST_METRICS * _METRIC_SIZE + _ROOM)
-        _HEAD.pack_into(get, 0, METRICS_VERSION, len(self._metrics))
-        for number, metric in enumerate(self._metrics):
-            _IDENTIFIER.pack_into(get, METRICS_OFFSET + number * _METRIC_SIZE, metric.identifier)
+        _HEAD.pack_into(get, 0, METRICS_VERSION, len(self._names))
+        for number, identifier in enumerate(self._identifiers):
+            _IDENTIFIER.pack_into(get, METRICS_OFFSET + number * _METRIC_SIZE, identifier)
         self._compute = partial(library.function("nvmlGpmMetricsGet"), ctypes.byref(get))
         self._pointers = (Sample * 2).from_buffer(get, SAMPLES_OFFSET)
-        self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self._metrics)).unpack_from, get, METRICS_OFFSET)
+        self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self._names)).unpack_from, get, METRICS_OFFSET)
 
     def read(self, now: float, progress: list[Any]) -> None:
         """Take a sample, and compute the metrics since the sample before."""
-        samples = self._samples or self._begin(now, progress)
-        if samples is None:
+        if self._samples is None:
+            self._begin(now, progress)
+        if self._samples is None:
             return
-        older, newer = samples
+        older, newer = self._samples
         status = self._take(older)
         progress.append(status)
         if status:
@@ -112,31 +112,28 @@ class Gpm(LatestValues):
         status = self._compute()
         progress.append(status)
         if not status and not self._fitting:
-            self._fitting = self._fits()
+            # The metrics stand where they were asked for, and nothing behind the structure.
+            places = range(METRICS_OFFSET, METRICS_OFFSET + len(self._names) * _METRIC_SIZE, _METRIC_SIZE)
+            found = [_IDENTIFIER.unpack_from(self._get, place)[0] for place in places]
+            self._fitting = found == self._identifiers and not any(self._get.raw[-_ROOM:])
             status = 0 if self._fitting else MISFIT
         if status:
             self._fail(status, "nvmlGpmMetricsGet")
-        else:
-            self._decode()
-
-    def _fits(self) -> bool:
-        """Return whether the metrics stand where they were asked for, and nothing behind the structure."""
-        places = range(METRICS_OFFSET, METRICS_OFFSET + len(self._metrics) * _METRIC_SIZE, _METRIC_SIZE)
-        found = [_IDENTIFIER.unpack_from(self._get, place)[0] for place in places]
-        return found == [metric.identifier for metric in self._metrics] and not any(self._get.raw[-_ROOM:])
-
-    def _decode(self) -> None:
-        """Convert what was computed: at once while each metric has a value, else one by one."""
+            return
         raw = self._raw()
         values = tuple(map(mul, raw[1::2], self._factors))
         # NaN compares with nothing, so it fails the second test.
         if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
             self.block, self.unavailable = Block(self._names, values), NO_REASONS
-        else:
-            statuses = zip(self._metrics, raw[::2], values, strict=True)
-            self.keep({metric.name: unavailable(status) if status else _checked(metric, value) for metric, status, value in statuses})
+            return
+        answers: dict[str, Value] = {}
+        for name, status, value, limit in zip(self._names, raw[::2], values, self._limits, strict=True):
+            rounded = 100.0 if limit == 100 < value <= _ROUNDING else value
+            possible: Value = rounded if 0 <= rounded <= limit else impossible("nvmlGpmMetricsGet")
+            answers[name] = unavailable(status) if status else possible
+        self.keep(answers)
 
-    def _begin(self, now: float, progress: list[Any]) -> Samples | None:
+    def _begin(self, now: float, progress: list[Any]) -> None:
         """Borrow sample buffers, if the device has GPM."""
         if now >= self._support.due:
             self._support.read(now, progress)
@@ -144,13 +141,12 @@ class Gpm(LatestValues):
         if answer != 1:
             self.due = self._support.due
             self._miss(answer if isinstance(answer, Unavailable) else NO_GPM)
-            return None
+            return
         lent = self._pool.lend(self, progress)
         if isinstance(lent, int):
             self._fail(lent, "nvmlGpmSampleAlloc")
-            return None
-        self._samples = lent
-        return lent
+        else:
+            self._samples = lent
 
     def _fail(self, status: int, function: str) -> None:
         """Make a call's return code the reason of all metrics, or of the device's failure."""
@@ -159,12 +155,6 @@ class Gpm(LatestValues):
 
     def _miss(self, reason: Unavailable) -> None:
         self.keep(dict.fromkeys(self._names, reason))
-
-
-def _checked(metric: GpmMetric, value: float) -> float | Unavailable:
-    if 0 <= value <= metric.maximum:
-        return value
-    return 100.0 if metric.maximum == 100 and 100 < value <= _ROUNDING else impossible("nvmlGpmMetricsGet")
 
 
 class SamplePool:

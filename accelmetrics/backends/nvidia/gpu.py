@@ -16,12 +16,12 @@ import ctypes
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.contract import Clock, Reading, ReadOptions
+from accelmetrics.backends.contract import Clock, Reading, ReadOptions, Value
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, pci_address, pci_slot, read_text
 from accelmetrics.backends.nvidia import driven_gpus, kernel_module_version
@@ -32,7 +32,10 @@ from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
 from accelmetrics.backends.nvidia.metrics import (
     CALLED_ROWS,
+    COLDEST,
     FAST_ROWS,
+    HOTTEST,
+    MARGIN,
     MEMORY_ROWS,
     OF_LINKS,
     OF_XIDS,
@@ -42,7 +45,9 @@ from accelmetrics.backends.nvidia.metrics import (
     PROCESSES,
     SECOND,
     SLOW_ROWS,
+    T_LIMITS,
     TEN_SECONDS,
+    NvmlMetric,
 )
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
@@ -57,6 +62,7 @@ from accelmetrics.backends.nvidia.nvml import (
     Library,
     Queries,
     impossible,
+    is_unsupported,
     no_device,
     open_library,
     source_error,
@@ -64,7 +70,6 @@ from accelmetrics.backends.nvidia.nvml import (
 )
 from accelmetrics.backends.nvidia.pcie import PcieThroughput
 from accelmetrics.backends.nvidia.processes import DeviceProcesses
-from accelmetrics.backends.nvidia.thermal import Statics
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -106,7 +111,15 @@ def open_driver(clock: Clock) -> NvidiaDriver | SleepingDriver:
     library = open_library()
     with ExitStack() as on_failure:
         on_failure.callback(library.close)
-        count = _count(library)
+        counting = Queries(library, [], frozenset())
+        count = counting.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
+        if count is None:
+            raise source_error(counting.status, "the driver does not say how many GPUs there are")
+        if count > MOST_GPUS:
+            words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
+            raise SourceError(Reason.INVALID_VALUE, words, backend=BACKEND, advice="reload the driver, or reboot")
+        if count == 0:
+            raise no_device()
         queries = Queries(library, [], GONE)
         cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2", most=MOST_CUDA) or 0
         version = queries.text("nvmlSystemGetDriverVersion")
@@ -188,19 +201,6 @@ class SleepingDriver:
         """Do nothing: nothing is open."""
 
 
-def _count(library: Library) -> int:
-    queries = Queries(library, [], frozenset())
-    count = queries.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
-    if count is None:
-        raise source_error(queries.status, "the driver does not say how many GPUs there are")
-    if count > MOST_GPUS:
-        words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
-        raise SourceError(Reason.INVALID_VALUE, words, backend=BACKEND, advice="reload the driver, or reboot")
-    if count == 0:
-        raise no_device()
-    return count
-
-
 def open_all(gpus: Iterable[Gpu]) -> None:
     """Open GPUs one after the other on a thread, as far as the driver answers.
 
@@ -224,8 +224,44 @@ def _open_pending(pending: Iterator[Gpu], progress: list[Any]) -> None:
         guarded(gpu.open, progress)
 
 
-def _stale() -> SourceError:
-    return source_error(UNINITIALIZED, "the device's handle is no longer valid")
+_NOW = tuple(row._replace(name=f"{row.name} now") for row in (*FAST_ROWS, MARGIN) if row.name in ("temp", MARGIN.name))
+"""Temperature and margin, read together with the margins at the limits."""
+_T_LIMIT_ROWS = {name: NvmlMetric(f"{name} T.Limit", field, minimum=COLDEST, maximum=HOTTEST) for name, field in T_LIMITS.items()}
+
+
+class Statics(CallGroup):
+    """What is read once; a limit of temperature without a threshold is computed.
+
+    Until Hopper NVML has thresholds in degrees. Ada and later may refuse these, and say how far the GPU is from a reference
+    (``nvmlDeviceGetMarginTemperature``) and how far each limit is from the same reference (the T.Limit fields, negative above it). A limit
+    is then the temperature and the margin, less the limit's own.
+
+    Args:
+        library: The open library.
+        handle: The GPU's handle.
+        rows: What to read.
+    """
+
+    def __init__(self, library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) -> None:
+        limits = [_T_LIMIT_ROWS[row.name] for row in rows if row.name in T_LIMITS]
+        super().__init__(library, handle, (*rows, *(_NOW if limits else ()), *limits), ONCE)
+        self._names = tuple(row.name for row in rows)
+
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
+        found = super().ask(now, progress)
+        if found is None:
+            return None
+        answers = {name: found[name] for name in self._names}
+        for name in [name for name in self._names if name in T_LIMITS and is_unsupported(answers[name])]:
+            parts = [found[row.name] for row in (_T_LIMIT_ROWS[name], *_NOW)]
+            missing = next((part for part in parts if isinstance(part, Unavailable)), None)
+            if missing is None:
+                own, temperature, margin = (part for part in parts if not isinstance(part, Unavailable))
+                limit = temperature + margin - own
+                answers[name] = limit if 1 <= limit <= HOTTEST else impossible(MARGIN.source.function)
+            elif not is_unsupported(missing):
+                answers[name] = missing
+        return answers
 
 
 def _gone() -> SourceError:
@@ -271,7 +307,17 @@ class Gpu(Listed):
 
     def find(self, now: float, progress: list[Any]) -> float:
         if self.opened and now >= self._again:
-            self._enumerate(now, progress)
+            queries = Queries(self._driver.library, progress, GONE)
+            self._back_off(now)
+            try:
+                self._describe(queries, self._handle or self._recognise(queries, progress))
+                if queries.complete:
+                    self._again = math.inf
+            except DriverGoneError:
+                raise
+            except SourceError as failure:
+                self._failure = failure
+            self._driver.update()
         if self.device is not None and now >= self._instances_due and self._look_for_instances(now, self.device.handle, progress):
             # What a GPU supports depends on the mode: nothing that was remembered holds any more.
             self.bind(self.device.handle, self._driver.needed)
@@ -282,7 +328,7 @@ class Gpu(Listed):
         self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
     def _look_for_instances(self, now: float, handle: Handle, progress: list[Any]) -> bool:
-        """List MIG instances that turned up. Returns: whether the MIG mode has changed."""
+        """List MIG instances that turned up; those that are gone find out by themselves. Returns: whether the MIG mode has changed."""
         before = self._partitioned
         queries = Queries(self._driver.library, progress, LOST)
         self._instances_due = now + TEN_SECONDS * EARLY
@@ -293,20 +339,14 @@ class Gpu(Listed):
             self._partitioned, self._instances_due = False, math.inf
         else:
             self._instances_due = now + FIRST_WAIT
-        if self._partitioned:
-            self._list_instances(queries, handle)
-        return self._partitioned != before
-
-    def _list_instances(self, queries: Queries, gpu: Handle) -> None:
-        """List the instances that turned up; those that are gone find out by themselves."""
-        most = queries.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+        most = queries.number("nvmlDeviceGetMaxMigDeviceCount", handle) if self._partitioned else 0
         for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
-            handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
-            uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
-            name = queries.text("nvmlDeviceGetName", handle) if handle is not None and uuid else ""
-            if handle is not None and uuid and uuid not in self._instances:
+            found = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+            uuid = queries.text("nvmlDeviceGetUUID", found) if found is not None else ""
+            name = queries.text("nvmlDeviceGetName", found) if found is not None and uuid else ""
+            if found is not None and uuid and uuid not in self._instances:
                 identity = self._driver.identify(number, name=name, uuid=uuid, parent=self.identity.anchor)
-                self._instances[uuid] = instance = Instance(self._driver, gpu, handle, _ask_gpu_instance(queries, handle), identity)
+                self._instances[uuid] = instance = Instance(self._driver, handle, found, _ask_gpu_instance(queries, found), identity)
                 # A file of its own: other threads read the GPU and its other instances.
                 instance.power = None if self.power is None else KeptFile(self.power.path)
                 self._driver.add(instance)
@@ -314,20 +354,7 @@ class Gpu(Listed):
                 # One that is made again with the same ids has the same UUID, and may have another profile.
                 self._instances[uuid].identity = self._instances[uuid].identity._replace(name=name, memory_total_bytes=None)
                 self._driver.update()
-
-    def _enumerate(self, now: float, progress: list[Any]) -> None:
-        """Find out what is not known yet, and bind the calls."""
-        queries = Queries(self._driver.library, progress, GONE)
-        self._back_off(now)
-        try:
-            self._describe(queries, self._handle or self._recognise(queries, progress))
-            if queries.complete:
-                self._again = math.inf
-        except DriverGoneError:
-            raise
-        except SourceError as failure:
-            self._failure = failure
-        self._driver.update()
+        return self._partitioned != before
 
     def _recognise(self, queries: Queries, progress: list[Any]) -> Handle:
         """Ask for what a GPU is listed and numbered by."""
@@ -406,7 +433,8 @@ class Gpu(Listed):
         table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
         memory = UnifiedMemory(library, handle, table) if shares and table is not None else None
         by_call = needed.difference(MEMORY_NAMES) if shares else needed
-        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, _stale, by_call)
+        stale = partial(source_error, UNINITIALIZED, "the device's handle is no longer valid")
+        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
@@ -475,7 +503,11 @@ class Instance(Listed):
                     self._gpu_instance = known
                     self.bind(handle, self._driver.needed)
                     self._driver.update()
-                self._describe(queries, handle)
+                # What listing the instance did not need.
+                if self.identity.memory_total_bytes is None:
+                    total, architecture = queries.memory_total(handle), queries.architecture(self._parent)
+                    self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
+                    self._driver.update()
             elif queries.status in NO_INSTANCE:
                 self.device = None
                 modes = (ctypes.c_uint * 2)()
@@ -488,10 +520,3 @@ class Instance(Listed):
         self._again = -math.inf
         self.find(self._driver.clock.monotonic(), [])
         return self.failure() if self.device is None else SourceError(Reason.DRIVER_ERROR, MADE_AGAIN, backend=BACKEND)
-
-    def _describe(self, queries: Queries, handle: Handle) -> None:
-        """Complete the identity with what listing the instance did not need."""
-        if self.identity.memory_total_bytes is None:
-            total, architecture = queries.memory_total(handle), queries.architecture(self._parent)
-            self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
-            self._driver.update()

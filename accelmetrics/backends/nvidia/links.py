@@ -292,7 +292,7 @@ def _words(numbers: Mapping[str, int], faults: Iterable[str]) -> str:
     """Say how the GPU stands in the fabric."""
     state, status = numbers["state"], numbers["status"]
     failed = state == COMPLETED and status
-    words = f"NVLink fabric: joining failed ({meaning(status).symbol})" if failed else FABRIC_STATES[state]
+    words = f"NVLink fabric: joining failed ({meaning(status)[0]})" if failed else FABRIC_STATES[state]
     cluster = struct.pack("=QQ", numbers["clusterLow"], numbers["clusterHigh"])
     part = [f"clique {numbers['cliqueId']} of cluster {cluster.hex()}"] if any(cluster) else []
     return ", ".join((words, *faults, *part))

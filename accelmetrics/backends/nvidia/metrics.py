@@ -157,38 +157,6 @@ class NvmlMetric(NamedTuple):
         return f"{self.source.words}{otherwise}{member}{unit}{self.note}{pace}"
 
 
-class Share(NamedTuple):
-    """A metric in percent that is computed from two others.
-
-    Attributes:
-        name: The metric.
-        part: What is divided.
-        whole: What it is divided by; a fast metric, or the enforced power limit.
-        bounded: Whether a part that exceeds the whole is impossible. Which of the two is wrong is not known then, so neither is given.
-    """
-
-    name: str
-    part: str
-    whole: str
-    bounded: bool = False
-
-
-class GpmMetric(NamedTuple):
-    """One profiling metric: its number and name in the header, what its answer is multiplied by, and the most that is possible."""
-
-    name: str
-    identifier: int
-    symbol: str
-    factor: float = 1.0
-    maximum: float = 100.0
-
-    @property
-    def words(self) -> str:
-        """Where it is read, in which unit and how often, for people."""
-        unit = "" if self.factor == 1 else f", MiB/s × {self.factor:.0f}"
-        return f"GPM, NVML_GPM_METRIC_{self.symbol} ({self.identifier}){unit}, {GPM_PACE} s"
-
-
 UTILIZATION = Call(("nvmlDeviceGetUtilizationRates",), "II", ("gpu", "memory"), structure="c_nvmlUtilization_t")
 _MEMORY_V1 = Call(("nvmlDeviceGetMemoryInfo",), "QQQ", ("total", "free", "used"), structure="c_nvmlMemory_t")
 MEMORY = Call(
@@ -414,11 +382,9 @@ METRICS = (
 POWER_LIMIT = "enforcedPowerLimitWatts"
 BOARD_METRICS = ("temp", "powerWatts", "powerPercent")
 """Those of the fast metrics that W&B repeats for the watched process, beside the power limit."""
-SHARES = (
-    Share("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", bounded=True),
-    Share("powerPercent", "powerWatts", POWER_LIMIT),
-)
-
+SHARES = {"memoryAllocated": ("memoryAllocatedBytes", "memoryTotalBytes"), "powerPercent": ("powerWatts", POWER_LIMIT)}
+"""Metrics in percent, each with its part and its whole. Memory cannot exceed its whole: which of the two is wrong is not known then, so
+neither is given."""
 
 LINK_STATE = NvmlField(165, "NVLINK_GET_STATE")
 LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
@@ -478,23 +444,25 @@ GPM_SUPPORT = NvmlMetric("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maxim
 """Not a metric: whether the GPU has profiling metrics."""
 MOST_PCIE, MOST_NVLINK = 2.0**41, 2.0**46
 """Bytes per second, several times what the fastest links carry one way."""
-GPM_METRICS = (
-    GpmMetric("grEngineActive", 1, "GRAPHICS_UTIL"),
-    GpmMetric("smActive", 2, "SM_UTIL"),
-    GpmMetric("smOccupancy", 3, "SM_OCCUPANCY"),
-    GpmMetric("dramActive", 10, "DRAM_BW_UTIL"),
-    GpmMetric("pipeTensorActive", 5, "ANY_TENSOR_UTIL"),
-    GpmMetric("pipeTensorHmmaActive", 7, "HMMA_TENSOR_UTIL"),
-    GpmMetric("pipeFp64Active", 11, "FP64_UTIL"),
-    GpmMetric("pipeFp32Active", 12, "FP32_UTIL"),
-    GpmMetric("pipeFp16Active", 13, "FP16_UTIL"),
-    GpmMetric("pcieTxBytes", 20, "PCIE_TX_PER_SEC", MIB, MOST_PCIE),
-    GpmMetric("pcieRxBytes", 21, "PCIE_RX_PER_SEC", MIB, MOST_PCIE),
-    GpmMetric("nvlinkTxBytes", 61, "NVLINK_TOTAL_TX_PER_SEC", MIB, MOST_NVLINK),
-    GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, MOST_NVLINK),
-)
-"""Percent, and bytes per second: NVML answers MiB per second."""
-GPM_OF_INSTANCES = GPM_METRICS[:9]
+GPM_METRICS = {
+    "grEngineActive": (1, "GRAPHICS_UTIL"),
+    "smActive": (2, "SM_UTIL"),
+    "smOccupancy": (3, "SM_OCCUPANCY"),
+    "dramActive": (10, "DRAM_BW_UTIL"),
+    "pipeTensorActive": (5, "ANY_TENSOR_UTIL"),
+    "pipeTensorHmmaActive": (7, "HMMA_TENSOR_UTIL"),
+    "pipeFp64Active": (11, "FP64_UTIL"),
+    "pipeFp32Active": (12, "FP32_UTIL"),
+    "pipeFp16Active": (13, "FP16_UTIL"),
+    "pcieTxBytes": (20, "PCIE_TX_PER_SEC"),
+    "pcieRxBytes": (21, "PCIE_RX_PER_SEC"),
+    "nvlinkTxBytes": (61, "NVLINK_TOTAL_TX_PER_SEC"),
+    "nvlinkRxBytes": (60, "NVLINK_TOTAL_RX_PER_SEC"),
+}
+"""Profiling metrics: number and name in the header. All but the rates are percent."""
+GPM_RATES = {"pcieTxBytes": MOST_PCIE, "pcieRxBytes": MOST_PCIE, "nvlinkTxBytes": MOST_NVLINK, "nvlinkRxBytes": MOST_NVLINK}
+"""The most that is possible of each rate in bytes per second; NVML answers MiB per second."""
+GPM_OF_INSTANCES = tuple(name for name in GPM_METRICS if name not in GPM_RATES)
 """What a MIG instance has: its share of PCIe and NVLink is not measured."""
 GPM_PACE = 0.19
 """Seconds between samples: every second reading at 10 a second, the one that comes a little early included."""
@@ -526,9 +494,7 @@ def needed_for(metrics: MetricSelection) -> frozenset[str]:
     of_process = {name for name in covered.processes if metrics.wants_some(f"gpu.process.{{i}}.{name}")}
     if of_process or metrics.processes:
         names |= {PROCESSES, *of_process.intersection((*BOARD_METRICS, POWER_LIMIT))}
-    for share in SHARES:
-        if share.name in names:
-            names |= {share.part, share.whole}
+    names.update(part for share, parts in SHARES.items() if share in names for part in parts)
     by_name = [item for item in metrics.items if "pcie" in item and not item.startswith("-")]
     if by_name and any(name in names and MetricSelection(by_name).wants_some(f"gpu.{{i}}.{name}") for name in PCIE_RATES):
         names.add(PCIE_EACH_SECOND)
@@ -538,13 +504,7 @@ def needed_for(metrics: MetricSelection) -> frozenset[str]:
 def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
     """List the metrics that fast rows give, in the order in which they are converted; without those of flags."""
     plain = tuple(name for row in rows if not row.flags for name in row.names)
-    return (*plain, *(share.name for share in SHARES if share.part in plain))
-
-
-def _or(fields: tuple[NvmlField, ...], of_all: NvmlField | None) -> str:
-    """Say where a count of links is read, and where else."""
-    first, *others = (f"{field.words} over the links" for field in fields)
-    return ", else ".join((first, *([of_all.words] if of_all is not None else []), *others))
+    return (*plain, *(share for share, (part, _) in SHARES.items() if part in plain))
 
 
 def coverage() -> Coverage:
@@ -556,11 +516,18 @@ def coverage() -> Coverage:
     rows["throttled"] = f"{EVENT_REASONS.function}, any of 0x{THROTTLED:x}"
     for name, field in T_LIMITS.items():
         rows[name] += f"; else temp + {MARGIN.source.words} - {field.words}"
-    shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
-    gpm = {metric.name: metric.words for metric in GPM_METRICS}
+    shares = {share: f"{part} / {whole}" for share, (part, whole) in SHARES.items()}
+    gpm = {
+        name: f"GPM, NVML_GPM_METRIC_{symbol} ({identifier}){f', MiB/s × {MIB:.0f}' if name in GPM_RATES else ''}, {GPM_PACE} s"
+        for name, (identifier, symbol) in GPM_METRICS.items()
+    }
     for name, (counter, _) in PCIE_RATES.items():
         gpm[name] += f"; without GPM and counters nvmlDeviceGetPcieThroughput({counter}), KB/s × 1024, 10 s, 1 s where asked for by name"
-    links = {name: f"the sum of {_or(fields, LINK_COUNTS_OF_ALL.get(name))}, 10 s" for name, fields in LINK_COUNTS.items()}
+    links = {}
+    for name, fields in LINK_COUNTS.items():
+        first, *others = (f"{field.words} over the links" for field in fields)
+        of_all = [LINK_COUNTS_OF_ALL[name].words] if name in LINK_COUNTS_OF_ALL else []
+        links[name] = f"the sum of {', else '.join((first, *of_all, *others))}, 10 s"
     links |= {name: f"the largest {field.words} of the links, 10 s" for name, field in LINK_RATIOS.items()}
     mask = f"{FABRIC_CALL}().healthMask"
     fabric = {
@@ -584,8 +551,7 @@ def coverage() -> Coverage:
             **{name: f"{words} on drivers from 550 on, 10 s" for name, words in fabric.items()},
             "xidErrors": "events nvmlEventTypeXidCriticalError of an event set, 1 s",
         },
-        partitions={name: {**rows, **shares}[name] for name in fast_names(MEMORY_ROWS)}
-        | {metric.name: gpm[metric.name] for metric in GPM_OF_INSTANCES},
+        partitions={name: {**rows, **shares}[name] for name in fast_names(MEMORY_ROWS)} | {name: gpm[name] for name in GPM_OF_INSTANCES},
         processes={
             "gpu": "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
             "memory": "nvmlDeviceGetProcessUtilization().memUtil, 1 s",

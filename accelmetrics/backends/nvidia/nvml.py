@@ -13,9 +13,8 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import Value
@@ -23,7 +22,6 @@ from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.nvidia import advise, is_installed, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 BACKEND = "nvidia"
 
@@ -51,22 +49,6 @@ MISFIT = -1
 """Not NVML's: the call succeeded, and what it filled is not of the layout that was asked for."""
 
 
-class Meaning(NamedTuple):
-    """One NVML return code.
-
-    Attributes:
-        symbol: Its name in the header.
-        reason: The reason under which a value goes missing because of it.
-        words: What it says, in words.
-        advice: What can be done about it, if anything can.
-    """
-
-    symbol: str
-    reason: Reason
-    words: str
-    advice: str = ""
-
-
 _LOAD = "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
 _PERMIT = "run as a user who may read /dev/nvidia*, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)"
 _CONTAINER = "start the container with its GPUs (`docker run --gpus all`), and check that its device cgroup allows /dev/nvidia*"
@@ -74,58 +56,58 @@ _REINSTALL = "install the driver again for this system: `ldd` on the library say
 _RESET = "stop what runs on the GPU and reset it (`nvidia-smi --gpu-reset -i N`), or reboot"
 _LOST = "look for Xid messages in the kernel log; the GPU comes back with a reset or a reboot, if the hardware is sound"
 
-MEANINGS: dict[int, Meaning] = {
-    MISFIT: Meaning("", Reason.PARSE_ERROR, "the driver's answer is of a layout that is not known"),
-    1: Meaning("NVML_ERROR_UNINITIALIZED", Reason.DRIVER_UNAVAILABLE, "the driver's library is not initialised"),
-    2: Meaning("NVML_ERROR_INVALID_ARGUMENT", Reason.DRIVER_ERROR, "the driver refuses the call's arguments"),
-    3: Meaning("NVML_ERROR_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have it"),
-    4: Meaning("NVML_ERROR_NO_PERMISSION", Reason.NO_PERMISSION, "this user may not ask the driver", _PERMIT),
-    5: Meaning("NVML_ERROR_ALREADY_INITIALIZED", Reason.DRIVER_ERROR, "the library was initialised before"),
-    6: Meaning("NVML_ERROR_NOT_FOUND", Reason.DRIVER_ERROR, "the driver does not find what was asked for"),
-    7: Meaning("NVML_ERROR_INSUFFICIENT_SIZE", Reason.DRIVER_ERROR, "the answer did not fit"),
-    8: Meaning("NVML_ERROR_INSUFFICIENT_POWER", Reason.DRIVER_ERROR, "the GPU's power cables are not attached properly"),
-    9: Meaning("NVML_ERROR_DRIVER_NOT_LOADED", Reason.DRIVER_UNAVAILABLE, "the NVIDIA kernel driver is not loaded", _LOAD),
-    10: Meaning("NVML_ERROR_TIMEOUT", Reason.TIMED_OUT, "the driver gave up waiting for the GPU"),
-    11: Meaning("NVML_ERROR_IRQ_ISSUE", Reason.DRIVER_ERROR, "the kernel driver has trouble with the GPU's interrupts"),
-    12: Meaning("NVML_ERROR_LIBRARY_NOT_FOUND", Reason.DRIVER_UNAVAILABLE, "the driver's library is not installed"),
-    13: Meaning("NVML_ERROR_FUNCTION_NOT_FOUND", Reason.NOT_SUPPORTED, "the installed driver does not have this function"),
-    14: Meaning("NVML_ERROR_CORRUPTED_INFOROM", Reason.DRIVER_ERROR, "the GPU's infoROM is corrupted"),
-    15: Meaning("NVML_ERROR_GPU_IS_LOST", Reason.DEVICE_LOST, "the GPU has fallen off the bus or cannot be reached", _LOST),
-    16: Meaning("NVML_ERROR_RESET_REQUIRED", Reason.RESET_REQUIRED, "the GPU must be reset before it answers", _RESET),
-    17: Meaning("NVML_ERROR_OPERATING_SYSTEM", Reason.NO_PERMISSION, "the operating system or a cgroup blocks the GPU", _CONTAINER),
-    18: Meaning("NVML_ERROR_LIB_RM_VERSION_MISMATCH", Reason.DRIVER_UNAVAILABLE, "kernel module and library are of different versions"),
-    19: Meaning("NVML_ERROR_IN_USE", Reason.DRIVER_ERROR, "the GPU is in use"),
-    20: Meaning("NVML_ERROR_MEMORY", Reason.DRIVER_ERROR, "the driver is out of memory"),
-    21: Meaning("NVML_ERROR_NO_DATA", Reason.DRIVER_ERROR, "the driver has no data"),
-    22: Meaning("NVML_ERROR_VGPU_ECC_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "not available while ECC is on"),
-    23: Meaning("NVML_ERROR_INSUFFICIENT_RESOURCES", Reason.DRIVER_ERROR, "the driver is out of resources"),
-    24: Meaning("NVML_ERROR_FREQ_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have the clock"),
-    25: Meaning("NVML_ERROR_ARGUMENT_VERSION_MISMATCH", Reason.NOT_SUPPORTED, "the installed driver knows another form of the call"),
-    26: Meaning("NVML_ERROR_DEPRECATED", Reason.NOT_SUPPORTED, "the installed driver has given the function up"),
-    27: Meaning("NVML_ERROR_NOT_READY", Reason.DRIVER_ERROR, "the system is not ready"),
-    28: Meaning("NVML_ERROR_GPU_NOT_FOUND", Reason.DEVICE_LOST, "the driver does not find the GPU", _LOST),
-    29: Meaning("NVML_ERROR_INVALID_STATE", Reason.DRIVER_ERROR, "the GPU is not in a state to answer"),
-    30: Meaning("NVML_ERROR_RESET_TYPE_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have the kind of reset"),
-    999: Meaning("NVML_ERROR_UNKNOWN", Reason.DRIVER_ERROR, "an internal error of the driver"),
+MEANINGS: dict[int, tuple[str, Reason, str]] = {
+    MISFIT: ("", Reason.PARSE_ERROR, "the driver's answer is of a layout that is not known"),
+    1: ("NVML_ERROR_UNINITIALIZED", Reason.DRIVER_UNAVAILABLE, "the driver's library is not initialised"),
+    2: ("NVML_ERROR_INVALID_ARGUMENT", Reason.DRIVER_ERROR, "the driver refuses the call's arguments"),
+    3: ("NVML_ERROR_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have it"),
+    4: ("NVML_ERROR_NO_PERMISSION", Reason.NO_PERMISSION, "this user may not ask the driver"),
+    5: ("NVML_ERROR_ALREADY_INITIALIZED", Reason.DRIVER_ERROR, "the library was initialised before"),
+    6: ("NVML_ERROR_NOT_FOUND", Reason.DRIVER_ERROR, "the driver does not find what was asked for"),
+    7: ("NVML_ERROR_INSUFFICIENT_SIZE", Reason.DRIVER_ERROR, "the answer did not fit"),
+    8: ("NVML_ERROR_INSUFFICIENT_POWER", Reason.DRIVER_ERROR, "the GPU's power cables are not attached properly"),
+    9: ("NVML_ERROR_DRIVER_NOT_LOADED", Reason.DRIVER_UNAVAILABLE, "the NVIDIA kernel driver is not loaded"),
+    10: ("NVML_ERROR_TIMEOUT", Reason.TIMED_OUT, "the driver gave up waiting for the GPU"),
+    11: ("NVML_ERROR_IRQ_ISSUE", Reason.DRIVER_ERROR, "the kernel driver has trouble with the GPU's interrupts"),
+    12: ("NVML_ERROR_LIBRARY_NOT_FOUND", Reason.DRIVER_UNAVAILABLE, "the driver's library is not installed"),
+    13: ("NVML_ERROR_FUNCTION_NOT_FOUND", Reason.NOT_SUPPORTED, "the installed driver does not have this function"),
+    14: ("NVML_ERROR_CORRUPTED_INFOROM", Reason.DRIVER_ERROR, "the GPU's infoROM is corrupted"),
+    15: ("NVML_ERROR_GPU_IS_LOST", Reason.DEVICE_LOST, "the GPU has fallen off the bus or cannot be reached"),
+    16: ("NVML_ERROR_RESET_REQUIRED", Reason.RESET_REQUIRED, "the GPU must be reset before it answers"),
+    17: ("NVML_ERROR_OPERATING_SYSTEM", Reason.NO_PERMISSION, "the operating system or a cgroup blocks the GPU"),
+    18: ("NVML_ERROR_LIB_RM_VERSION_MISMATCH", Reason.DRIVER_UNAVAILABLE, "kernel module and library are of different versions"),
+    19: ("NVML_ERROR_IN_USE", Reason.DRIVER_ERROR, "the GPU is in use"),
+    20: ("NVML_ERROR_MEMORY", Reason.DRIVER_ERROR, "the driver is out of memory"),
+    21: ("NVML_ERROR_NO_DATA", Reason.DRIVER_ERROR, "the driver has no data"),
+    22: ("NVML_ERROR_VGPU_ECC_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "not available while ECC is on"),
+    23: ("NVML_ERROR_INSUFFICIENT_RESOURCES", Reason.DRIVER_ERROR, "the driver is out of resources"),
+    24: ("NVML_ERROR_FREQ_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have the clock"),
+    25: ("NVML_ERROR_ARGUMENT_VERSION_MISMATCH", Reason.NOT_SUPPORTED, "the installed driver knows another form of the call"),
+    26: ("NVML_ERROR_DEPRECATED", Reason.NOT_SUPPORTED, "the installed driver has given the function up"),
+    27: ("NVML_ERROR_NOT_READY", Reason.DRIVER_ERROR, "the system is not ready"),
+    28: ("NVML_ERROR_GPU_NOT_FOUND", Reason.DEVICE_LOST, "the driver does not find the GPU"),
+    29: ("NVML_ERROR_INVALID_STATE", Reason.DRIVER_ERROR, "the GPU is not in a state to answer"),
+    30: ("NVML_ERROR_RESET_TYPE_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have the kind of reset"),
+    999: ("NVML_ERROR_UNKNOWN", Reason.DRIVER_ERROR, "an internal error of the driver"),
 }
-
-
-DECISIVE = LOST | {code for code, found in MEANINGS.items() if found.reason in (Reason.DEVICE_LOST, Reason.NO_PERMISSION)}
+"""By return code: its name in the header, the reason under which a value goes missing because of it, and what it says."""
+ADVICE = {NO_PERMISSION: _PERMIT, DRIVER_NOT_LOADED: _LOAD, GPU_IS_LOST: _LOST, 16: _RESET, 17: _CONTAINER, GPU_NOT_FOUND: _LOST}
+DECISIVE = LOST | {code for code, (_, reason, _) in MEANINGS.items() if reason in (Reason.DEVICE_LOST, Reason.NO_PERMISSION)}
 """Answers that an older form of the call would give too."""
 
 
-def meaning(code: int) -> Meaning:
+def meaning(code: int) -> tuple[str, Reason, str]:
     """Look up a return code; codes of a newer driver are an error without a name."""
-    return MEANINGS.get(code) or Meaning(f"NVML error {code}", Reason.DRIVER_ERROR, "an error that is newer than this table")
+    return MEANINGS.get(code) or (f"NVML error {code}", Reason.DRIVER_ERROR, "an error that is newer than this table")
 
 
 @cache
 def unavailable(code: int) -> Unavailable:
     """Make a failed call's code the reason of its values; the same object for the same code."""
-    found = meaning(code)
+    symbol, reason, words = meaning(code)
     if code == NOT_SUPPORTED:
-        return Unavailable(found.reason, found.symbol)
-    return Unavailable(found.reason, f"{found.symbol}: {found.words}" if found.symbol else found.words)
+        return Unavailable(reason, symbol)
+    return Unavailable(reason, f"{symbol}: {words}" if symbol else words)
 
 
 @cache
@@ -149,9 +131,9 @@ def is_unsupported(answer: Value) -> bool:
 
 def source_error(code: int, doing: str) -> SourceError:
     """Make the error of a failure that costs a whole device, or the whole driver."""
-    found = meaning(code)
+    symbol, reason, words = meaning(code)
     kind = DriverGoneError if code in GONE else SourceError
-    return kind(found.reason, f"{doing}: {found.words} ({found.symbol})", backend=BACKEND, advice=found.advice)
+    return kind(reason, f"{doing}: {words} ({symbol})", backend=BACKEND, advice=ADVICE.get(code, ""))
 
 
 def check_device(code: int, doing: str) -> None:
@@ -233,26 +215,15 @@ class Library:
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
         self._loaded = loaded
-        self._functions: dict[str, NvmlFunction] = {}
         self.chosen: dict[object, int] = {}
-
-    def function(self, *names: str) -> NvmlFunction:
-        """Look up the first of several exported functions that the driver has; without one, a function that answers as NVML would."""
-        for name in names:
-            if name not in self._functions:
-                with suppress(AttributeError):
-                    self._functions[name] = cast("NvmlFunction", self._loaded[name])
-            if name in self._functions:
-                return self._functions[name]
-        return function_not_found
-
-    def has(self, *names: str) -> bool:
-        """Return whether the driver has one of these functions."""
-        return self.function(*names) is not function_not_found
 
     def forms(self, *names: str) -> list[NvmlFunction]:
         """List those of some functions that the driver has, in their order."""
-        return [self.function(name) for name in names if self.has(name)]
+        return [getattr(self._loaded, name) for name in names if hasattr(self._loaded, name)]
+
+    def function(self, name: str) -> NvmlFunction:
+        """Look up a function; without it, one that answers as NVML would."""
+        return next(iter(self.forms(name)), function_not_found)
 
     def close(self) -> None:
         """Shut NVML down. It counts its users, so another one in this process goes on undisturbed."""
@@ -331,7 +302,9 @@ class Queries:
                 places = (slot, tray, host, module)
                 known = any(serial) or any(places)
                 told = {name: place for name, place in zip(PLACES, places, strict=True) if known and place != NO_PLACE}
-                return {"chassis_serial": _decoded_serial(serial), **told}
+                text = serial.rstrip(b"\0")
+                printable = text.isascii() and text.decode().isprintable()
+                return {"chassis_serial": text.decode() if printable else serial.hex(), **told}
             if self.status != ARGUMENT_VERSION_MISMATCH:
                 return {}
         self.complete = complete  # a driver that knows neither form will not learn one
@@ -361,9 +334,7 @@ class Queries:
         """Ask for a device's memory in bytes; None where the driver does not say."""
         newer, older = (ctypes.c_ulonglong * 16)(MEMORY.version or 0), (ctypes.c_ulonglong * 16)()
         names = {"nvmlDeviceGetMemoryInfo_v2": newer, "nvmlDeviceGetMemoryInfo": older}
-        calls = [
-            partial(self._library.function(name), handle, ctypes.byref(info)) for name, info in names.items() if self._library.has(name)
-        ]
+        calls = [partial(form, handle, ctypes.byref(info)) for name, info in names.items() for form in self._library.forms(name)]
         given = self._ask("nvmlDeviceGetMemoryInfo_v2", Forms(calls))
         total: int = newer[1] or older[0]
         return total if given and 0 < total <= MOST_MEMORY else None
@@ -427,12 +398,6 @@ def _two_characters(group: bytes) -> str:
     return (chr(point & 0xFFFF) + chr(point >> 16)).rstrip("\0")
 
 
-def _decoded_serial(serial: bytes) -> str:
-    """Return a serial number as text where it is one, else as hexadecimal digits; empty where there is none."""
-    text = serial.rstrip(b"\0")
-    return text.decode() if text.isascii() and text.decode().isprintable() else serial.hex()
-
-
 _LOCKS: WeakSet[threading.Lock] = WeakSet()
 _held: list[threading.Lock] = []
 LONGEST_HOLD = 0.1
@@ -485,8 +450,8 @@ def open_library() -> Library:
 
 def _refusal(code: int, loaded: Library | None) -> SourceError:
     """Make the error of a library that cannot be loaded, or initialised."""
-    found = meaning(code)
-    words, advice = f"{found.words} ({found.symbol})", found.advice
+    symbol, reason, said = meaning(code)
+    words, advice = f"{said} ({symbol})", ADVICE.get(code, "")
     if code in (NOT_FOUND, GPU_NOT_FOUND):
         return no_device()
     if code == LIBRARY_NOT_FOUND:
@@ -496,11 +461,11 @@ def _refusal(code: int, loaded: Library | None) -> SourceError:
     elif code == LIB_RM_VERSION_MISMATCH:
         kernel = kernel_module_version() or "of an unknown version"
         # NVML puts its own major number in front: ``12.535.161.07``.
-        said = Queries(loaded, [], frozenset()).text("nvmlSystemGetNVMLVersion") if loaded is not None else ""
-        library = said.partition(".")[2] or "of another version"
-        words = f"the loaded kernel module is {kernel}, the installed library {library} ({found.symbol})"
+        version = Queries(loaded, [], frozenset()).text("nvmlSystemGetNVMLVersion") if loaded is not None else ""
+        library = version.partition(".")[2] or "of another version"
+        words = f"the loaded kernel module is {kernel}, the installed library {library} ({symbol})"
         advice = "reboot, or stop what uses the GPUs and reload the kernel module; then start this program again"
-    return SourceError(found.reason, words, backend=BACKEND, advice=advice)
+    return SourceError(reason, words, backend=BACKEND, advice=advice)
 
 
 def no_device() -> SourceError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from accelmetrics.backends.nvidia.buffer import BufferLayout, structure_of
+from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
 from tests.backends.nvidia.machine import Consumer
@@ -18,10 +18,10 @@ LIMIT = 5000.0
 
 def numbers(rows: tuple[NvmlMetric, ...], of: Callable[[NvmlMetric], int]) -> tuple[int, ...]:
     """What would be unpacked, if each row had this number."""
-    layout = BufferLayout(rows, tuple(row.source for row in rows))
+    layout = BufferLayout(rows)
     count = len(structure_of(layout.calls, (3,) * len(layout.calls[-1].fields)).unpack(bytes(layout.offsets[-1])))
     raw = [3] * count
-    for row, _, _, place in layout.places:
+    for row, _, place in layout.places:
         raw[place] = of(row)
     return tuple(raw)
 
@@ -41,9 +41,9 @@ def expected(rows: tuple[NvmlMetric, ...], raw: dict[str, int]) -> list[float] |
     for row in rows:
         number = raw[row.name]
         values[row.name] = number / row.divisor if row.divisor != 1 else number * row.factor
-    for share in SHARES:
-        if share.part in values:
-            values[share.name] = values[share.part] / values.get(share.whole, LIMIT) * 100
+    for share, (part, whole) in SHARES.items():
+        if part in values:
+            values[share] = values[part] / values.get(whole, LIMIT) * 100
     return [values[name] for name in fast_names(rows)]
 
 

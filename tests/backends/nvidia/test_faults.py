@@ -41,7 +41,7 @@ REASONS: dict[int, str] = {
 }
 """Of the codes that speak for a call's own values; all others are driver_error."""
 
-GPM = {metric.name for metric in GPM_METRICS}
+GPM = set(GPM_METRICS)
 NO_KEYS: set[str] = set()
 KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetFieldValues": {*LINK_COUNTS, *LINK_RATIOS},
@@ -59,7 +59,7 @@ BEHIND: dict[str, set[str]] = {}
 """Calls that are made where the fields which say the same are not supported."""
 for row in METRICS:
     calls, source = (KEYS, row.source) if row.otherwise is None else (BEHIND, row.otherwise.source)
-    shares = {share.name for share in SHARES if row.name in (share.part, share.whole)}
+    shares = {share for share, parts in SHARES.items() if row.name in parts}
     calls.setdefault(source.function, set()).update(row.names, shares)
 BEHIND_FIELDS = [row.source.symbol for row in METRICS if row.otherwise is not None and isinstance(row.source, NvmlField)]
 ASKED_ONCE = {row.name for row in METRICS if row.every == ONCE and isinstance(row.source, NvmlField)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from accelmetrics.backends.nvidia.buffer import CallBuffer
+from accelmetrics.backends.nvidia.calls import CallBuffer
 from tests.backends.nvidia.machine import Consumer, called
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 
