@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -100,7 +100,13 @@ class Links(Paced):
         self._group: CallGroup | None = None
         self._state_by_field = True
         self._state_given = False
-        self._sources = {name: _sources(name) for name in (*LINK_COUNTS, *LINK_RATIOS) if name in needed}
+        # Where each count may stand, in the order in which it is looked for.
+        self._sources: dict[str, tuple[_Source, ...]] = {}
+        for name, fields in LINK_COUNTS.items():
+            first, *others = ((field, False) for field in fields)
+            self._sources[name] = (first, *((field, True) for field in (LINK_COUNTS_OF_ALL.get(name),) if field), *others)
+        self._sources |= {name: ((field, False),) for name, field in LINK_RATIOS.items()}
+        self._sources = {name: sources for name, sources in self._sources.items() if name in needed}
         self._given: set[str] = set()  # counts that had a value once: their source stays, whatever it answers later
         self._summed: dict[str, bool] = {}  # whether a total of traffic is the sum of the links, once that is known
 
@@ -126,9 +132,22 @@ class Links(Paced):
             found = self._group.answers
         self.due = self._group.due
         before = dict(self._sources)
-        answers = {name: found[name] for name in _of_links(self._links) if not is_unsupported(found[name])}
+        of_links = [f"nvlink.{link}.{name}" for link in range(self._links) for name in ("state", *LINK_TRAFFIC)]
+        answers = {name: found[name] for name in of_links if not is_unsupported(found[name])}
         answers |= {name: self._counted(name, found) for name in self._sources}
-        answers |= self._totals(found)
+        # The driver's totals of traffic are replaced by sums over the links where they are refused, or stay 0 beside links that count.
+        for name, of_link in TOTALS.items():
+            total, summed = found[name], self._over_links(of_link, found, before="nvlink.")
+            if name not in self._summed and not isinstance(total, Unavailable) and total > 0:
+                self._summed[name] = False
+            if not self._summed.get(name, total == 0 or is_unsupported(total)):
+                continue
+            if not isinstance(summed, Unavailable):
+                answers[name] = summed
+                if summed or total != 0:
+                    self._summed[name] = True
+            elif name in self._summed:
+                answers[name] = summed
         if self._sources != before:  # from the next time on, what the GPU does not have is not asked for
             self._group.read_instead(self._rows())
         return answers
@@ -155,48 +174,19 @@ class Links(Paced):
             self._sources[name] = ()
         return ALL_DOWN if down else answer
 
-    def _totals(self, found: Mapping[str, Value]) -> dict[str, Value]:
-        """Add up the traffic of links where the driver does not: its total is refused, or stays 0 beside links that count."""
-        answers: dict[str, Value] = {}
-        for name, of_link in TOTALS.items():
-            total, summed = found[name], self._over_links(of_link, found, before="nvlink.")
-            if name not in self._summed and not isinstance(total, Unavailable) and total > 0:
-                self._summed[name] = False
-            if self._summed.get(name, total == 0 or is_unsupported(total)):
-                if not isinstance(summed, Unavailable):
-                    answers[name] = summed
-                    if summed or total != 0:
-                        self._summed[name] = True
-                elif name in self._summed:
-                    answers[name] = summed
-        return answers
-
     def _over_links(self, name: str, found: Mapping[str, Value], ratio: bool = False, before: str = "") -> Value:
         """Add up what links answer, or return the largest ratio; where one that is not down has no value, return why."""
         values: list[Number] = []
         for link in range(self._links):
             answer = found[f"{before}{link}.{name}"]
             if not isinstance(answer, Unavailable):
-                values.append(_ratio(int(answer)) if ratio else answer)
+                # A bit error ratio is decoded as NVML_NVLINK_ERROR_COUNTER_BER_GET does.
+                values.append(float(f"{int(answer) >> 8}e-{int(answer) & 0xFF}") if ratio else answer)
             elif found[f"nvlink.{link}.state"] != 0:
                 return answer
         if not values:
             return ALL_DOWN
         return max(values) if ratio else sum(values)
-
-
-def _sources(name: str) -> tuple[_Source, ...]:
-    """List where a count of links may stand, in the order in which it is looked for."""
-    if name in LINK_RATIOS:
-        return ((LINK_RATIOS[name], False),)
-    first, *others = ((field, False) for field in LINK_COUNTS[name])
-    of_all = [(LINK_COUNTS_OF_ALL[name], True)] if name in LINK_COUNTS_OF_ALL else []
-    return (first, *of_all, *others)
-
-
-def _ratio(answer: int) -> float:
-    """Decode a bit error ratio: ``NVML_NVLINK_ERROR_COUNTER_BER_GET``."""
-    return float(f"{answer >> 8}e-{answer & 0xFF}")
 
 
 @cache
@@ -217,12 +207,6 @@ def _rows(links: int, state_by_field: bool, sources: frozenset[_Source]) -> tupl
     return tuple(rows)
 
 
-@cache
-def _of_links(links: int) -> tuple[str, ...]:
-    """Name the metrics of single links."""
-    return tuple(f"nvlink.{link}.{name}" for link in range(links) for name in ("state", *LINK_TRAFFIC))
-
-
 class Fabric(CallGroup):
     """State and health of one GPU in the fabric of NVLink switches.
 
@@ -235,7 +219,9 @@ class Fabric(CallGroup):
 
     def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
         super().__init__(library, handle, _fabric_rows(FABRIC[0]), TEN_SECONDS)
-        self._refused = _refused(driver_version)
+        branch = driver_version.partition(".")[0]
+        known = branch.isascii() and branch.isdecimal()
+        self._refused = UNKNOWN_DRIVER if not known else TOO_OLD if int(branch) < FABRIC_SAFE_FROM else None
         self._announce = announce
         self._settled = False
 
@@ -255,17 +241,20 @@ class Fabric(CallGroup):
         failure = next((answer for answer in found.values() if isinstance(answer, Unavailable)), None)
         if failure is not None:
             return dict.fromkeys(OF_FABRIC, failure)
-        return self._decode({name: int(answer) for name, answer in found.items() if not isinstance(answer, Unavailable)})
-
-    def _decode(self, numbers: Mapping[str, int]) -> dict[str, Value]:
-        state = numbers["state"]
+        numbers = {name: int(answer) for name, answer in found.items() if not isinstance(answer, Unavailable)}
+        state, status = numbers["state"], numbers["status"]
         if state == NO_FABRIC:
             self._announce("")
             return dict.fromkeys(OF_FABRIC, OUTSIDE)
         if state not in FABRIC_STATES:
             return dict.fromkeys(OF_FABRIC, impossible(FABRIC_CALL))
         answers = {"fabricState": state, **_health(numbers["healthMask"], numbers.get("healthSummary"))}
-        self._announce(_words(numbers, fabric_faults({name: one for name, one in answers.items() if not isinstance(one, Unavailable)})))
+        faults = fabric_faults({name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)})
+        failed = state == COMPLETED and status
+        words = f"NVLink fabric: joining failed ({meaning(status)[0]})" if failed else FABRIC_STATES[state]
+        cluster = struct.pack("=QQ", numbers["clusterLow"], numbers["clusterHigh"])
+        part = [f"clique {numbers['cliqueId']} of cluster {cluster.hex()}"] if any(cluster) else []
+        self._announce(", ".join((words, *faults, *part)))
         return answers
 
 
@@ -286,21 +275,3 @@ def _health(mask: int, summary: int | None) -> dict[str, Value]:
     if mask == ALL_ONES:
         answers |= {name: wrong for name in answers if name != "fabricHealthSummary"}
     return answers
-
-
-def _words(numbers: Mapping[str, int], faults: Iterable[str]) -> str:
-    """Say how the GPU stands in the fabric."""
-    state, status = numbers["state"], numbers["status"]
-    failed = state == COMPLETED and status
-    words = f"NVLink fabric: joining failed ({meaning(status)[0]})" if failed else FABRIC_STATES[state]
-    cluster = struct.pack("=QQ", numbers["clusterLow"], numbers["clusterHigh"])
-    part = [f"clique {numbers['cliqueId']} of cluster {cluster.hex()}"] if any(cluster) else []
-    return ", ".join((words, *faults, *part))
-
-
-def _refused(version: str) -> Unavailable | None:
-    """Return why a driver of this version is not asked about the fabric; None where it may be."""
-    branch = version.partition(".")[0]
-    if not (branch.isascii() and branch.isdecimal()):
-        return UNKNOWN_DRIVER
-    return TOO_OLD if int(branch) < FABRIC_SAFE_FROM else None

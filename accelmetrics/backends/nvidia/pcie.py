@@ -80,23 +80,19 @@ class PcieMeter:
     def _measure(self, handle: Handle, note: Callable[[Measured], None]) -> None:
         times, answers = [], {}
         for name, (_, counter) in PCIE_RATES.items():
-            answers[name] = self._call(handle, counter)
+            kib_per_second = ctypes.c_uint()
+            held = self.calling.acquire(timeout=PATIENCE)
+            try:
+                status = self._throughput(handle, counter, ctypes.byref(kib_per_second))
+            finally:
+                if held:
+                    self.calling.release()
+            possible: Value = kib_per_second.value * KIB if kib_per_second.value <= LARGEST_32 else impossible(FUNCTION)
+            answers[name] = unavailable(status) if status else possible
             times.append(self._clock.monotonic())
         note((min(times), answers))
         with self._changing:
             del self._threads[handle.value]
-
-    def _call(self, handle: Handle, counter: int) -> Value:
-        kib_per_second = ctypes.c_uint()
-        held = self.calling.acquire(timeout=PATIENCE)
-        try:
-            status = self._throughput(handle, counter, ctypes.byref(kib_per_second))
-        finally:
-            if held:
-                self.calling.release()
-        if status:
-            return unavailable(status)
-        return kib_per_second.value * KIB if kib_per_second.value <= LARGEST_32 else impossible(FUNCTION)
 
 
 class PcieThroughput(Paced):

@@ -123,20 +123,18 @@ class XidListener:
                 # A lost GPU has reported what there was to report.
                 self.failures[device] = 0 if status in (TIMEOUT, GPU_IS_LOST) else status
                 if status == 0:
-                    self._count(*EVENT.unpack_from(event))
                     found = True
+                    number, kind, code = EVENT.unpack_from(event)
+                    before = self.counts.get(number)
+                    if kind & XID_EVENT and before is not None:
+                        code = code if code <= LARGEST_CODE else 0
+                        # An error in a MIG instance is the GPU's too: it is counted there, so that sums are right.
+                        others = {known: count for known, count in before.items() if known != code}
+                        self.counts[number] = {**others, code: before.get(code, 0) + 1}
                 if self._stop.is_set():
                     return
             if not found:
                 self._stop.wait(PAUSE)
-
-    def _count(self, device: int, kind: int, code: int) -> None:
-        before = self.counts.get(device)
-        if kind & XID_EVENT and before is not None:
-            code = code if code <= LARGEST_CODE else 0
-            # An error in a MIG instance is the GPU's too: it is counted there, so that sums are right.
-            others = {known: count for known, count in before.items() if known != code}
-            self.counts[device] = {**others, code: before.get(code, 0) + 1}
 
 
 class Xids(Paced):
