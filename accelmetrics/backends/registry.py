@@ -115,32 +115,31 @@ def load(name: str) -> Backend:
         UnknownNameError: Nothing is registered under that name.
         InvalidOptionError: It is the address of an endpoint, and cannot be used.
     """
-    backend = _loaded.get(name)
+    if name in _loaded:
+        return _loaded[name]
+    backend: Backend
+    row = built_in.BUILT_IN.get(name)
+    if name.startswith(ENDPOINT):
+        from accelmetrics.backends.openmetrics import OpenMetricsBackend
+
+        backend = OpenMetricsBackend(name.removeprefix(ENDPOINT))
+    elif row is not None and (row.pci or row.nodes):
+        backend = BuiltInBackend(row)
+    elif row is None and name not in plug_ins.registered(GROUP):
+        raise UnknownNameError("backend", name, names())
+    else:
+        outcome = guarded(_import, name)
+        target = row.target if row is not None else plug_ins.registered(GROUP)[name].value
+        failure = outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None")
+        backend = BrokenBackend(name, target, failure) if outcome.value is None else outcome.value
     # Two threads may both make one: both get the same, without a lock that a fork could copy.
-    return backend if backend is not None else _loaded.setdefault(name, _load(name))
+    return _loaded.setdefault(name, backend)
 
 
 def forget() -> None:
     """Look for plug-ins anew, and load everything anew: for tests."""
     plug_ins.registered.cache_clear()
     _loaded.clear()
-
-
-def _load(name: str) -> Backend:
-    if name.startswith(ENDPOINT):
-        from accelmetrics.backends.openmetrics import OpenMetricsBackend
-
-        return OpenMetricsBackend(name.removeprefix(ENDPOINT))
-    row = built_in.BUILT_IN.get(name)
-    if row is not None and (row.pci or row.nodes):
-        return BuiltInBackend(row)
-    if row is None and name not in plug_ins.registered(GROUP):
-        raise UnknownNameError("backend", name, names())
-    outcome = guarded(_import, name)
-    if outcome.value is None:
-        target = row.target if row is not None else plug_ins.registered(GROUP)[name].value
-        return BrokenBackend(name, target, outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None"))
-    return outcome.value
 
 
 def _import(name: str) -> Backend:
@@ -190,7 +189,14 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
     if selection is not None and not isinstance(selection, Iterable):
         raise InvalidOptionError(f"backends takes a list of names or backend objects, not {selection!r}")
     wanted = names() if selection is None else selection
-    chosen = [load(item) if isinstance(item, str) else _made_by_hand(item) for item in wanted]
+    chosen: list[Backend] = []
+    for item in wanted:
+        if isinstance(item, type):
+            raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
+        if not isinstance(item, str) and (missing := _missing(item)):
+            lacks = ", ".join(missing)
+            raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {lacks}")
+        chosen.append(load(item) if isinstance(item, str) else item)
     if not chosen:
         raise InvalidOptionError(f"backends is empty. Known: {', '.join(names())}")
     listed = [backend.name for backend in chosen]
@@ -199,7 +205,9 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
         raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
     for backend in chosen:
         add_own_metrics(backend)
-    return tuple(sorted(chosen, key=_place))
+    # Built-in backends first, then others by name, the host last.
+    order = {name: place for place, name in enumerate(built_in.BUILT_IN) if name != "host"}
+    return tuple(sorted(chosen, key=lambda backend: (backend.name == "host", order.get(backend.name, len(order)), backend.name)))
 
 
 def add_own_metrics(backend: Backend) -> tuple[Metric, ...]:
@@ -211,22 +219,6 @@ def add_own_metrics(backend: Backend) -> tuple[Metric, ...]:
 
         add(own)
     return own
-
-
-def _place(backend: Backend) -> tuple[int, str]:
-    if backend.name == "host":
-        return len(built_in.BUILT_IN) + 1, ""
-    order = list(built_in.BUILT_IN)
-    return (order.index(backend.name), "") if backend.name in order else (len(order), backend.name)
-
-
-def _made_by_hand(item: Backend) -> Backend:
-    if isinstance(item, type):
-        raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
-    missing = _missing(item)
-    if missing:
-        raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {', '.join(missing)}")
-    return item
 
 
 def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tuple[Backend, ...]:
@@ -241,12 +233,9 @@ def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tu
         InvalidOptionError: The backend is not among those selected, or is another object that has no sources to choose from.
     """
     wanted = {name: source for name, source in sources.items() if source is not None}
+    # Not every backend has sources to choose from.
+    pins: dict[str, Callable[[str], Backend]] = {each.name: getattr(each, "pinned") for each in backends if hasattr(each, "pinned")}  # noqa: B009
     for name, source in wanted.items():
-        if not any(backend.name == name and hasattr(backend, "pinned") for backend in backends):
+        if name not in pins:
             raise InvalidOptionError(f"{name}_source is {source!r}, and the backend {name} is not among those that are read")
-    return tuple(_pin(backend, wanted[backend.name]) if backend.name in wanted else backend for backend in backends)
-
-
-def _pin(backend: Backend, source: str) -> Backend:
-    pin: Callable[[str], Backend] = getattr(backend, "pinned")  # noqa: B009 - not every backend has it
-    return pin(source)
+    return tuple(pins[backend.name](wanted[backend.name]) if backend.name in wanted else backend for backend in backends)

@@ -66,16 +66,8 @@ class Visibility(NamedTuple):
     order: tuple[int, ...] | None = None
 
 
-class VisibleRule(NamedTuple):
-    """How one vendor's runtime chooses its devices.
-
-    Attributes:
-        see: The function from the environment and the vendor's devices to those that a program sees.
-        variable: The variable to set.
-    """
-
-    see: Callable[[Environ, Identities], VisibleSet]
-    variable: str
+See = Callable[[Environ, Identities], VisibleSet]
+"""From the environment and the vendor's devices to those that a program sees."""
 
 
 def visibility(environ: Environ, devices: Identities) -> Visibility:
@@ -95,8 +87,8 @@ def visibility(environ: Environ, devices: Identities) -> Visibility:
         vendors.setdefault((device.kind, device.vendor), []).append(place)
     for (_, vendor), places in vendors.items():
         own = [devices[place] for place in places]
-        found = VENDORS.get(vendor)
-        seen = found.see(environ, own) if found else VisibleSet(tuple(_by_number(own)))
+        _, see = VENDORS.get(vendor, ("", None))
+        seen = see(environ, own) if see else VisibleSet(tuple(_by_number(own)))
         lists.update(dict.fromkeys(seen.lists))
         caveats += seen.caveats
         if seen.devices is None:
@@ -483,7 +475,7 @@ def see_ascend(environ: Environ, devices: Identities) -> VisibleSet:
 # Vendors whose list holds device numbers and nothing else
 
 
-def plain_list(variable: str) -> VisibleRule:
+def _plain_list(variable: str) -> tuple[str, See]:
     """Make the rule of a runtime whose list holds numbers of devices, in the program's order; anything else cannot be told."""
 
     def see(environ: Environ, devices: Identities) -> VisibleSet:
@@ -493,21 +485,22 @@ def plain_list(variable: str) -> VisibleRule:
         known = {device.vendor_index: place for place, device in enumerate(devices)}
         return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], known, rising=False)
 
-    return VisibleRule(see, variable)
+    return variable, see
 
 
 def declare_list(vendor: str, variable: str) -> None:
     """Note the plain list of a vendor without a rule here: its backend declares it when its module is imported."""
-    VENDORS.setdefault(vendor, plain_list(variable))
+    VENDORS.setdefault(vendor, _plain_list(variable))
 
 
-VENDORS: dict[str, VisibleRule] = {
-    "nvidia": VisibleRule(see_cuda, CUDA),
-    "amd": VisibleRule(see_rocm, ROCR),
-    "hygon": VisibleRule(see_rocm, HIP[0]),
-    "intel": VisibleRule(see_level_zero, LEVEL_ZERO),
-    "google": VisibleRule(see_tpu, TPU[0]),
-    "aws": VisibleRule(see_neuron, CORES),
-    "huawei": VisibleRule(see_ascend, ASCEND),
-    **{row.name: plain_list(row.visible) for row in BUILT_IN.values() if row.visible},
+VENDORS: dict[str, tuple[str, See]] = {
+    "nvidia": (CUDA, see_cuda),
+    "amd": (ROCR, see_rocm),
+    "hygon": (HIP[0], see_rocm),
+    "intel": (LEVEL_ZERO, see_level_zero),
+    "google": (TPU[0], see_tpu),
+    "aws": (CORES, see_neuron),
+    "huawei": (ASCEND, see_ascend),
+    **{row.name: _plain_list(row.visible) for row in BUILT_IN.values() if row.visible},
 }
+"""By vendor, the variable to set, and how its runtime chooses devices."""

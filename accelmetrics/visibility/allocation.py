@@ -315,7 +315,7 @@ def _findings(
     for pool in made.pools:
         yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
     vendors = dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)
-    variables = " or ".join(VENDORS[vendor].variable for vendor in vendors if vendor in VENDORS)
+    variables = " or ".join(VENDORS[vendor][0] for vendor in vendors if vendor in VENDORS)
     for worker in made.workers:
         yield from _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
     for one, other in combinations(made.workers, 2):

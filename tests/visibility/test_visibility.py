@@ -296,7 +296,7 @@ def test_a_vendor_of_another_package_declares_a_plain_list(
     found = visibility(environ, of("npu", "acme", 4))
     assert found.order == seen
     assert bool(found.caveats) == (seen is None)
-    assert rules.VENDORS["nvidia"].variable == "CUDA_VISIBLE_DEVICES", "a rule that is known stands"
+    assert rules.VENDORS["nvidia"][0] == "CUDA_VISIBLE_DEVICES", "a rule that is known stands"
 
 
 def test_a_vendor_on_the_kit_declares_its_list_in_its_file() -> None:
