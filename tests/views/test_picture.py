@@ -18,10 +18,9 @@ from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, Dialog, InputLine
-from accelmetrics.views.terminal.device_rows import COLUMNS
 from accelmetrics.views.terminal.picture import Picture, picture
-from accelmetrics.views.terminal.process_rows import ProcessTable
 from accelmetrics.views.terminal.style import ScreenStyle, shortened
+from accelmetrics.views.terminal.tables import COLUMNS, process_lines
 from accelmetrics.views.trails import Trails
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.records import record
@@ -246,7 +245,7 @@ def test_no_number_is_cut_in_half(name: str) -> None:
             label = next(iter(re.findall(r"^[> ][!X -](gpu[\d.]+) ", line)), "")
             if label in rows and "│" not in line:
                 device = rows[label]
-                words = [*(column.cell(device)[0] for column in COLUMNS), *device.notes, device.label, device.name]
+                words = [*(column.text(device) for column in COLUMNS), *device.notes, device.label, device.name]
                 allowed = {number.rstrip(".,") for word in words for number in re.findall(r"\d[\d.,/]*", word)}
                 assert not legible(line, allowed), line
 
@@ -395,8 +394,8 @@ def device_column(numbers: Iterable[int]) -> str:
     """Draw a process on these GPUs, and give what stands below DEV."""
     watched = Watched(Node(1))
     process = watched.view.processes[0]._replace(devices=tuple(f"gpu.{number}" for number in numbers))
-    table = ProcessTable([process], 80, ScreenStyle())
-    heading, row = ("".join(text for text, _ in line) for line in (table.heading("pid"), table.row(process, chosen=False, active=False)))
+    drawn, (line,) = process_lines([process], USUAL_CHOICES, 80, ScreenStyle())
+    heading, row = ("".join(text for text, _ in line) for line in (drawn, line))
     at = heading.index("DEV")
     return row[at : heading.index("GPU%")].strip()
 

@@ -11,14 +11,13 @@ from math import inf
 from accelmetrics.exporters.device_table import block
 from accelmetrics.schemas.text import cells, printable
 from accelmetrics.views.device_view import MARKS, STATES, State, duration
-from accelmetrics.views.node_summary import DeviceSummary, NodeAnswer, NodeSummary
+from accelmetrics.views.node_summary import NodeAnswer
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices
 from accelmetrics.views.terminal.filters import NODE_FIELDS, Fields, matching, parse_filter
-from accelmetrics.views.terminal.frame import Piece, foot, pieces, power_words, short_name
-from accelmetrics.views.terminal.graphs import level_marks, role_of
+from accelmetrics.views.terminal.graphs import level_marks
 from accelmetrics.views.terminal.overlays import Pages, help_lines
-from accelmetrics.views.terminal.picture import USUAL_SIZE, Picture, filled, window
-from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle
+from accelmetrics.views.terminal.picture import USUAL_SIZE, Picture, Piece, filled, foot, pieces, power_words, scrolled, short_name, window
+from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, role_of
 
 CELL = 4
 """Columns of a device, where each has a number."""
@@ -54,10 +53,8 @@ def fleet_picture(
     if choices.overlay in ("details", "help"):
         answer = next((answer for answer in shown if answer.name == choices.node), None)
         lines = help_lines(choices, width, style, fleet=True) if choices.overlay == "help" else node_lines(answer, width, style)
-        top = max(0, min(choices.overlay_top, len(lines) - room))
+        lines, top, note = scrolled(lines, choices, room)
         choices = replace(choices, overlay_top=top)
-        note = f"{top + 1}-{min(top + room, len(lines))} of {len(lines)}" if len(lines) > room else ""
-        lines = lines[top : top + room]
     elif not shown:
         words = f"the filter hides all {len(answers)} nodes" if answers else "there are no nodes"
         lines = [Line(style, width).add(words, "warn").parts()]
@@ -67,15 +64,14 @@ def fleet_picture(
         chosen = names.index(choices.node)
         top = window(len(shown), chosen, choices.node_top, page)
         choices = replace(choices, node_top=top)
-        table = _NodeTable(shown, width, style)
         told = f"{top + 1}-{min(top + page, len(shown))} of {len(shown)}" if len(shown) > page else ""
-        lines = [table.heading(told)] if headed else []
-        place = (len(lines) + chosen - top, 0)
-        lines += [table.row(answer, answer.name == choices.node) for answer in shown[top : top + page]]
+        heading, rows = _node_rows(shown, slice(top, top + page), choices.node, told, width, style)
+        lines = [heading] * headed + rows
+        place = (headed + chosen - top, 0)
     last, column = foot(choices, note, width, style, fleet=True)
     first = [fleet_head(answers, choices, width, style)] if height > 1 else []
     where = (min(height - 1, place[0] + len(first)), 0) if column is None else (height - 1, column)
-    return Picture(filled([*first, *lines], last if height > 2 else None, size, style), where, choices, nodes=names, page=page)
+    return Picture(filled([*first, *lines], last if height > 2 else None, size), where, choices, nodes=names, page=page)
 
 
 def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAnswer]:
@@ -85,13 +81,9 @@ def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAns
         conditions = parse_filter(choices.node_filter, NODE_FIELDS)
         found = [answer for answer in found if matching(conditions, node_fields(answer))]
     if choices.node_order in ("util", "power", "findings"):
-        sign = 1.0 if choices.node_reverse else -1.0
-
-        def rank(answer: NodeAnswer) -> float:
-            value = node_fields(answer)[choices.node_order]
-            return sign * float(value) if value is not None else inf
-
-        return sorted(found, key=rank)
+        sign = 1 if choices.node_reverse else -1
+        values = {answer.name: node_fields(answer)[choices.node_order] for answer in found}
+        return sorted(found, key=lambda answer: inf if (value := values[answer.name]) is None else sign * float(value))
     if choices.node_order == "state":
         found.sort(key=lambda answer: (STATES.index(answer.state), 0 if answer.summary is None else -sum(answer.summary.findings.values())))
     else:
@@ -137,23 +129,23 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
     watts = [summary.power_watts for summary in known if summary.power_watts is not None]
     limits = [summary.power_limit_watts for summary in known if summary.power_watts is not None and summary.power_limit_watts is not None]
     busy = [device.utilization for summary in known for device in summary.devices if device.utilization is not None]
-    left = [Piece(f"{len(answers)} node{'' if len(answers) == 1 else 's'}", 0, "head")]
-    left += [Piece(f"{count} {printable(kind)}", 3) for kind, count in kinds.items()]
-    left += [Piece(power_words(sum(watts), sum(limits) if len(limits) == len(watts) else None), 5)] if watts else []
-    left += [Piece(f"util {sum(busy) / len(busy):.0f}%", 6)] if busy else []
-    silent, lost, hot = len(answers) - len(known), sum(one.lost for one in known), sum(one.hot for one in known)
-    failed = sum(one.failed for one in known)
+    left: list[Piece] = [(f"{len(answers)} node{'' if len(answers) == 1 else 's'}", 0, "head")]
+    left += [(f"{count} {printable(kind)}", 3, "plain") for kind, count in kinds.items()]
+    left += [(power_words(sum(watts), sum(limits) if len(limits) == len(watts) else None), 5, "plain")] if watts else []
+    left += [(f"util {sum(busy) / len(busy):.0f}%", 6, "plain")] if busy else []
     counted: tuple[tuple[int, str, State], ...] = (
-        *((silent, "no answer", "bad"), (lost, "lost", "bad")),
-        *((failed, "silent drivers", "bad"), (hot, "hot", "warn")),
+        (len(answers) - len(known), "no answer", "bad"),
+        (sum(one.lost for one in known), "lost", "bad"),
+        (sum(one.failed for one in known), "silent drivers", "bad"),
+        (sum(one.hot for one in known), "hot", "warn"),
     )
-    right = [
-        Piece(f"{MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(counted, 1) if number
+    right: list[Piece] = [
+        (f"{MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(counted, 1) if number
     ]
     if choices.paused:
-        right.append(Piece("PAUSED", 1, "chosen"))
+        right.append(("PAUSED", 1, "chosen"))
     order = "worst first" if choices.node_order == "state" else f"by {choices.node_order}"
-    right.append(Piece(order + (", turned round" if choices.node_reverse else ""), 7, "dim"))
+    right.append((order + (", turned round" if choices.node_reverse else ""), 7, "dim"))
     return pieces(left, right, width, style)
 
 
@@ -182,72 +174,58 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
     return pages.lines
 
 
-class _NodeTable:
-    """The table of nodes: as many numbers as there is room for.
+def _node_rows(
+    answers: Sequence[NodeAnswer], seen: slice, chosen: str, told: str, width: int, style: ScreenStyle
+) -> tuple[Drawn, list[Drawn]]:
+    """Draw the table of nodes, with as many numbers as there is room for: its heading, and a line for each node that is seen.
 
     Args:
-        answers: The nodes.
+        answers: The nodes; the columns fit all of them.
+        seen: Which of them have a line.
+        chosen: The name of the chosen one.
+        told: Which these are, for the heading.
         width: Columns there are.
         style: What the terminal can show.
     """
+    name_width = min(MOST_NAME, max(4, width // 3), max(4, *(cells(style.text(short_name(answer.name, width))) for answer in answers)))
+    known = [answer.summary for answer in answers if answer.summary is not None]
+    most = max((len(summary.devices) for summary in known), default=0)
+    longest = max(cells(style.text(node_note(answer))) for answer in answers)
+    room = width - 2 - name_width - 1 - max(LEAST_NOTE, min(longest, width // 3))
+    numbered = most * CELL <= room
+    devices = most * CELL if numbered else most if 0 < most <= room - UTIL - 1 else 0
+    room -= devices
+    util = UTIL + 1 if room >= UTIL + 1 or not devices else 0
+    power = POWER + 2 if room - util >= POWER + 2 and any(summary.power_watts is not None for summary in known) else 0
 
-    def __init__(self, answers: Sequence[NodeAnswer], width: int, style: ScreenStyle) -> None:
-        self._width, self._style = width, style
-        self._name = min(MOST_NAME, max(4, width // 3), max(4, *(cells(style.text(short_name(answer.name, width))) for answer in answers)))
-        most = max((len(answer.summary.devices) for answer in answers if answer.summary is not None), default=0)
-        longest = max(cells(style.text(node_note(answer))) for answer in answers)
-        room = width - 2 - self._name - 1 - max(LEAST_NOTE, min(longest, width // 3))
-        self._numbers = most * CELL <= room
-        self._devices = most * CELL if self._numbers else most if 0 < most <= room - UTIL - 1 else 0
-        room -= self._devices
-        self._util = UTIL + 1 if room >= UTIL + 1 or not self._devices else 0
-        room -= self._util
-        self._power = (
-            POWER + 2
-            if room >= POWER + 2 and any(one.summary is not None and one.summary.power_watts is not None for one in answers)
-            else 0
-        )
+    heading = Line(style, width).add("", width=2).add("NODE", "head", name_width).add(" ")
+    if numbered:
+        for number in range(devices // CELL):
+            heading.add(str(number), "dim", CELL, right=True)
+    else:
+        heading.add("DEVICES" if devices >= len("DEVICES") else "", "head", devices)
+    heading.add("UTIL" if util else "", "head", util, right=True).add("kW" if power else "", "head", power, right=True)
+    heading.add("  ").add(f"WORST {told}".rstrip(), "head")
 
-    def heading(self, told: str) -> Drawn:
-        """Draw the names of the columns, and which nodes are seen."""
-        line = Line(self._style, self._width).add("", width=2).add("NODE", "head", self._name).add(" ")
-        if self._numbers:
-            for number in range(self._devices // CELL):
-                line.add(str(number), "dim", CELL, right=True)
-        else:
-            line.add("DEVICES" if self._devices >= len("DEVICES") else "", "head", self._devices)
-        line.add("UTIL" if self._util else "", "head", self._util, right=True)
-        line.add("kW" if self._power else "", "head", self._power, right=True)
-        return line.add("  ").add(f"WORST {told}".rstrip(), "head").parts()
-
-    def row(self, answer: NodeAnswer, chosen: bool) -> Drawn:
-        """Draw a node."""
+    lines = []
+    for answer in answers[seen]:
         role, summary = role_of(answer.state), answer.summary
-        line = Line(self._style, self._width).add(">" if chosen else " ", "head").add(MARKS[answer.state] or " ", role)
-        line.add(short_name(printable(answer.name), self._width), role, self._name).add(" ")
-        if summary is None:
-            return line.add(node_note(answer), role).parts(chosen)
-        self._drawn_devices(line, summary)
-        if self._util:
-            line.add("-" if summary.utilization is None else f"{summary.utilization:.0f}%", "plain", self._util, right=True)
-        if self._power:
+        line = Line(style, width).add(">" if answer.name == chosen else " ", "head").add(MARKS[answer.state] or " ", role)
+        line.add(short_name(printable(answer.name), width), role, name_width).add(" ")
+        if summary is not None:
+            start = line.left
+            for device in summary.devices if devices else ():
+                mark, busy = MARKS[device.state], device.utilization
+                if numbered:
+                    text = (mark if device.state in ("warn", "bad") else "") + ("-" if busy is None else f"{busy:.0f}")
+                    line.add(text, role_of(device.state), CELL, right=True)
+                else:  # one letter: the mark of its state, or how busy it is
+                    text = mark or "-" if device.state != "ok" or busy is None else block(busy, 100.0, level_marks(style))
+                    line.add(text, role_of(device.state))
+            line.add("", width=devices - (start - line.left))
+            line.add("-" if summary.utilization is None else f"{summary.utilization:.0f}%", "plain", util, right=True)
             watts, limit = summary.power_watts, summary.power_limit_watts
             words = "-" if watts is None else f"{watts / 1000:.1f}" + (f"/{limit / 1000:.1f}" if limit else "")
-            line.add(words, "plain", self._power, right=True)
-        return line.add("  ").add(node_note(answer), role).parts(chosen)
-
-    def _drawn_devices(self, line: Line, summary: NodeSummary) -> None:
-        start = line.left
-        for device in summary.devices if self._devices else ():
-            if self._numbers:
-                busy = "-" if device.utilization is None else f"{device.utilization:.0f}"
-                line.add(MARKS[device.state] + busy if device.state in ("warn", "bad") else busy, role_of(device.state), CELL, right=True)
-            else:
-                line.add(self._block(device), role_of(device.state))
-        line.add("", width=self._devices - (start - line.left))
-
-    def _block(self, device: DeviceSummary) -> str:
-        """Return a device in one letter: the mark of its state, or how busy it is."""
-        if device.state != "ok" or device.utilization is None:
-            return MARKS[device.state] or "-"
-        return block(device.utilization, 100.0, level_marks(self._style))
+            line.add(words, "plain", power, right=True).add("  ")
+        lines.append(line.add(node_note(answer), role).parts(answer.name == chosen))
+    return heading.parts(), lines

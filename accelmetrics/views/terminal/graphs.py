@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, nan
-from typing import NamedTuple
 
 from accelmetrics.exporters.device_table import BLOCKS, block
 from accelmetrics.schemas.text import cells, quantity
-from accelmetrics.views.device_view import DeviceView, State, ValueRow
-from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
+from accelmetrics.views.device_view import DeviceView, ValueRow
+from accelmetrics.views.terminal.style import AROUND, Drawn, Line, ScreenStyle, rule
 from accelmetrics.views.trails import TrailPoint
 
 LEVELS = "_.-=+#"
@@ -20,8 +19,6 @@ LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 """Dots of a Braille letter, from the lowest."""
 AXIS = 6
 """Columns for the numbers at the left of a graph."""
-AROUND = 8
-"""Columns that a title has at least besides the texts at its ends."""
 LEAST_HEIGHT = 3
 """Rows that a graph with its title has at least."""
 
@@ -43,70 +40,45 @@ def points_across(columns: int, style: ScreenStyle) -> int:
     return room * 2 if style.braille and not style.ascii else room
 
 
-class GraphData(NamedTuple):
-    """What a graph shows.
-
-    Attributes:
-        row: The metric.
-        about: What it is of, and over what time.
-        points: As many as ``points_across`` says.
-        band: Whether the points span several devices: then the area ends at the least, with marks at the median and the greatest;
-            else at the mean, with a mark at the greatest.
-    """
-
-    row: ValueRow
-    about: str
-    points: Sequence[TrailPoint]
-    band: bool = False
-
-    def filled(self, point: TrailPoint) -> float:
-        """Return where the area ends."""
-        return point.low if self.band else point.mean
-
-    def marked(self, point: TrailPoint) -> tuple[float, ...]:
-        """Return what has a mark."""
-        return (point.mean, point.high) if self.band else (point.high,)
-
-
-def graph(history: GraphData, top: float | None, size: tuple[int, int], style: ScreenStyle) -> list[Drawn]:
+def graph(
+    row: ValueRow,
+    about: str,
+    points: Sequence[TrailPoint],
+    top: float | None,
+    size: tuple[int, int],
+    style: ScreenStyle,
+    band: bool = False,
+) -> list[Drawn]:
     """Draw a history with its title and scale.
 
     Args:
-        history: What is shown.
+        row: The metric.
+        about: What it is of, and over what time.
+        points: As many as ``points_across`` says.
         top: The end of the scale, if it has one.
         size: Columns and rows, with the title.
         style: What the terminal can show.
+        band: Whether the points span several devices: then the area ends at the least, with marks at the median and the greatest;
+            else at the mean, with a mark at the greatest.
     """
     columns, rows = size
-    points, row = history.points, history.row
     values = [point for point in points if point.kind == "value"]
     highest = max((point.high for point in values), default=nan)
     scale = top if top and top > 0 else nice(highest)
     told = [f"now {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
     told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
-    title = f"{row.label} {history.about}"
+    title = f"{row.label} {about}"
     if cells(title) + cells("  ".join(told)) + AROUND > columns:
         told = told[:1]
     drawn = [rule(title, "  ".join(told), columns, style)]
     height = rows - 1
-    lines = _braille(history, scale, height) if style.braille and not style.ascii else _blocks(history, scale, height, style)
-    labels = {0: axis_label(scale, row.unit), height - 1: "0"} if height > 1 else {0: axis_label(scale, row.unit)}
+    lines = _braille(points, scale, height, band) if style.braille and not style.ascii else _blocks(points, scale, height, band, style)
+    labels = {height - 1: "0", 0: axis_label(scale, row.unit)}
     for number, text in enumerate(lines):
         line = Line(style, columns)
         line.add(labels.get(number, ""), "dim", AXIS - 1, right=True).add("│" if not style.ascii else "|", "dim")
         drawn.append(line.add(text, "ok").parts())
     return drawn
-
-
-def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
-    """Draw the title of a part: a line with a text at each end, the right one where there is room for both."""
-    dash = "-" if style.ascii else "─"
-    line = Line(style, columns).add(f"{dash}{dash} ", "dim").add(left, "title")
-    right = style.text(right)
-    room = columns - cells(style.text(left)) - cells(right) - AROUND + 1
-    if right and room >= 1:
-        return line.add(" " + dash * room, "dim").add(f" {right}", "title").add(f" {dash}", "dim").parts()
-    return line.add(" ").fill(dash, "dim").parts()
 
 
 def nice(highest: float) -> float:
@@ -140,43 +112,42 @@ def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:
     return max(found, default=None)
 
 
-def _braille(history: GraphData, scale: float, height: int) -> list[str]:
+def _drawn_values(point: TrailPoint, band: bool) -> tuple[float, tuple[float, ...]]:
+    """Return where the area ends, and what has a mark."""
+    return (point.low, (point.mean, point.high)) if band else (point.mean, (point.high,))
+
+
+def _braille(points: Sequence[TrailPoint], scale: float, height: int, band: bool) -> list[str]:
     """Fill an area with dots, two points a column, four levels a row."""
-    dots = height * 4
-    grid = [[0] * ((len(history.points) + 1) // 2) for _ in range(height)]
-    gaps: set[int] = set()
-    for number, point in enumerate(history.points):
-        column, side = number // 2, LEFT if number % 2 == 0 else RIGHT
-        if point.kind == "gap":
-            gaps.add(column)
+    grid = [[0] * ((len(points) + 1) // 2) for _ in range(height)]
+    for number, point in enumerate(points):
         if point.kind != "value":
             continue
-        for level in range(_level(history.filled(point), scale, dots) + 1):
-            grid[height - 1 - level // 4][column] |= side[level % 4]
-        for value in history.marked(point):
-            level = _level(value, scale, dots)
-            grid[height - 1 - level // 4][column] |= side[level % 4]
+        end, marked = _drawn_values(point, band)
+        for level in (*range(_level(end, scale, height * 4) + 1), *(_level(value, scale, height * 4) for value in marked)):
+            grid[height - 1 - level // 4][number // 2] |= (LEFT, RIGHT)[number % 2][level % 4]
     lines = ["".join([chr(0x2800 + cell) if cell else " " for cell in row]) for row in grid]
+    gaps = {number // 2 for number, point in enumerate(points) if point.kind == "gap"}
     lines[-1] = "".join("x" if column in gaps and cell == " " else cell for column, cell in enumerate(lines[-1]))
     return lines
 
 
-def _blocks(history: GraphData, scale: float, height: int, style: ScreenStyle) -> list[str]:
+def _blocks(points: Sequence[TrailPoint], scale: float, height: int, band: bool, style: ScreenStyle) -> list[str]:
     """Fill an area with blocks; what has a mark has it in its cell, where the area does not reach there."""
     marks = AREA if style.ascii else " " + BLOCKS
     steps = len(marks) - 1
-    grid = [[" "] * len(history.points) for _ in range(height)]
-    for column, point in enumerate(history.points):
+    grid = [[" "] * len(points) for _ in range(height)]
+    for column, point in enumerate(points):
         if point.kind == "gap":
             grid[-1][column] = "x"
         if point.kind != "value":
             continue
-        filled = max(1, min(round(_share(history.filled(point), scale) * height * steps), height * steps))
+        end, marked = _drawn_values(point, band)
+        filled = max(1, min(round(_share(end, scale) * height * steps), height * steps))
         for row in range(-(-filled // steps)):
             grid[height - 1 - row][column] = marks[min(steps, filled - row * steps)]
-        for value in history.marked(point):
-            row = _level(value, scale, height)
-            if row > _level(history.filled(point), scale, height) and grid[height - 1 - row][column] == " ":
+        for row in (_level(value, scale, height) for value in marked):
+            if row > _level(end, scale, height) and grid[height - 1 - row][column] == " ":
                 grid[height - 1 - row][column] = "'" if style.ascii else "˙"
     return ["".join(row) for row in grid]
 
@@ -188,8 +159,3 @@ def _level(value: float, scale: float, levels: int) -> int:
 
 def _share(value: float, scale: float) -> float:
     return min(1.0, max(0.0, value / scale))
-
-
-def role_of(state: State | None) -> Role:
-    """Return the role of a value at a level."""
-    return "plain" if state is None or state == "ok" else state

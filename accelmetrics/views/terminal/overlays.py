@@ -11,9 +11,8 @@ from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, M
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import KEYS, Choices, Dialog
 from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS
-from accelmetrics.views.terminal.graphs import role_of, rule
-from accelmetrics.views.terminal.process_rows import device_words
-from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of, rule
+from accelmetrics.views.terminal.tables import device_words
 
 MOST_KEYS = 24
 """Columns of the names of devices of which a finding says the same."""
@@ -102,12 +101,7 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
     if isinstance(row, SourceRow):
         pages.title(row.name, "escape leaves")
         _source(pages, row)
-    else:
-        _device(pages, view, row)
-    return pages.lines
-
-
-def _device(pages: Pages, view: NodeView, row: DeviceView) -> None:
+        return pages.lines
     pages.title(f"{row.label}  {row.name}", "escape leaves")
     for note in row.notes:
         pages.text(note, role_of(row.state))
@@ -135,6 +129,7 @@ def _device(pages: Pages, view: NodeView, row: DeviceView) -> None:
     if others:
         pages.title("other metrics")
         pages.pairs(others)
+    return pages.lines
 
 
 def _values(pages: Pages, device: DeviceView) -> None:
@@ -204,19 +199,20 @@ def dialog_lines(dialog: Dialog, width: int, style: ScreenStyle) -> list[Drawn]:
 
 
 def alike(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, those that say the same of several devices as one of all of these."""
+    """Return the findings, those that say the same of several devices as one: of ``gpu.0-3,7``, of many of ``gpu.0 and 23 more``."""
     same: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         same.setdefault((finding.severity, finding.rule, finding.message), []).append(finding)
-    return [found[0] if len(found) == 1 else found[0]._replace(key=_together([one.key for one in found])) for found in same.values()]
-
-
-def _together(keys: Sequence[str]) -> str:
-    """Name what a finding is about: ``gpu.0-3,7``; of many the first, and how many more."""
-    words = device_words(keys)
-    if cells(words) > MOST_KEYS:
-        return f"{keys[0]} and {len(keys) - 1} more"
-    return f"gpu.{words}" if words[:1].isdecimal() else words
+    told = []
+    for found in same.values():
+        keys = [one.key for one in found]
+        words = device_words(keys)
+        if cells(words) > MOST_KEYS:
+            words = f"{keys[0]} and {len(keys) - 1} more"
+        elif words[:1].isdecimal():
+            words = f"gpu.{words}"
+        told.append(found[0] if len(found) == 1 else found[0]._replace(key=words))
+    return told
 
 
 def finding_line(finding: Finding, width: int, style: ScreenStyle) -> Drawn:

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from accelmetrics.schemas.text import cells
-from accelmetrics.views.device_view import DeviceView
+from accelmetrics.schemas.text import GIB, cells, quantity
+from accelmetrics.views.device_view import DeviceView, duration
 from accelmetrics.views.node_view import NodeView
-from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices
-from accelmetrics.views.terminal.device_rows import (
+from accelmetrics.views.terminal.choices import KEYS, USUAL_CHOICES, Choices
+from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, top_of
+from accelmetrics.views.terminal.overlays import alike, detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
+from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule
+from accelmetrics.views.terminal.tables import (
     CELL,
-    DeviceTable,
-    Row,
+    HEADINGS,
+    SPACE,
+    device_lines,
     map_across,
     map_label,
     map_lines,
+    process_lines,
     row_name,
     shown_devices,
+    shown_processes,
     worst_lines,
 )
-from accelmetrics.views.terminal.frame import foot, head, host_line
-from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, GraphData, graph, points_across, rule, top_of
-from accelmetrics.views.terminal.overlays import alike, detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
-from accelmetrics.views.terminal.process_rows import ProcessTable, process_title, shown_processes
-from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, ansi, beside
 from accelmetrics.views.trails import Trails, metric_row
 
 USUAL_SIZE = os.terminal_size((80, 24))
@@ -101,14 +102,14 @@ def picture(
     if view is None:
         line, column = foot(choices, "", width, style)
         lines = [Line(style, width).add("reading …").parts()]
-        return Picture(filled(lines, line, size, style), (0, 0) if column is None else (height - 1, column), choices)
+        return Picture(filled(lines, line, size), (0, 0) if column is None else (height - 1, column), choices)
     body = _Body(view, trails, choices, width, max(1, height - (height > 1) - (height > 2)), style)
     top = [head(view, body.choices, width, style, not body.host)] if height > 1 else []
     line, column = foot(body.choices, body.note, width, style)
     row, at = body.place
     place = (min(height - 1, row + len(top)), min(at, width - 1)) if column is None else (height - 1, column)
     return Picture(
-        filled([*top, *body.lines], line if height > 2 else None, size, style),
+        filled([*top, *body.lines], line if height > 2 else None, size),
         place,
         body.choices,
         devices=body.names,
@@ -118,11 +119,10 @@ def picture(
     )
 
 
-def filled(lines: Sequence[Drawn], last: Drawn | None, size: os.terminal_size, style: ScreenStyle) -> tuple[Drawn, ...]:
+def filled(lines: Sequence[Drawn], last: Drawn | None, size: os.terminal_size) -> tuple[Drawn, ...]:
     """Return as many lines as there are rows, the last one at the end."""
-    height = max(0, size.lines - (last is not None))
-    blank = [Line(style, size.columns).parts() for _ in range(height - len(lines))]
-    return tuple([*lines[:height], *blank, *([] if last is None else [last])][: size.lines])
+    ends = [] if last is None else [last]
+    return tuple([*padded(lines, max(0, size.lines - len(ends)), size.columns), *ends][: size.lines])
 
 
 def window(number: int, chosen: int, top: int, room: int) -> int:
@@ -132,14 +132,11 @@ def window(number: int, chosen: int, top: int, room: int) -> int:
     return max(0, min(top, number - room))
 
 
-class _Heights(NamedTuple):
-    """Rows of each part of the body."""
-
-    host: int
-    devices: int
-    findings: int
-    graphs: int
-    processes: int
+def scrolled(lines: list[Drawn], choices: Choices, room: int) -> tuple[list[Drawn], int, str]:
+    """Return what is seen of an overlay, how many of its lines are scrolled away, and which these are in words."""
+    top = max(0, min(choices.overlay_top, len(lines) - room))
+    seen = lines[top : top + room]
+    return seen, top, f"{top + 1}-{top + len(seen)} of {len(lines)}" if len(seen) < len(lines) else ""
 
 
 class _Body:
@@ -176,8 +173,7 @@ class _Body:
             self._draw()
         if choices.dialog is not None:
             asked = dialog_lines(choices.dialog, width, style)[:height]
-            self.lines += [Line(style, width).parts() for _ in range(height - len(self.lines))]
-            self.lines = [*self.lines[: height - len(asked)], *asked]
+            self.lines = [*padded(self.lines, height - len(asked), width), *asked]
             self.place = (max(0, height - 2), 2)
 
     def _overlay(self) -> None:
@@ -191,74 +187,62 @@ class _Body:
         else:
             row = next((row for row in self._rows if row_name(row) == choices.device), next(iter(self._rows), None))
             lines = [rule("no device", "escape leaves", width, style)] if row is None else detail_lines(view, row, width, style)
-        top = max(0, min(choices.overlay_top, len(lines) - self._height))
+        self.lines, top, self.note = scrolled(lines, choices, self._height)
         self.choices = replace(choices, overlay_top=top)
-        self.lines = lines[top : top + self._height]
         self.page = self._height
-        if len(lines) > self._height:
-            self.note = f"{top + 1}-{top + len(self.lines)} of {len(lines)}"
 
     def _draw(self) -> None:
-        view, width, style = self._view, self._width, self._style
+        """Share the rows out: devices first, the rest among findings, graphs and processes."""
+        view, width, height, style = self._view, self._width, self._height, self._style
         devices = [row for row in self._rows if isinstance(row, DeviceView)]
         if self.choices.device_filter:
             self.note = f"{len(devices)} of {len(view.devices)} devices: {self.choices.device_filter}"
-        form = self._form(len(devices))
-        if form != "map" and not self.choices.device and self.names:
+        mapped, columns = self._form(len(devices))
+        if not mapped and not self.choices.device and self.names:
             self.choices = replace(self.choices, device=self.names[0])
         across = map_across(devices, width)
-        map_rows = -(-len(devices) // across) + 1
         side = width - map_label(devices) - 1 - across * CELL - 2
-        wanted = {"list": len(self._rows) + 1, "two": -(-len(self._rows) // 2) + 1, "map": map_rows + (0 if side >= LEAST_WORST else 4)}[
-            form
-        ]
-        heights = self._heights(max(wanted, 2))
-        self.host = bool(heights.host)
-        if self.host:
-            self.lines.append(host_line(view, width, style))
-        if not self._rows:
-            self._no_devices(heights.devices)
-        elif form == "map":
-            self._map(devices, across, side, heights.devices)
-        else:
-            self._list(heights.devices, 2 if form == "two" else 1)
-        if heights.findings:
-            self.lines.append(
-                rule(f"findings {len(view.findings)}", "f shows all" if len(self._findings) >= heights.findings else "", width, style)
-            )
-            self.lines += [finding_line(finding, width, style) for finding in self._findings[: heights.findings - 1]]
-        if heights.graphs:
-            self._graphs(devices, heights.graphs, form)
-        if heights.processes:
-            self._processes(heights.processes)
-
-    def _form(self, devices: int) -> str:
-        """Return how devices are drawn: ``list``, ``two`` lists beside each other, or ``map``."""
-        if self.choices.form == "map" and devices:
-            return "map"
-        fits = devices + 1 <= SHARE * self._height
-        if not fits and self._width >= TWO_COLUMNS and -(-devices // 2) + 1 <= (SHARE + 0.1) * self._height:
-            return "two"
-        return "list" if fits or devices < MANY or self.choices.form == "list" else "map"
-
-    def _heights(self, wanted: int) -> _Heights:
-        """Share the rows out: devices first, the rest among graphs and processes."""
-        height, view = self._height, self._view
-        host = int(height >= ROOMY)
-        devices = min(wanted, height - host - (5 if height >= 12 else 0))
-        rest = height - host - devices
+        wanted = -(-len(self._rows) // columns) + 1
+        if mapped:
+            wanted = -(-len(devices) // across) + 1 + (0 if side >= LEAST_WORST else 4)
+        self.host = height >= ROOMY
+        listed = min(max(wanted, 2), height - self.host - (5 if height >= 12 else 0))
+        rest = height - self.host - listed
         findings = min(FINDINGS, len(self._findings)) + 1 if self._findings and rest >= 18 else 0
         rest -= findings
         processes = min(rest, 2 + max(1, len(self._shown)), max(3, round(rest * SHARE if height < ROOMY else rest / 2)))
         if rest - processes <= LEAST_HEIGHT or not view.devices:
             processes = rest
-        return _Heights(host, devices, findings, rest - processes, processes)
+        if self.host:
+            self.lines.append(host_line(view, width, style))
+        if not self._rows:
+            hidden = len(view.devices)
+            words = (
+                f"the filter hides all {hidden} devices" if hidden else "no device was found: accelmetrics doctor says what was looked for"
+            )
+            self.lines += padded([Line(style, width).add(words, "warn").parts()], listed, width)
+        elif mapped:
+            self._map(devices, across, side, listed)
+        else:
+            self._list(listed, columns)
+        if findings:
+            self.lines.append(
+                rule(f"findings {len(view.findings)}", "f shows all" if len(self._findings) >= findings else "", width, style)
+            )
+            self.lines += [finding_line(finding, width, style) for finding in self._findings[: findings - 1]]
+        if rest > processes:
+            self._graphs(devices, rest - processes, mapped)
+        if processes:
+            self._processes(processes)
 
-    def _no_devices(self, height: int) -> None:
-        hidden = len(self._view.devices)
-        words = f"the filter hides all {hidden} devices" if hidden else "no device was found: accelmetrics doctor says what was looked for"
-        lines = [Line(self._style, self._width).add(words, "warn").parts()]
-        self.lines += lines + [Line(self._style, self._width).parts() for _ in range(height - 1)]
+    def _form(self, devices: int) -> tuple[bool, int]:
+        """Return whether the devices are drawn as a map, else in how many lists beside each other."""
+        if self.choices.form == "map" and devices:
+            return True, 1
+        fits = devices + 1 <= SHARE * self._height
+        if not fits and self._width >= TWO_COLUMNS and -(-devices // 2) + 1 <= (SHARE + 0.1) * self._height:
+            return False, 2
+        return not (fits or devices < MANY or self.choices.form == "list"), 1
 
     def _list(self, height: int, columns: int) -> None:
         """Draw the devices as rows, in one list or two."""
@@ -268,21 +252,15 @@ class _Body:
         top = window(len(self._rows), chosen, self.choices.device_top, room * columns)
         rows = self._rows[top : top + room * columns]
         self.choices = replace(self.choices, device_top=top)
-        active = self.choices.pane == "devices"
         width = (self._width - 2 * (columns - 1)) // columns
         told = f"{top + 1}-{top + len(rows)} of {len(self._rows)}" if len(rows) < len(self._rows) else ""
-        blocks = []
-        table = DeviceTable(rows, self._trails, self.choices, width, self._style)
-        for start in range(0, room * columns, room):
-            part: Sequence[Row] = rows[start : start + room]
-            lines = [table.heading(told)] if headed else []
-            lines += [table.row(row, row_name(row) == self.choices.device, active) for row in part]
-            blocks.append(lines + [Line(self._style, width).parts() for _ in range(height - len(lines))])
-        if active:
+        heading, lines = device_lines(rows, self._trails, self.choices, width, self._style, told)
+        starts = range(0, room * columns, room)
+        blocks = [padded([heading] * headed + lines[start : start + room], height, width) for start in starts]
+        if self.choices.pane == "devices":
             self.place = (len(self.lines) + headed + (chosen - top) % room, (chosen - top) // room * (width + 2))
             self.page = room * columns
-        spare = self._width - columns * width - 2 * (columns - 1)
-        self.lines += [[*line, (" " * spare, "plain")] if spare else line for line in beside(blocks)]
+        self.lines += _wide(beside(blocks), self._width)
 
     def _map(self, devices: Sequence[DeviceView], across: int, side: int, height: int) -> None:
         """Draw the devices as a map, with the worst beside or below it."""
@@ -294,68 +272,60 @@ class _Body:
         self.choices = replace(self.choices, device_top=top)
         lines = [full[0], *full[top + 1 : top + seen]][:height]
         if self.choices.pane == "devices":
-            label = map_label(devices)
-            self.place = (len(self.lines) + 1 + chosen // across - top, label + 1 + chosen % across * CELL)
+            self.place = (len(self.lines) + 1 + chosen // across - top, map_label(devices) + 1 + chosen % across * CELL)
             self.page = seen - 1
         self.across = across
         if side >= LEAST_WORST:
-            lines += [Line(style, width - side - 2).parts() for _ in range(height - len(lines))]
-            lines = beside((lines, worst_lines(self._view, self._rows, side, height, style)))
+            worst = worst_lines(self._view, self._rows, side, height, style)
+            lines = beside((padded(lines, height, width - side - 2), padded(worst, height, side)))
         elif height > len(lines):
-            lines += worst_lines(self._view, self._rows, width, height - len(lines), style)
+            lines += padded(worst_lines(self._view, self._rows, width, height - len(lines), style), height - len(lines), width)
         self.lines += lines
 
-    def _graphs(self, devices: Sequence[DeviceView], height: int, form: str) -> None:
+    def _graphs(self, devices: Sequence[DeviceView], height: int, mapped: bool) -> None:
         """Draw the chosen metric, and others where there is room: of the chosen device, or of all of them."""
         view, style, choices, width = self._view, self._style, self.choices, self._width
         one = next((device for device in devices if device.key == choices.device), None)
         whole = [device for device in devices if not device.parent] or list(devices)
-        together = choices.all_devices or (one is None and form == "map")
+        together = choices.all_devices or (one is None and mapped)
         one = one or (whole[0] if whole else None)
         if one is None:
-            self.lines += [Line(style, width).parts() for _ in range(height)]
+            self.lines += padded([], height, width)
             return
         single = len(self._rows) == 1
         left = 60 if single and width >= TWO_COLUMNS else 0
         given = {*one.values, *one.metrics, *one.last}
         metrics = [choices.metric, *(name for name in self._trails.metrics if name != choices.metric and (together or name in given))]
-        across = max(1, min(3, (width - left) // (40 if single else 60)))
-        down = max(1, min(2, height // 10 if len(devices) > 1 else height // 7))
-        across = min(across, len(metrics))
-        down = min(down, -(-len(metrics) // across))
-        blocks: list[list[Drawn]] = []
+        across = min(max(1, min(3, (width - left) // (40 if single else 60))), len(metrics))
+        down = min(max(1, min(2, height // (10 if len(devices) > 1 else 7))), -(-len(metrics) // across))
+        of, about = (whole, f"of {len(whole)} devices: least, median, greatest") if together else ([one], one.label)
+        lines: list[Drawn] = []
         for line in range(down):
             rows = height // down + (line < height % down)
+            names = metrics[line * across : (line + 1) * across]
+            room = width - 2 * (len(names) - 1) - (left + 2 if left else 0)
             parts: list[list[Drawn]] = []
-            beside_each_other = metrics[line * across : (line + 1) * across]
-            gaps = 2 * (len(beside_each_other) - 1)
-            room = width - gaps - (left + 2 if left else 0)
-            for number, metric in enumerate(beside_each_other):
-                columns = room * (number + 1) // len(beside_each_other) - room * number // len(beside_each_other)
-                parts.append(self._graph(metric, whole if together else [one], together, (columns, rows)))
-            blocks.append(beside(parts))
-        lines = [line for block in blocks for line in block]
+            for number, metric in enumerate(names):
+                columns = room * (number + 1) // len(names) - room * number // len(names)
+                row, wanted = metric_row(view, metric), points_across(columns, style)
+                if together:
+                    points = self._trails.band((device.key for device in whole), metric, choices.scale, wanted)
+                else:
+                    points = self._trails.points(one.key, metric, choices.scale, wanted)
+                parts.append(graph(row, f"{about}, {choices.scale}", points, top_of(row, of), (columns, rows), style, together))
+            lines += beside(parts)
         if left:
-            details = detail_lines(view, one, left, style)[:height]
-            details += [Line(style, left).parts() for _ in range(height - len(details))]
-            lines = beside((details, [_wide(line, width - left - 2) for line in lines]))
-        self.lines += [_wide(line, width) for line in lines]
-
-    def _graph(self, metric: str, devices: Sequence[DeviceView], together: bool, size: tuple[int, int]) -> list[Drawn]:
-        row, scale = metric_row(self._view, metric), self.choices.scale
-        columns = points_across(size[0], self._style)
-        if together:
-            points = self._trails.band((device.key for device in devices), metric, scale, columns)
-            about = f"of {len(devices)} devices: least, median, greatest, {scale}"
-        else:
-            points = self._trails.points(devices[0].key, metric, scale, columns)
-            about = f"{devices[0].label}, {scale}"
-        return graph(GraphData(row, about, points, together), top_of(row, devices), size, self._style)
+            details = padded(detail_lines(view, one, left, style), height, left)
+            lines = beside((details, _wide(lines, width - left - 2)))
+        self.lines += _wide(lines, width)
 
     def _processes(self, height: int) -> None:
         """Draw the processes."""
         view, width, style, choices = self._view, self._width, self._style, self.choices
-        lines = [process_title(view, len(self._shown), choices, width, style)]
+        count = f"{len(self._shown)} of {len(view.processes)}" if len(self._shown) != len(view.processes) else str(len(self._shown))
+        right = f"order {HEADINGS[choices.process_order]}" + (" up" if choices.process_reverse else "")
+        right += f"  filter {choices.process_filter}" if choices.process_filter else ""
+        lines = [rule(f"processes {count}", right, width, style)]
         if not self._shown:
             hidden = "the filter hides all of them" if view.processes else "no process uses a device"
             unlisted = [f"{key}: {why}" for key, why in view.unlisted.items()]
@@ -367,18 +337,153 @@ class _Body:
             chosen = self.pids.index(choices.process)
             top = window(len(self._shown), chosen, choices.process_top, room)
             self.choices = replace(choices, process_top=top)
-            rows = self._shown[top : top + room]
-            table = ProcessTable(rows, width, style)
-            lines += [table.heading(choices.process_order)] if headed else []
+            heading, rows = process_lines(self._shown[top : top + room], choices, width, style)
+            lines += [heading] * headed
             if choices.pane == "processes":
                 self.place = (len(self.lines) + len(lines) + chosen - top, 0)
                 self.page = room
-            active = choices.pane == "processes"
-            lines += [table.row(row, row.pid == choices.process and active, active) for row in rows]
-        self.lines += lines[:height] + [Line(style, width).parts() for _ in range(height - len(lines))]
+            lines += rows
+        self.lines += padded(lines, height, width)
 
 
-def _wide(line: Drawn, width: int) -> Drawn:
-    """Return a line of graphs filled up to a width."""
-    lacking = width - sum(cells(text) for text, _ in line)
-    return [*line, (" " * lacking, "plain")] if lacking > 0 else line
+def _wide(lines: Sequence[Drawn], width: int) -> list[Drawn]:
+    """Return lines filled up to a width."""
+    lacking = [width - sum(cells(text) for text, _ in line) for line in lines]
+    return [[*line, (" " * number, "plain")] if number > 0 else line for line, number in zip(lines, lacking, strict=True)]
+
+
+# The first and the last lines: the node in numbers, the host, keys, and what is said or typed
+
+HOST = (
+    ("cpu_percent", "cpu", "%"),
+    ("memory_percent", "mem", "%"),
+    ("memory_used_bytes", "used", "By"),
+    ("swap_percent", "swap", "%"),
+    ("load_1m", "load", "1"),
+    ("cpu_temperature_celsius", "temp", "Cel"),
+    ("cpu_power_watts", "cpu power", "W"),
+    ("system_power_watts", "system", "W"),
+    ("network_sent_bytes_per_second", "sent", "By/s"),
+    ("network_received_bytes_per_second", "received", "By/s"),
+    ("process_cpu_percent", "watched process cpu", "%"),
+    ("process_memory_bytes", "memory", "By"),
+)
+"""What the host's line tells, in order."""
+
+Piece = tuple[str, int, Role]
+"""A part of a line that is there as a whole or not at all: its text, its rank (lower ones are there first), what it is for."""
+
+
+def pieces(left: Sequence[Piece], right: Sequence[Piece], width: int, style: ScreenStyle) -> Drawn:
+    """Draw as many pieces as there is room for, some at the left, some at the right."""
+    room = width + SPACE
+    kept: set[int] = set()
+    every = [*left, *right]
+    for number in sorted(range(len(every)), key=lambda one: every[one][1]):
+        columns = cells(style.text(every[number][0])) + SPACE
+        if columns <= room:
+            kept.add(number)
+            room -= columns
+    line = Line(style, width)
+    for number, (text, _, role) in enumerate(left):
+        if number in kept:
+            line.add(text, role).add("", width=SPACE)
+    shown = [piece for number, piece in enumerate(right, len(left)) if number in kept]
+    behind = sum(cells(style.text(text)) for text, _, _ in shown) + SPACE * max(0, len(shown) - 1)
+    line.add("", width=max(0, line.left - behind))
+    for number, (text, _, role) in enumerate(shown):
+        line.add("", width=SPACE if number else 0).add(text, role)
+    return line.parts()
+
+
+def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host: bool = True) -> Drawn:
+    """Draw the node in numbers, those of the host among them unless it has a line of its own."""
+    totals = view.totals
+    left: list[Piece] = [(short_name(view.hostname, width), 0, "head")]
+    left += [(f"{count} {kind}", 3, "plain") for kind, count in totals.kinds.items()]
+    if totals.power_watts is not None:
+        left.append((power_words(totals.power_watts, totals.power_limit_watts), 5, "plain"))
+    if totals.utilization is not None and totals.devices > 1:
+        left.append((f"util {totals.utilization:.0f}%", 7, "plain"))
+    left += [(f"{label} {view.host[name]:.0f}%", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
+    found = len(view.findings)
+    grave: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
+    counted: tuple[tuple[int, Piece], ...] = (
+        (totals.lost, (f"X {totals.lost} lost", 1, "bad")),
+        (totals.failed, (f"X {totals.failed} no answer", 1, "bad")),
+        (totals.hot, (f"! {totals.hot} hot", 6, "warn")),
+        (found, (f"! {found} finding{'' if found == 1 else 's'}", 2, grave)),
+        (len(choices.label), (choices.label, 1, "title")),
+    )
+    right = [piece for number, piece in counted if number]
+    if choices.paused:
+        right.append(("PAUSED", 1, "chosen"))
+    elif view.aged:
+        right.append((f"no reading for {duration(view.age_seconds)}", 1, "bad"))
+    else:
+        right.append((f"{view.interval:.1f}s", 9, "dim"))
+    right.append((time.strftime("%H:%M:%S", time.localtime(view.time_ns // 1_000_000_000)), 4, "dim"))
+    return pieces(left, right, width, style)
+
+
+def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
+    """Draw what the host is at."""
+    told: list[Piece] = [("host", 0, "title")]
+    for rank, (name, label, unit) in enumerate(HOST):
+        value = view.host.get(name)
+        if value is None:
+            continue
+        total = view.host.get("memory_total_bytes")
+        if name == "memory_used_bytes":
+            words = f"{value / GIB:.1f}" + (f"/{total / GIB:.0f}" if total else "") + " GiB"
+        else:
+            words = f"{label} {value:.0f}%" if unit == "%" else f"{label} {quantity(round(value, 1), unit)}"
+        told.append((words, rank, "plain"))
+    return pieces(told if len(told) > 1 else [*told, ("its numbers are not read", 1, "dim")], [], width, style)
+
+
+def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: bool = False) -> tuple[Drawn, int | None]:
+    """Draw the last line; return it, and the column in which something is typed.
+
+    Args:
+        choices: What is to be seen.
+        note: What is said where nothing else is, before the keys.
+        width: Columns there are.
+        style: What the terminal can show.
+        fleet: Whether it is the picture of a fleet.
+    """
+    typed = choices.input
+    if typed is not None:
+        label = style.text(f"{typed.label}: ")
+        text, before = style.text(typed.text), cells(style.text(typed.text[: typed.at]))
+        problem = f"  {typed.problem}" if typed.problem else ""
+        room = max(1, width - cells(label) - 1)
+        while before >= room:  # the beginning goes out of sight
+            before -= cells(text[:1])
+            text = text[1:]
+        line = Line(style, width).add(label, "title", min(cells(label), width))
+        while cells(text) > line.left:
+            text = text[:-1]
+        return line.add(text).add(problem, "bad").parts(), min(width - 1, cells(label) + before)
+    if choices.message:
+        return Line(style, width).add(choices.message, "title").parts(), None
+    line = Line(style, width)
+    if note:
+        line.add(note, "title").add("", width=SPACE)
+    for key in (key for key in KEYS if key.short and key.offered(choices, fleet)):
+        if not line.fits(f"{key.keys} {key.short}"):
+            break
+        line.add(key.keys, "head").add(f" {key.short}", "dim").add("", width=SPACE)
+    return line.parts(), None
+
+
+def power_words(watts: float, limit: float | None) -> str:
+    """Return what is drawn of what may be: ``4.7/5.6 kW``, ``612/700 W``."""
+    if watts >= 1000 or (limit or 0.0) >= 1000:
+        return f"{watts / 1000:.1f}" + (f"/{limit / 1000:.1f}" if limit else "") + " kW"
+    return f"{watts:.0f}" + (f"/{limit:.0f}" if limit else "") + " W"
+
+
+def short_name(hostname: str, width: int) -> str:
+    """Return a machine's name without its domain where there is no room for it."""
+    return hostname if cells(hostname) <= width // 3 else hostname.partition(".")[0]

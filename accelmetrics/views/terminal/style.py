@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.text import cells, printable
+from accelmetrics.views.device_view import State
 
 Colours = Literal["true", "256", "16", "none"]
 Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title"]
@@ -30,6 +31,8 @@ CODES: dict[Colours, dict[str, str]] = {
 }
 """What a terminal is told before a text (SGR: 1 bold, 2 dim, 7 reverse), by its colours and the role of the text."""
 NUMERIC = "0123456789.,/"
+AROUND = 8
+"""Columns that a title has at least besides the texts at its ends."""
 ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
 
 
@@ -124,6 +127,27 @@ def shortened(text: str, width: int, mark: str = "…") -> str:
     if kept and kept[-1] in NUMERIC and text[len(kept)] in NUMERIC:
         kept = kept.rstrip(NUMERIC)
     return kept.rstrip() + mark if width > 0 else ""
+
+
+def role_of(state: State | None) -> Role:
+    """Return the role of a value at a level."""
+    return "plain" if state is None or state == "ok" else state
+
+
+def rule(left: str, right: str, columns: int, style: ScreenStyle) -> Drawn:
+    """Draw the title of a part: a line with a text at each end, the right one where there is room for both."""
+    dash = "-" if style.ascii else "─"
+    line = Line(style, columns).add(f"{dash}{dash} ", "dim").add(left, "title")
+    right = style.text(right)
+    room = columns - cells(style.text(left)) - cells(right) - AROUND + 1
+    if right and room >= 1:
+        return line.add(" " + dash * room, "dim").add(f" {right}", "title").add(f" {dash}", "dim").parts()
+    return line.add(" ").fill(dash, "dim").parts()
+
+
+def padded(lines: Sequence[Drawn], height: int, width: int) -> list[Drawn]:
+    """Return so many lines: those behind are left out, and empty ones are put below."""
+    return [*lines[:height], *([(" " * width, "plain")] for _ in range(height - len(lines)))]
 
 
 def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:

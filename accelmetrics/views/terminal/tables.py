@@ -1,0 +1,446 @@
+"""Devices and processes as rows of a table, in as many columns as there is room for; and devices as a map, where they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from accelmetrics.exporters.device_table import BAR as BAR_MARKS, bar
+from accelmetrics.schemas.text import GIB, cells
+from accelmetrics.views.device_view import STATES, DeviceView
+from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
+from accelmetrics.views.terminal.choices import Choices
+from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS, Fields, matching, parse_filter
+from accelmetrics.views.terminal.graphs import spark
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of
+from accelmetrics.views.trails import Trails
+
+BAR, LEAST_TRAIL, LEAST_NOTE, MOST_NAME = 10, 8, 9, 24
+"""Columns of a bar, and of what takes as much as is left."""
+NO_TITLE = ""
+"""The heading of the bars."""
+CELL = 5
+"""Columns of a device in the map."""
+SPACE = 2
+"""Columns between two columns; between numbers one, where there is little room."""
+NARROW = 100
+WHOLE_NUMBERS = 100.0
+"""GiB from which on memory is told without a decimal."""
+
+
+class Column(NamedTuple):
+    """A column of the table of devices.
+
+    Attributes:
+        title: Its heading.
+        rank: Columns of a lower rank are there first.
+        value: The value whose level colours it; empty for none.
+        text: What a device has there.
+        right: Whether it stands at the right.
+    """
+
+    title: str
+    rank: int
+    value: str
+    text: Callable[[DeviceView], str]
+    right: bool = True
+
+
+def value_of(device: DeviceView, name: str) -> tuple[float | None, bool]:
+    """Return a value that is there, or was the last before the device fell silent; and whether it is old."""
+    value = device.values.get(name)
+    if value is not None:
+        return value, device.aged
+    return device.last.get(name), True
+
+
+def _number(device: DeviceView, name: str, unit: str = "") -> str:
+    value, old = value_of(device, name)
+    return "-" if value is None else f"{value:.0f}{unit}{'?' if old else ''}"
+
+
+def _of_limit(device: DeviceView, name: str, limit_name: str, unit: float = 1) -> str:
+    """Return a value beside its limit: ``45.2/80``."""
+    value, old = value_of(device, name)
+    limit, _ = value_of(device, limit_name)
+    if value is None:
+        return "-"
+    decimals = 1 if unit == GIB and value / unit < WHOLE_NUMBERS else 0
+    return f"{value / unit:.{decimals}f}" + (f"/{limit / unit:.0f}" if limit else "") + ("?" if old else "")
+
+
+def _utilization(device: DeviceView) -> str:
+    if device.silent is None and "utilization" in device.values:
+        return _number(device, "utilization", "%")
+    lack = device.silent or device.missing.get("utilization")
+    return "-" if lack is None else lack.word
+
+
+def _links(device: DeviceView) -> str:
+    generation, lanes = device.values.get("pcie_generation"), device.values.get("pcie_lanes")
+    return "-" if lanes is None else f"{generation:.0f}x{lanes:.0f}" if generation is not None else f"x{lanes:.0f}"
+
+
+def _ecc(device: DeviceView) -> str:
+    corrected, uncorrected = device.values.get("corrected_errors"), device.values.get("uncorrected_errors")
+    return "-" if corrected is None and uncorrected is None else f"{corrected or 0:.0f}/{uncorrected or 0:.0f}"
+
+
+NOTE_RANK, BAR_RANK, TRAIL_RANK, CLOCK_RANK = 3, 6, 7, 9
+"""Ranks of the note, the bar of utilisation, the history and the clock; what ranks behind those leaves room for longer notes."""
+COLUMNS: tuple[Column, ...] = (
+    Column("NAME", 12, "", lambda device: device.name, right=False),
+    Column("UTIL", 0, "utilization", _utilization),
+    Column("MEM", 2, "memory_percent", partial(_number, name="memory_percent", unit="%")),
+    Column("USED/GIB", 5, "memory_percent", partial(_of_limit, name="memory_used_bytes", limit_name="memory_total_bytes", unit=GIB)),
+    Column("POWER/W", 4, "power_watts", partial(_of_limit, name="power_watts", limit_name="power_limit_watts")),
+    Column("TEMP", 1, "temperature_celsius", partial(_number, name="temperature_celsius", unit="C")),
+    Column("MHZ", CLOCK_RANK, "sm_clock_mhz", partial(_number, name="sm_clock_mhz")),
+    Column("FAN", 11, "fan_percent", partial(_number, name="fan_percent", unit="%")),
+    Column("PCIE", 13, "pcie_lanes", _links),
+    Column("ECC", 14, "uncorrected_errors", _ecc),
+    Column("XID", 15, "last_xid", partial(_number, name="last_xid")),
+    Column("HELD BY", 10, "", lambda device: ", ".join(device.holders) or "-", right=False),
+)
+"""In the order of the screen."""
+ORDERED_BY = {"util": "utilization", "mem": "memory_percent", "power": "power_watts", "temp": "temperature_celsius"}
+"""By order, the value that devices are put in order by."""
+
+Row = DeviceView | SourceRow
+"""What has a row: a device, or a source that does not answer and that no device stands for."""
+
+
+def row_name(row: Row) -> str:
+    """Return what a row is chosen by."""
+    return row.key if isinstance(row, DeviceView) else row.name
+
+
+def shown_devices(view: NodeView, choices: Choices) -> list[Row]:
+    """List the rows that are chosen to be shown, in the order that is chosen; silent sources are there always, at the end."""
+    devices = list(view.devices)
+    if choices.device_filter:
+        conditions = parse_filter(choices.device_filter, DEVICE_FIELDS)
+        devices = [device for device in devices if matching(conditions, device_fields(device))]
+    name = ORDERED_BY.get(choices.device_order)
+    if name is not None:
+        sign = 1 if choices.device_reverse else -1
+        devices.sort(key=lambda device: sign * device.values[name] if name in device.values else inf)
+    else:
+        if choices.device_order == "state":
+            devices.sort(key=lambda device: STATES.index(device.state))
+        if choices.device_reverse:
+            devices.reverse()
+    return [*devices, *view.silent]
+
+
+def device_fields(device: DeviceView) -> Fields:
+    """Return what a device is filtered by."""
+    values = device.values
+    used = values.get("memory_used_bytes")
+    return {
+        "device": device.key,
+        "name": device.name,
+        "vendor": device.identity.vendor,
+        "kind": device.identity.kind,
+        "state": device.state,
+        "note": device.note,
+        "holder": ",".join(device.holders),
+        "uuid": device.identity.uuid,
+        "util": values.get("utilization"),
+        "gpu%": values.get("utilization"),
+        "mem": None if used is None else used / GIB,
+        "mem%": values.get("memory_percent"),
+        "power": values.get("power_watts"),
+        "temp": values.get("temperature_celsius"),
+    }
+
+
+def _widths(rows: Sequence[Row], width: int, space: int) -> dict[str, int]:
+    """Return, by heading, the columns of the screen that each column takes together with the space before it.
+
+    Args:
+        rows: All rows of the table.
+        width: Columns there are.
+        space: Of those, how many stand between two numbers.
+    """
+    devices = [row for row in rows if isinstance(row, DeviceView)]
+    wanted = [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (BAR_RANK, NO_TITLE, BAR - 1 + space), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
+    for column in COLUMNS:
+        texts = [column.text(device) for device in devices]
+        if column.rank >= BAR_RANK and all(text == "-" for text in texts):
+            continue
+        longest = 5 if column.title == "UTIL" else max(map(cells, texts), default=0)
+        longest = longest if column.right else min(longest, MOST_NAME)
+        wanted.append((column.rank, column.title, max(len(column.title), longest) + (space if column.right else SPACE)))
+    note = max([LEAST_NOTE, *(cells(row.note if isinstance(row, DeviceView) else row.detail) for row in rows)])
+    kept = min(note, width // 4) - LEAST_NOTE + LEAST_TRAIL  # for longer notes and a longer history
+    room = width - 2 - _label_width(rows, width)
+    taken: dict[str, int] = {}
+    for rank, title, columns in sorted(wanted):
+        if columns + (kept if rank > CLOCK_RANK else 0) > room:
+            break
+        taken[title] = columns
+        room -= columns
+    if "LAST" in taken and "NOTE" in taken:
+        more = min(room, max(0, min(note, width // 3) - LEAST_NOTE))
+        longer = min(room - more, 60 - LEAST_TRAIL)
+        taken["LAST"] += longer
+        taken["NOTE"] += room - longer
+    elif "NOTE" in taken:
+        taken["NOTE"] += room
+    return taken
+
+
+def _label_width(rows: Sequence[Row], width: int) -> int:
+    return min(max([5, *(cells(row.label if isinstance(row, DeviceView) else row.name) for row in rows)]), max(8, width // 4))
+
+
+def device_lines(
+    rows: Sequence[Row], trails: Trails, choices: Choices, width: int, style: ScreenStyle, told: str = ""
+) -> tuple[Drawn, list[Drawn]]:
+    """Draw the table of devices: its heading, and a line for each row. The chosen row of the active list is shown so.
+
+    Args:
+        rows: The rows; the columns fit all of them.
+        trails: The history.
+        choices: What is to be seen.
+        width: Columns there are.
+        style: What the terminal can show.
+        told: Which rows are seen, for the heading.
+    """
+    space = 1 if width < NARROW else SPACE
+    taken, label = _widths(rows, width, space), _label_width(rows, width)
+    columns = [(column, space if column.right else SPACE) for column in COLUMNS if column.title in taken]
+    heading = Line(style, width).add("", width=2).add("DEV", "head", label)
+    order = {"util": "UTIL", "mem": "MEM", "power": "POWER/W", "temp": "TEMP"}.get(choices.device_order)
+    for column, gap in columns:
+        heading.add("", width=gap + (taken.get(NO_TITLE, 0) if column.title == "UTIL" else 0))
+        heading.add(column.title, "chosen" if column.title == order else "head", taken[column.title] - gap, right=column.right)
+    if "LAST" in taken:
+        title, room = f"LAST {choices.scale}", taken["LAST"] - SPACE
+        heading.add("", width=SPACE).add(title if len(title) <= room else "LAST", "head", room)
+    if "NOTE" in taken:
+        heading.add("", width=SPACE).add(f"NOTE {told}".rstrip(), "head", taken["NOTE"] - SPACE)
+    lines = []
+    for row in rows:
+        role, chosen = role_of(row.state), row_name(row) == choices.device
+        line = Line(style, width).add(">" if chosen else " ", "head").add(row.mark or " ", role)
+        line.add(row.label if isinstance(row, DeviceView) else row.name, role, label)
+        if isinstance(row, SourceRow):
+            words = f"{row.status.replace('_', ' ')}: {row.detail}" if row.detail else row.status.replace("_", " ")
+            line.add("", width=SPACE).add(words, role).add("", width=SPACE if row.advice else 0).add(row.advice)
+        elif row.silent is not None and "NOTE" not in taken:
+            line.add("", width=1).add(row.note, role)
+        else:
+            for column, gap in columns:
+                _add_cell(line, column, row, gap, taken[column.title] - gap, taken.get(NO_TITLE, 0), style)
+            if "LAST" in taken:
+                room = taken["LAST"] - SPACE
+                points = trails.points(row.key, "utilization", choices.scale, room)
+                line.add("", width=SPACE).add(spark(points, 100.0, style), "ok", room)
+            if "NOTE" in taken:
+                line.add("", width=SPACE).add(row.note, role, taken["NOTE"] - SPACE)
+        lines.append(line.parts(chosen and choices.pane == "devices"))
+    return heading.parts(), lines
+
+
+def _add_cell(line: Line, column: Column, device: DeviceView, gap: int, width: int, barred: int, style: ScreenStyle) -> None:
+    """Add what a device has in a column; beside its utilisation a bar, where that has its columns."""
+    text, value = column.text(device), device.values.get("utilization")
+    if column.title == "UTIL":
+        if value is None and barred:  # the word takes the bar's place too
+            line.add("", width=barred - BAR + 1).add(text, role_of(device.state), BAR - 1 + gap + width)
+            return
+        if value is not None and barred:
+            line.add("", width=barred - BAR + 1).add(bar(value, BAR - 1, "#." if style.ascii else BAR_MARKS), "ok")
+        text = "-" if cells(text) > width else text
+    old = column.value not in device.values and text != "-" and column.right
+    line.add("", width=gap).add(text, "dim" if old else role_of(device.levels.get(column.value)), width, right=column.right)
+
+
+# The map
+
+
+def map_lines(rows: Sequence[Row], choices: Choices, width: int, across: int, style: ScreenStyle) -> list[Drawn]:
+    """Draw devices as cells of a map: how busy each is, with the mark of its state.
+
+    Args:
+        rows: The rows; sources have a line each below the map.
+        choices: What is to be seen.
+        width: Columns there are.
+        across: Devices beside each other.
+        style: What the terminal can show.
+    """
+    devices = [row for row in rows if isinstance(row, DeviceView)]
+    label = map_label(devices)
+    line = Line(style, width).add("", width=label + 1)
+    for number in range(across):
+        line.add(str(number), "dim", CELL, right=True)
+    lines = [line.parts()]
+    for start in range(0, len(devices), across):
+        line = Line(style, width).add(devices[start].label, "dim", label).add(" ")
+        for device in devices[start : start + across]:
+            value = device.values.get("utilization")
+            text = f"{device.mark}{'-' if value is None else f'{value:.0f}'}" if device.state != "bad" or value is not None else "X-"
+            chosen = device.key == choices.device and choices.pane == "devices"
+            line.add(" ").add(text, "chosen" if chosen else "ok" if device.state == "ok" else role_of(device.state), CELL - 1, right=True)
+        lines.append(line.parts())
+    return lines
+
+
+def map_label(devices: Sequence[DeviceView]) -> int:
+    """Return the columns of the names at the left of the map."""
+    return max((cells(device.label) for device in devices), default=5)
+
+
+def map_across(devices: Sequence[DeviceView], width: int) -> int:
+    """Return how many devices stand beside each other in the map: a power of two, at most 16."""
+    room = max(1, (width - map_label(devices) - 1) // CELL)
+    return next((number for number in (16, 8, 4, 2) if number <= room), 1)
+
+
+def worst_lines(view: NodeView, rows: Sequence[Row], width: int, height: int, style: ScreenStyle) -> list[Drawn]:
+    """Draw the rows that need a look, the worst first."""
+    ranked = sorted((row for row in rows if row.state != "ok"), key=lambda row: STATES.index(row.state))
+    lines = []
+    for row in ranked[:height]:
+        role = role_of(row.state)
+        name, note = (row.label, row.note) if isinstance(row, DeviceView) else (row.name, f"{row.status.replace('_', ' ')}: {row.detail}")
+        lines.append(Line(style, width).add(row.mark, role, 2).add(name, role).add("  ").add(note, role).parts())
+    if not ranked:
+        lines.append(Line(style, width).add(f"all {view.totals.devices} devices are fine", "ok").parts())
+    if len(ranked) > height and height:
+        lines[-1] = Line(style, width).add(f"and {len(ranked) - height + 1} more that need a look", "warn").parts()
+    return lines
+
+
+# Processes
+
+WIDTHS = {"PID": 7, "USER": 8, "DEV": 6, "GPU%": 5, "MEM/GIB": 7, "CPU%": 5, "TIME": 8, "HELD BY": 10}
+RANKS = {"PID": 0, "GPU%": 1, "MEM/GIB": 2, "DEV": 3, "USER": 4, "TIME": 6, "CPU%": 5, "HELD BY": 7}
+"""By heading, columns that each takes at least, and which are there first; the command takes what is left."""
+WORDS = ("USER", "DEV", "HELD BY")
+"""Columns of words, which stand at the left and are as wide as they need."""
+LEAST_COMMAND = 12
+MOST = 16
+"""Columns of a user, of devices and of a holder, at most."""
+HEADINGS = {"gpu%": "GPU%", "mem": "MEM/GIB", "cpu%": "CPU%", "time": "TIME", "pid": "PID", "user": "USER", "device": "DEV"}
+"""By order, the heading of the column that rows are put in order by."""
+UNKNOWN = "?"
+
+
+def shown_processes(view: NodeView, choices: Choices) -> list[ProcessRow]:
+    """List the processes that are chosen to be shown, in the order that is chosen: numbers from the largest, unknown ones last."""
+    found = list(view.processes)
+    if choices.process_filter:
+        conditions = parse_filter(choices.process_filter, PROCESS_FIELDS)
+        found = [process for process in found if matching(conditions, process_fields(process))]
+    order, reverse = choices.process_order, choices.process_reverse
+    if order in ("gpu%", "mem", "cpu%", "time"):
+        sign = 1 if reverse else -1
+
+        def rank(process: ProcessRow) -> tuple[float, ...]:
+            values = {"gpu%": process.utilization, "mem": process.memory_bytes, "cpu%": process.cpu_percent, "time": process.seconds}
+            value = values[order]
+            return (inf if value is None else sign * value, -(process.memory_bytes or 0), process.pid)
+
+        return sorted(found, key=rank)
+    words = {"pid": lambda one: one.pid, "user": lambda one: (one.user == "", one.user, one.pid)}
+    return sorted(found, key=words[order], reverse=reverse) if order in words else found[:: -1 if reverse else 1]
+
+
+def process_fields(process: ProcessRow) -> Fields:
+    """Return what a process is filtered by."""
+    return {
+        "pid": float(process.pid),
+        "user": process.user,
+        "program": process.program,
+        "command": process.command,
+        "device": ",".join(process.devices),
+        "holder": process.holder,
+        "type": process.type,
+        "gpu%": process.utilization,
+        "mem": None if process.memory_bytes is None else process.memory_bytes / GIB,
+        "cpu%": process.cpu_percent,
+        "time": process.seconds,
+    }
+
+
+def process_lines(rows: Sequence[ProcessRow], choices: Choices, width: int, style: ScreenStyle) -> tuple[Drawn, list[Drawn]]:
+    """Draw the table of processes: its heading, and a line for each row. The chosen row of the active list is shown so.
+
+    Args:
+        rows: The processes that are seen; the columns fit all of them.
+        choices: What is to be seen.
+        width: Columns there are.
+        style: What the terminal can show.
+    """
+    texts = [_process_cells(row) for row in rows]
+    room = width - 2
+    taken: dict[str, int] = {}
+    for title in sorted(WIDTHS, key=RANKS.__getitem__):
+        column = [found[title] for found in texts]
+        if title in ("CPU%", "TIME", "HELD BY") and all(text in ("", "-") for text in column):
+            continue
+        columns = min(MOST, max([len(title) if title in WORDS else WIDTHS[title], *map(cells, column)]))
+        if columns + SPACE + (LEAST_COMMAND if RANKS[title] > 1 else 0) > room:
+            break
+        taken[title] = columns
+        room -= columns + SPACE
+    titles = [title for title in WIDTHS if title in taken]
+
+    def line(drawn: Line, found: dict[str, str], roles: dict[str, Role]) -> Line:
+        for title in titles:
+            drawn.add("", width=SPACE if title != titles[0] else 1)
+            drawn.add(found[title], roles.get(title, "plain"), taken[title], right=title not in WORDS)
+        return drawn.add("", width=SPACE)
+
+    roles: dict[str, Role] = {title: "chosen" if title == HEADINGS[choices.process_order] else "head" for title in titles}
+    heading = line(Line(style, width).add(" "), {title: title for title in titles}, roles).add("COMMAND", "head").parts()
+    lines = []
+    for row, found in zip(rows, texts, strict=True):
+        chosen = choices.pane == "processes" and row.pid == choices.process
+        command = row.command or row.program or row.why or UNKNOWN
+        begun = Line(style, width).add(">" if chosen else " ", "head")
+        lines.append(line(begun, found, {}).add(command, "plain" if row.command else "dim").parts(chosen))
+    return heading, lines
+
+
+def _process_cells(process: ProcessRow) -> dict[str, str]:
+    old = "?" if process.aged else ""
+    memory = process.memory_bytes
+    return {
+        "PID": str(process.pid),
+        "USER": process.user or UNKNOWN,
+        "DEV": words if cells(words := device_words(process.devices)) <= MOST else f"{len(process.devices)} devices",
+        "GPU%": "-" if process.utilization is None else f"{process.utilization:.0f}{old}",
+        "MEM/GIB": "-" if memory is None else f"{memory / GIB:.1f}{old}",
+        "CPU%": "-" if process.cpu_percent is None else f"{process.cpu_percent:.0f}",
+        "TIME": "-" if process.seconds is None else clock(process.seconds),
+        "HELD BY": process.holder,
+    }
+
+
+def device_words(keys: Sequence[str]) -> str:
+    """Name devices in short: ``0-2,5`` where all are GPUs, ``tpu.0,tpu.1`` else."""
+    numbers = [key.removeprefix("gpu.") for key in keys]
+    if not all(number.isdecimal() for number in numbers):
+        return ",".join(key.replace(".mig.", ".") for key in keys)
+    runs: list[list[int]] = []
+    for number in sorted(map(int, numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def clock(seconds: float) -> str:
+    """Return a length of time as a clock has it: ``02:14``, ``1:02:14``, ``3d04h``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24}d{hours % 24:02}h"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
