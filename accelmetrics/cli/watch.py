@@ -64,25 +64,34 @@ def run(options: Namespace, out: Stdout) -> int:
         raise arguments.UsageError(f"--save-dir {options.save_dir!r} is no directory")
     place = _place(options)
     levels = WarningLevels(options.hot_temperature, options.hot_memory)
-    descriptor = None if options.plain else _screen(out)
+    descriptor = None if options.plain else out.descriptor
+    if descriptor is not None and not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
+        descriptor = None  # for keys a job in the background waits, for the screen it does not
     with ExitStack() as stack:
         stopped = stack.enter_context(until_stopped() if descriptor is None else until_stopped(*FATAL, then=partial(let_go, descriptor)))
-        if place == "fleet":
-            _show_fleet(options, out, descriptor, stopped, levels)
-        elif place == "url":
-            require("tornado", "serve")
-            from accelmetrics.cli.watch_remote import remote_source
-
-            with closing(remote_source(options, levels)) as remote:
-                _show(options, out, descriptor, stopped, remote)
-        elif place == "replay":
+        if not place:
+            return _show_live(options, out, descriptor, stopped, levels, stack)
+        if place == "replay":
             from accelmetrics.cli.watch_replay import ReplaySource
 
             replay = ReplaySource(options.replay, levels, options.host or "", options.speed, stepwise=descriptor is None)
-            with closing(replay):
-                _show(options, out, descriptor, stopped, replay)
+            _show(options, out, descriptor, stopped, stack.enter_context(closing(replay)))
+            return 0
+        require("tornado", "serve")
+        from accelmetrics.cli.watch_remote import FleetSource, remote_source
+
+        if place == "url":
+            _show(options, out, descriptor, stopped, stack.enter_context(closing(remote_source(options, levels))))
+            return 0
+        fleet = stack.enter_context(closing(FleetSource(options)))
+        if descriptor is None:
+            from accelmetrics.cli.watch_plain import show_fleet
+
+            show_fleet(fleet, out, stopped)
         else:
-            return _show_live(options, out, descriptor, stopped, levels, stack)
+            from accelmetrics.cli.watch_screen import FleetScreen
+
+            FleetScreen(options, out, descriptor, stopped, fleet, levels).show()
     return 0
 
 
@@ -132,22 +141,3 @@ def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped:
     finally:
         watching.stop(0.0)  # there is nothing to deliver, and a driver may hang
     return 0
-
-
-def _show_fleet(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop, levels: WarningLevels) -> None:
-    require("tornado", "serve")
-    from accelmetrics.cli.watch_fleet import FleetScreen, FleetSource, show_fleet
-
-    with closing(FleetSource(options)) as fleet:
-        if descriptor is None:
-            show_fleet(fleet, out, stopped)
-        else:
-            FleetScreen(options, out, descriptor, stopped, fleet, levels).show()
-
-
-def _screen(out: Stdout) -> int | None:
-    """Return the terminal to draw on; None where there is none, or another job has it and there are no keys."""
-    descriptor = out.descriptor
-    if descriptor is None or not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
-        return None  # for keys a job in the background waits, for the screen it does not
-    return descriptor

@@ -7,8 +7,9 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli.monitoring import Stop
 from accelmetrics.cli.output import Stdout, descriptor_of
@@ -16,8 +17,13 @@ from accelmetrics.cli.terminal import in_foreground
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import GIB, printable
-from accelmetrics.views.device_view import DeviceView, duration
+from accelmetrics.views.device_view import MARKS, DeviceView, duration
 from accelmetrics.views.node_view import NodeView, SourceRow
+from accelmetrics.views.terminal.fleet import node_note
+
+if TYPE_CHECKING:
+    from accelmetrics.cli.watch_remote import FleetSource
+    from accelmetrics.views.node_summary import NodeAnswer
 
 LOOK = 0.1
 """Seconds between two looks."""
@@ -26,43 +32,78 @@ CHUNK = 256
 
 def show(source: WatchSource, out: Stdout, stopped: Stop) -> None:
     """Print a line for each change until stopped, and a summary when Enter is pressed; ``q`` and Enter end it."""
-    typed = LineInput()
+    typed = line_input()
     before: NodeView | None = None
     notice = ""
     while not (stopped.signal or source.ended):
         while not stopped.wait(0) and source.look() and source.view is not None:
             for line in changes(before, source.view):
-                out.show(f"{_clock(source.view)} {line}\n")
+                out.show(f"{datetime.fromtimestamp(source.view.time_ns / 1e9).astimezone():%H:%M:%S} {line}\n")
             before = source.view
         if bool(source.notice) != bool(notice):
             out.show(f"{now()} {source.notice or 'it answers again'}\n")
         notice = source.notice
-        for line in typed.lines(LOOK):
+        for line in typed(LOOK):
             if line.strip().lower() == "q":
                 stopped.ask(signal.SIGINT)
             elif source.view is not None:
                 out.show("".join(f"{each}\n" for each in overview(source.view)))
 
 
-class LineInput:
-    """The lines that are typed on standard input; none where that is no terminal."""
+def show_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
+    """Print a line for each change until stopped, and one for each node when Enter is pressed; ``q`` and Enter end it."""
+    typed = line_input()
+    told: dict[str, object] = {}
+    while not stopped.signal:
+        if fleet.look():
+            for answer in fleet.answers:
+                summary = answer.summary
+                stand: object = bool(answer.failure)
+                if summary is not None:
+                    worst = summary.worst and summary.worst.key
+                    stand = answer.state, worst, tuple(summary.kinds.items()), summary.findings, summary.lost, summary.failed
+                if stand != told.get(answer.name):
+                    out.show(f"{now()} {node_words(answer)}\n")
+                told[answer.name] = stand
+            for name in told.keys() - {answer.name for answer in fleet.answers}:
+                out.show(f"{now()} {name}: no longer listed\n")
+                del told[name]
+        for line in typed(LOOK):
+            if line.strip().lower() == "q":
+                stopped.ask(signal.SIGINT)
+            else:
+                out.show("".join(f"{node_words(answer)}\n" for answer in fleet.answers))
 
-    def __init__(self) -> None:
-        descriptor = descriptor_of(sys.stdin)
-        self._descriptor = descriptor if descriptor is not None and os.isatty(descriptor) else None
 
-    def lines(self, seconds: float) -> list[str]:
-        """Wait for a line, at most so many seconds, and return those that were typed."""
-        if self._descriptor is None or not in_foreground(self._descriptor):
+def node_words(answer: NodeAnswer) -> str:
+    """Say a node in a sentence."""
+    summary = answer.summary
+    had = [] if summary is None else [", ".join(f"{count} {kind}" for kind, count in summary.kinds.items()) or "no device"]
+    words = ", ".join(filter(None, [*had, node_note(answer)]))
+    return " ".join(filter(None, (MARKS[answer.state], f"{answer.name}: {words}")))
+
+
+def line_input() -> Callable[[float], list[str]]:
+    """Return a function that waits for a line on standard input, at most so many seconds, and returns those that were typed.
+
+    Where standard input is no terminal, there are none.
+    """
+    descriptor = descriptor_of(sys.stdin)
+    typing = descriptor is not None and os.isatty(descriptor)
+
+    def lines(seconds: float) -> list[str]:
+        nonlocal typing
+        if descriptor is None or not typing or not in_foreground(descriptor):
             time.sleep(seconds)
             return []
         try:
-            data = os.read(self._descriptor, CHUNK) if select.select([self._descriptor], [], [], seconds)[0] else None
+            data = os.read(descriptor, CHUNK) if select.select([descriptor], [], [], seconds)[0] else None
         except OSError:  # the terminal has gone
             data = b""
-        if data == b"":  # Ctrl-D says it too: nothing more will come
-            self._descriptor = None
+        typing = data != b""  # Ctrl-D says it too: nothing more will come
         return (data or b"").decode("utf-8", "replace").splitlines()
+
+    return lines
 
 
 def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
@@ -74,33 +115,28 @@ def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
     """
     if before is None:
         yield _head(view)
-    yield from _device_changes({} if before is None else {device.key: device for device in before.devices}, view)
-    was = {} if before is None else {source.name: source for source in before.silent}
-    now = {source.name: source for source in view.silent}
-    yield from (_source(source) for name, source in now.items() if name not in was)
-    yield from (f"source {name}: answers again" for name in was if name not in now)
-    begun = {} if before is None else {(one.rule, one.key): one for one in before.findings}
-    lasting = {(one.rule, one.key): one for one in view.findings}
-    yield from (
-        f"{_finding(one)}{f'; {printable(one.advice)}' if one.advice else ''}" for which, one in lasting.items() if which not in begun
-    )
-    for which, one in begun.items():
-        if which not in lasting:
-            yield (
-                f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(max(0.0, (view.time_ns - one.since_ns) / 1e9))}"
-            )
-
-
-def _device_changes(known: Mapping[str, DeviceView], view: NodeView) -> Iterator[str]:
+    known = {} if before is None else {device.key: device for device in before.devices}
     for device in view.devices:
-        former = known.get(device.key)
+        former = known.pop(device.key, None)
         was, now = former.silent if former is not None else None, device.silent
         if now is not None and (was is None or was.reason != now.reason):
             yield f"{device.label}: {'; '.join(filter(None, (now.word, now.detail, now.advice)))}"
         elif was is not None and now is None:
             yield f"{device.label}: back"
-    shown = {device.key for device in view.devices}
-    yield from (f"{device.label}: no longer listed" for key, device in known.items() if key not in shown)
+    yield from (f"{device.label}: no longer listed" for device in known.values())
+    was_silent = {} if before is None else {source.name: source for source in before.silent}
+    silent = {source.name: source for source in view.silent}
+    yield from (_source(source) for name, source in silent.items() if name not in was_silent)
+    yield from (f"source {name}: answers again" for name in was_silent if name not in silent)
+    begun = {} if before is None else {(one.rule, one.key): one for one in before.findings}
+    lasting = {(one.rule, one.key): one for one in view.findings}
+    for which, one in lasting.items():
+        if which not in begun:
+            yield _finding(one) + (f"; {printable(one.advice)}" if one.advice else "")
+    for which, one in begun.items():
+        if which not in lasting:
+            seconds = max(0.0, (view.time_ns - one.since_ns) / 1e9)
+            yield f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
 
 
 def overview(view: NodeView) -> Iterator[str]:
@@ -151,7 +187,3 @@ def _finding(one: Finding) -> str:
 def now() -> str:
     """Return the time of day."""
     return f"{datetime.now().astimezone():%H:%M:%S}"
-
-
-def _clock(view: NodeView) -> str:
-    return f"{datetime.fromtimestamp(view.time_ns / 1e9).astimezone():%H:%M:%S}"

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.watch_records import RecordSource
+from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording_index import IndexEntry, Names, RecordingIndex, RecordReader, names_of
@@ -23,7 +23,7 @@ BUDGET = 0.04
 SECOND = 1_000_000_000
 
 
-class ReplaySource(RecordSource):
+class ReplaySource(WatchSource):
     """A recording that is played.
 
     Its files are gone through a little at each look, so that keys are heard meanwhile. After a jump the history is made of the lines

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accelmetrics.cli.monitoring import Stop, handling, holding_messages, tell
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
 from accelmetrics.cli.terminal import Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
-from accelmetrics.cli.watch_controls import chosen_by
 from accelmetrics.cli.watch_source import WatchSource
-from accelmetrics.views.terminal.choices import Choices, Dialog
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Dialog, InputLine, Overlay, Pane
+from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS, parse_filter
+from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import ScreenStyle
-from accelmetrics.views.trails import graph_metrics
+from accelmetrics.views.trails import SCALES, graph_metrics
 
 if TYPE_CHECKING:
+    from accelmetrics.cli.watch_remote import FleetSource, RemoteSource
+    from accelmetrics.views.device_view import WarningLevels
     from accelmetrics.views.node_view import NodeView, ProcessRow
 
 LOOK = 0.1
@@ -34,6 +40,128 @@ LOOK = 0.1
 SAID_SECONDS = 10.0
 """For how long a message stays."""
 NO_KEYS = "Ctrl-C ends it"
+
+
+# What keys change about what is seen: from the picture on the screen to other choices. They do nothing else.
+
+T = TypeVar("T")
+OVERLAYS: dict[str, Overlay] = {"?": "help", "h": "help", "f1": "help", "enter": "details", "f": "findings"}
+MOVES = {"up": -1, "down": 1, "pageup": -1, "pagedown": 1, "home": 0, "end": 0}
+"""Keys that go through a list, and which way."""
+ROWS: Mapping[Pane, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "devices": ("device", DEVICE_ORDERS, DEVICE_FIELDS),
+    "processes": ("process", PROCESS_ORDERS, PROCESS_FIELDS),
+    "nodes": ("node", NODE_ORDERS, NODE_FIELDS),
+}
+"""Of the rows of each list: the word that fields of ``Choices`` begin with, the orders, and what they can be filtered by."""
+FLEET_KEYS = frozenset({"o", "O", " ", "/"})
+"""Keys that switch something in a fleet too."""
+SAME = {"j": "down", "k": "up", "backtab": "tab"}
+"""Keys that do what another one does."""
+LONGEST_INPUT = 500
+
+
+def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
+    """Return what is to be seen after a key; for one that changes nothing about that, the same as before.
+
+    Args:
+        key: The key's name.
+        picture: What stands on the screen.
+        metrics: What a graph can show.
+    """
+    choices = picture.choices
+    if choices.input is not None:
+        return typed(key, choices, choices.input)
+    key = SAME.get(key, key)
+    name, orders, _ = ROWS[choices.pane]
+    order, reverse, words = (getattr(choices, f"{name}_{what}") for what in ("order", "reverse", "filter"))
+    if key == "escape":  # what was opened last is left: an overlay, else the filter
+        return replace(choices, **({"overlay": "", "overlay_top": 0} if choices.overlay else {f"{name}_filter": ""}))
+    if key in OVERLAYS:
+        return replace(choices, overlay="" if choices.overlay == OVERLAYS[key] else OVERLAYS[key], overlay_top=0)
+    if choices.overlay:
+        if key not in MOVES:
+            return choices
+        top = choices.overlay_top + MOVES[key] * (picture.page if key.startswith("page") else 1)
+        return replace(choices, overlay_top=max(0, {"home": 0, "end": sys.maxsize}.get(key, top)))
+    if key in MOVES or key in ("left", "right"):
+        return moved(key, picture)
+    switched: dict[str, dict[str, Any]] = {
+        "tab": {"pane": "processes" if name == "device" else "devices"},
+        "o": {f"{name}_order": _next(orders, order), f"{name}_reverse": False},
+        "O": {f"{name}_reverse": not reverse},
+        "m": {"metric": _next(metrics or [choices.metric], choices.metric)},
+        "M": {"metric": _next(metrics or [choices.metric], choices.metric, -1)},
+        "t": {"scale": _next(tuple(SCALES), choices.scale)},
+        "T": {"scale": _next(tuple(SCALES), choices.scale, -1)},
+        "a": {"all_devices": not choices.all_devices},
+        "v": {"form": "list" if picture.across > 1 or choices.form == "map" else "map"},
+        " ": {"paused": not choices.paused},
+        "/": {"input": InputLine(f"filter {choices.pane}", words, len(words))},
+    }
+    return replace(choices, **(switched.get(key, {}) if name != "node" or key in FLEET_KEYS else {}))
+
+
+def _next(items: Sequence[T], now: T, step: int = 1) -> T:
+    """Return the item behind the present one, or before it; the first behind one that is not there."""
+    return items[(items.index(now) + step) % len(items)] if now in items else items[0]
+
+
+def moved(key: str, picture: Picture) -> Choices:
+    """Return the choices with another row chosen."""
+    choices = picture.choices
+    rows: Sequence[object] = {"devices": picture.devices, "processes": picture.processes, "nodes": picture.nodes}[choices.pane]
+    name, _, _ = ROWS[choices.pane]
+    now = getattr(choices, name)
+    across = picture.across if choices.pane == "devices" else 1
+    if not rows or (key in ("left", "right") and across == 1):
+        return choices
+    place = rows.index(now) if now in rows else 0
+    steps = {"left": -1, "right": 1, "up": -across, "down": across, "pageup": -across * picture.page, "pagedown": across * picture.page}
+    place = {"home": 0, "end": len(rows) - 1}.get(key, place + steps.get(key, 0))
+    given: dict[str, Any] = {name: rows[min(max(place, 0), len(rows) - 1)]}
+    return replace(choices, **given)
+
+
+def typed(key: str, choices: Choices, line: InputLine) -> Choices:
+    """Return the choices after a key while a filter is typed; Enter takes it, Escape leaves the one before."""
+    if key == "escape":
+        return replace(choices, input=None)
+    if key != "enter":
+        return replace(choices, input=edited(key, line))
+    name, _, fields = ROWS[choices.pane]
+    try:
+        parse_filter(line.text, fields)
+    except (UnknownNameError, InvalidOptionError) as error:
+        return replace(choices, input=line._replace(problem=str(error)))
+    given: dict[str, Any] = {f"{name}_filter": line.text.strip()}
+    return replace(choices, input=None, **given)
+
+
+def edited(key: str, line: InputLine) -> InputLine:
+    """Return a line after one more key."""
+    text, at = line.text, line.at
+    places = {"left": at - 1, "right": at + 1, "home": 0, "ctrl-a": 0, "end": len(text), "ctrl-e": len(text)}
+    match key:
+        case "backspace" if at > 0:
+            text, at = text[: at - 1] + text[at:], at - 1
+        case "delete":
+            text = text[:at] + text[at + 1 :]
+        case "ctrl-u":
+            text, at = text[at:], 0
+        case "ctrl-k":
+            text = text[:at]
+        case "ctrl-w":
+            kept = text[: text[:at].rstrip().rfind(" ") + 1]
+            text, at = kept + text[at:], len(kept)
+        case _ if len(key) == 1 and len(text) < LONGEST_INPUT:
+            text, at = text[:at] + key + text[at:], at + 1
+        case _:
+            at = places.get(key, at)
+    return line._replace(text=text, at=min(max(at, 0), len(text)), problem="")
+
+
+# The programs
 
 
 class ScreenProgram(ABC):
@@ -166,7 +294,8 @@ class WatchScreen(ScreenProgram):
         self._source = source
         self._view: NodeView | None = None
         self._picture: Picture | None = None
-        self._asked: SignalQuestion | None = None
+        self._asked: tuple[ProcessHandle, ProcessRow] | None = None
+        self._signal = CHOICES[0]
 
     def look(self) -> bool:
         """Take what is new; return whether there is another picture to draw."""
@@ -195,7 +324,7 @@ class WatchScreen(ScreenProgram):
             self.choices,
             label=source.label,
             message=self.said or usual,
-            dialog=None if self._asked is None else self._asked.dialog,
+            dialog=None if self._asked is None else self._dialog(self._asked[1]),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
         )
         self._picture = picture(self._view, source.trails, given, size, self.style)
@@ -204,36 +333,32 @@ class WatchScreen(ScreenProgram):
 
     def press(self, key: str) -> None:
         """Do what a key asks for."""
+        source = self._source
         if self._asked is not None:
             self._answer(key)
         elif self.choices.input is None and key in ("q", "Q", "f10"):
             self.stopped.ask(signal.SIGINT)
-        elif self.choices.input is None and key in ("s", "S", "r", "x", "f9"):
-            self._act(key)
-        elif not (self.choices.input or self.choices.overlay) and (answer := self._source.press(key, self.choices.scale)) is not None:
+        elif self.choices.input is None and key == "S":
+            if source.record is not None:
+                self._save("", source.record.snapshot.to_json() + "\n")
+        elif self.choices.input is None and key == "s" and self.choices.overlay == "summary":
+            self._save("-summary", source.summary())
+        elif self.choices.input is None and key == "s":
+            self.choices = replace(self.choices, overlay="summary", overlay_top=0)
+        elif self.choices.input is None and key == "r":
+            source.reset()
+            self.say("the history is empty, and the summary begins anew")
+        elif self.choices.input is None and key in ("x", "f9"):
+            self._ask()
+        elif not (self.choices.input or self.choices.overlay) and (answer := source.press(key, self.choices.scale)) is not None:
             self.say(answer)
         elif self._picture is not None:
             metrics = [] if self._view is None else [row.name for row in graph_metrics(self._view)]
             # A key may follow another before there is a new picture.
             self.choices = chosen_by(key, replace(self._picture, choices=self.choices), metrics)
-            self._source.follow(self.choices.metric)
+            source.follow(self.choices.metric)
             if self.choices.input is not None and self.choices.input.problem:
                 self.say(self.choices.input.problem)
-
-    def _act(self, key: str) -> None:
-        """Do what does more than to change what is seen."""
-        source = self._source
-        if key == "S" and source.record is not None:
-            self._save("", source.record.snapshot.to_json() + "\n")
-        elif key == "s" and self.choices.overlay == "summary":
-            self._save("-summary", f"{source.summary()}")
-        elif key == "s":
-            self.choices = replace(self.choices, overlay="summary", overlay_top=0)
-        elif key == "r":
-            source.reset()
-            self.say("the history is empty, and the summary begins anew")
-        elif key in ("x", "f9"):
-            self._ask()
 
     def _ask(self) -> None:
         """Ask whether a signal is to be sent to the chosen process."""
@@ -251,24 +376,34 @@ class WatchScreen(ScreenProgram):
         except SignalError as error:
             self.say(str(error))
         else:
-            self._asked = SignalQuestion(handle, row)
+            self._asked, self._signal = (handle, row), CHOICES[0]
+
+    def _dialog(self, row: ProcessRow) -> Dialog:
+        """Word the question whether the signal is to be sent to a process."""
+        name = self._signal.name
+        return Dialog(
+            f"send {name} to process {row.pid}?",
+            (f"user {row.user or 'unknown'}, on {', '.join(row.devices)}", row.command or "its command is not known"),
+            f"y sends {name}   left right: another signal   any other key sends nothing",
+        )
 
     def _answer(self, key: str | None) -> None:
         """Take the answer to an open question: y sends the signal, arrows choose another one, all else sends none."""
-        asked = self._asked
-        if asked is None or (key is not None and asked.turned(key)):
+        step = {"right": 1, "down": 1, "tab": 1, "left": -1, "up": -1, "backtab": -1}.get(key or "", 0)
+        self._signal = CHOICES[(CHOICES.index(self._signal) + step) % len(CHOICES)]
+        if self._asked is None or step:
             return
-        self._asked = None
-        with asked.handle:
+        handle, self._asked = self._asked[0], None
+        with handle:
             if key in ("y", "Y"):
                 try:
-                    asked.handle.send(asked.number)
+                    handle.send(self._signal)
                 except SignalError as error:
                     self.say(str(error))
                 else:
-                    self.say(f"{asked.number.name} was sent to process {asked.handle.pid}")
+                    self.say(f"{self._signal.name} was sent to process {handle.pid}")
             elif key is not None:
-                self.say(f"nothing was sent to process {asked.handle.pid}")
+                self.say(f"nothing was sent to process {handle.pid}")
 
     def _save(self, kind: str, text: str) -> None:
         """Write a document into the chosen directory, under a name with the time that no file has."""
@@ -285,35 +420,85 @@ class WatchScreen(ScreenProgram):
             self.say(f"saved {Path(path).name} in {Path(path).parent}")  # the end is what a narrow terminal leaves out
 
 
-class SignalQuestion:
-    """The question whether a signal is to be sent to a process.
+class FleetScreen(ScreenProgram):
+    """The fleet on a terminal, and the node of it that is opened.
 
     Args:
-        handle: The process.
-        row: What is known of it.
-
-    Attributes:
-        handle: The process.
-        number: The signal.
+        options: Of the command.
+        out: The terminal.
+        descriptor: Its own.
+        stopped: Asks for its end.
+        fleet: The nodes.
+        levels: From where on values of an opened node are warnings.
     """
 
-    def __init__(self, handle: ProcessHandle, row: ProcessRow) -> None:
-        self.handle = handle
-        self.number = CHOICES[0]
-        self._row = row
+    def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop, fleet: FleetSource, levels: WarningLevels) -> None:
+        super().__init__(options, out, descriptor, stopped)
+        self.choices = replace(self.choices, pane="nodes")
+        self._fleet = fleet
+        self._levels = levels
+        self._shown = fleet.answers
+        self._picture: Picture | None = None
+        self._node: tuple[RemoteSource, WatchScreen] | None = None
 
-    def turned(self, key: str) -> bool:
-        """Choose another signal where the key asks for that; return whether it did."""
-        step = {"right": 1, "down": 1, "tab": 1, "left": -1, "up": -1, "backtab": -1}.get(key, 0)
-        self.number = CHOICES[(CHOICES.index(self.number) + step) % len(CHOICES)]
-        return step != 0
+    def look(self) -> bool:
+        """Take what is new; return whether there is another picture to draw."""
+        news = self._fleet.look() and not self.choices.paused
+        if news:
+            self._shown = self._fleet.answers
+        if self._node is None:
+            return news
+        screen = self._node[1]
+        changed, screen.changed = screen.look() or screen.changed, False
+        return changed
 
-    @property
-    def dialog(self) -> Dialog:
-        """The question in words."""
-        row = self._row
-        return Dialog(
-            f"send {self.number.name} to process {row.pid}?",
-            (f"user {row.user or 'unknown'}, on {', '.join(row.devices)}", row.command or "its command is not known"),
-            f"y sends {self.number.name}   left right: another signal   any other key sends nothing",
-        )
+    def draw(self, screen: Screen) -> None:
+        """Put the picture of what there is now on the screen."""
+        if self._node is not None:
+            self._node[1].draw(screen)
+            return
+        size = screen_size(self.descriptor)
+        self._picture = fleet_picture(self._shown, replace(self.choices, message=self.said), size, self.style)
+        self.choices = replace(self._picture.choices, message="")
+        screen.show(self._picture.ansi(self.style), self._picture.place, size)
+
+    def press(self, key: str) -> None:
+        """Do what a key asks for."""
+        if self._node is not None:
+            if key == "escape" and self._node[1].at_rest:
+                self.leave()
+            else:
+                self._node[1].hush()
+                self._node[1].press(key)
+        elif self.choices.input is None and key in ("q", "Q", "f10"):
+            self.stopped.ask(signal.SIGINT)
+        elif self.choices.input is None and not self.choices.overlay and key == "enter" and self._fleet.opens:
+            self._open()
+        elif self._picture is not None:
+            self.choices = chosen_by(key, replace(self._picture, choices=self.choices), ())
+            if self.choices.input is not None and self.choices.input.problem:
+                self.say(self.choices.input.problem)
+
+    def leave(self) -> None:
+        """Go back from an opened node to the fleet."""
+        if self._node is not None:
+            source, screen = self._node
+            screen.leave()
+            source.close()
+            self._node = None
+
+    def say(self, text: str) -> None:
+        """Show a message for a while."""
+        super().say(text)
+        if self._node is not None:
+            self._node[1].say(text)
+
+    def _open(self) -> None:
+        name = self.choices.node
+        source = self._fleet.opened(name, self._levels) if name else None
+        if source is None:
+            self.say("there is no such node any more" if name else "there is no node to open")
+            return
+        screen = WatchScreen(self.options, self.out, self.descriptor, self.stopped, source)
+        screen.saved = self.saved
+        self._node = source, screen

@@ -1,19 +1,24 @@
-"""Where ``watch`` takes its readings from: what every source has, and the monitor of this machine."""
+"""Where ``watch`` takes its readings from: what every source has, the monitor of this machine, and records put together."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.history import HistoryRow, RowMaker
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
+from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
-from accelmetrics.views.summaries import of_window
+from accelmetrics.views.summaries import Measured, of_window
 from accelmetrics.views.trails import Trails, metric_row
 from accelmetrics.visibility.processes import ProcessListing, ProcessLookup
 
@@ -24,56 +29,104 @@ LATE = 2.5
 """Intervals after which a reading that has not come is missed on the screen too."""
 MOST_MEASURED = 64
 """Processes whose processor time is measured; more are not seen at once."""
+GAP = 3.0
+"""In intervals: over a longer silence nothing is reckoned."""
+BLOCK = 64
+"""Readings that are folded into statistics together, which costs less."""
 
 
-class WatchSource(Protocol):
+class RecordWindow:
+    """What the devices did in a stretch of records."""
+
+    def __init__(self) -> None:
+        self._rows = RowMaker()
+        self._pending: list[HistoryRow] = []
+        self._statistics: WindowAggregator | None = None
+        self._begin_ns = self._newest_ns = 0
+
+    def add(self, snapshot: Snapshot, interval: float) -> None:
+        """Take a reading; the same one twice counts once. Where the clock was set back, the stretch begins anew."""
+        if self._statistics is None or snapshot.time_ns < self._newest_ns:
+            self._rows, self._statistics = RowMaker(), WindowAggregator(0.0, across=False)
+            self._pending.clear()
+            self._begin_ns = self._newest_ns = snapshot.time_ns
+        elif snapshot.time_ns == self._newest_ns:
+            return
+        elapsed = (snapshot.time_ns - self._newest_ns) / 1e9
+        self._newest_ns = snapshot.time_ns
+        self._pending.append(self._rows.row(snapshot, self.duration, elapsed <= GAP * max(1.0, interval)))
+        if len(self._pending) >= BLOCK:
+            self._fold()
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first reading to the last."""
+        return (self._newest_ns - self._begin_ns) / 1e9
+
+    @property
+    def summary(self) -> Mapping[str, Summary]:
+        """By key, the statistics."""
+        return {} if (statistics := self._fold()) is None else statistics.summary()
+
+    @property
+    def energy_joules(self) -> Mapping[str, Energy]:
+        """By device key, the energy that it used."""
+        return {} if (statistics := self._fold()) is None else statistics.energy_joules()
+
+    def _fold(self) -> WindowAggregator | None:
+        """Return the statistics of all readings."""
+        if self._statistics is not None:
+            self._statistics.fold(self._pending)
+            self._pending.clear()
+        return self._statistics
+
+
+class WatchSource(ABC):
     """Where readings come from, put together for people: this machine, another one, a recording.
 
     What shows them asks :meth:`look` again and again, and finds here what is to be shown.
+
+    Args:
+        levels: From where on values are warnings.
+        interval: Seconds between two readings, as long as none says it.
 
     Attributes:
         view: The node now; None before the first reading.
         record: The reading that this is of, with what rules find and who holds the devices.
         trails: The history.
+        local: Whether its processes are this machine's and live, so that a signal can reach them.
+        replay: Whether keys go through time.
+        ended: Whether nothing more is to come.
     """
 
-    view: NodeView | None
-    record: Record | None
-    trails: Trails
+    local = replay = ended = False
+
+    def __init__(self, levels: WarningLevels, interval: float) -> None:
+        self.view: NodeView | None = None
+        self.record: Record | None = None
+        self.trails = Trails(interval)
+        self._levels = levels
+        self._window = RecordWindow()
+        self._measured: Measured = self._window
 
     @property
     def label(self) -> str:
         """Where the readings come from; empty: they are live."""
-        ...
+        return ""
 
     @property
     def notice(self) -> str:
         """Why nothing new comes, in words, for as long as that is so; empty otherwise."""
-        ...
+        return ""
 
     @property
     def error(self) -> str:
         """What is not read and why; empty while everything answers."""
-        ...
+        return ""
 
-    @property
-    def local(self) -> bool:
-        """Whether its processes are this machine's and live, so that a signal can reach them."""
-        ...
-
-    @property
-    def replay(self) -> bool:
-        """Whether keys go through time."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is to come."""
-        ...
-
+    @abstractmethod
     def look(self) -> bool:
         """Take what is new; return whether there is another view."""
-        ...
 
     def press(self, key: str, scale: str) -> str | None:
         """Do what a key asks of this kind of source.
@@ -85,22 +138,39 @@ class WatchSource(Protocol):
         Returns:
             What to say; None for a key that asks nothing of it.
         """
-        ...
+        return None
 
     def follow(self, metric: str) -> None:
         """Have a history of one more metric."""
-        ...
+        self.trails.follow(metric)
 
     def reset(self) -> None:
         """Forget the history, and begin the summary anew."""
-        ...
+        self.trails.clear()
+        self._measured = self._window = RecordWindow()
 
     def summary(self) -> str:
         """Return what the devices did since the start, or the last reset: a line each."""
-        ...
+        return of_window(self._measured, None if self.record is None else self.record.snapshot, "since the start or the last reset")
+
+    def _take(self, record: Record) -> None:
+        """Take a record, for the history and the summary too."""
+        if record.monitor is not None:
+            self.trails.interval = record.monitor.interval
+        self.record = record
+        self._show(0.0)
+        if self.view is not None:
+            self.trails.add(self.view)
+        self._window.add(record.snapshot, self.trails.interval)
+
+    def _show(self, age: float) -> None:
+        """Put together what is shown of the record, which is so many seconds old."""
+        if self.record is not None:
+            now = self.record.snapshot.time_ns + int(age * 1e9)
+            self.view = node_view(self.record, interval=self.trails.interval, now_ns=now, levels=self._levels, before=self.view)
 
 
-class LiveSource:
+class LiveSource(WatchSource):
     """The readings of a monitor as they come.
 
     Args:
@@ -110,20 +180,24 @@ class LiveSource:
         own: Whether the process that the monitor watches is this one, which is of no interest.
     """
 
-    label = notice = ""
-    local, replay, ended = True, False, False
+    local = True
 
     def __init__(self, watching: Monitor, levels: WarningLevels, holders: HoldersOf | None = None, *, own: bool = True) -> None:
-        self.view: NodeView | None = None
-        self.record: Record | None = None
-        self.trails = Trails(watching.interval)
+        super().__init__(levels, watching.interval)
         self._watching = watching
-        self._levels = levels
         self._holders = holders
         self._own = own
         self._due = self._since = 0.0
-        self._window = watching.window("watch").begin()
-        self._processes = ProcessDetails()
+        self._measured = watching.window("watch").begin()
+        self._lookup = ProcessLookup()
+        self._listing: ProcessListing | None = None
+        self._processes: dict[int, psutil.Process] = {}
+        self._cpu: dict[int, float] = {}
+
+    @property
+    def error(self) -> str:
+        """What is not read and why; empty while everything answers."""
+        return self._watching.error
 
     def look(self) -> bool:
         """Take what is new; return whether there is another view. A reading that does not come makes the last one old."""
@@ -132,13 +206,14 @@ class LiveSource:
         if latest is None or (known is not None and latest is known.snapshot and findings is known.findings and now < self._due):
             return False
         if known is None or latest is not known.snapshot:
-            self._processes.update(latest)
+            self._listing = self._lookup.listing(latest)
+            self._measure(latest)
         self._due = now + LATE * self._watching.interval
         self.record = Record(latest, findings=findings, holders=NO_HOLDERS if self._holders is None else self._holders(latest))
         view = node_view(
             self.record,
-            processes=self._processes.listing,
-            cpu=self._processes.cpu,
+            processes=self._listing,
+            cpu=self._cpu,
             interval=self._watching.interval,
             now_ns=time.time_ns(),
             levels=self._levels,
@@ -149,10 +224,6 @@ class LiveSource:
         )
         self.trails.add(self.view)
         return True
-
-    def press(self, key: str, scale: str) -> str | None:
-        """Leave the key to what is shown."""
-        return None
 
     def follow(self, metric: str) -> None:
         """Have a history of one more metric: of what the monitor remembers too."""
@@ -167,56 +238,27 @@ class LiveSource:
                 if moment >= self._since:
                     self.trails.add_values(int(moment * 1e9), device.key, {metric: value})
 
-    @property
-    def error(self) -> str:
-        """What is not read and why; empty while everything answers."""
-        return self._watching.error
-
     def reset(self) -> None:
         """Forget the history, and begin the summary anew."""
         self.trails.clear()
         self._since = time.time()
-        self._window = self._watching.window("watch").begin()
+        self._measured = self._watching.window("watch").begin()
 
-    def summary(self) -> str:
-        """Return what the devices did since the start, or the last reset: a line each."""
-        return of_window(self._window, None if self.record is None else self.record.snapshot, "since the start or the last reset")
-
-
-class ProcessDetails:
-    """What the system says of the processes on the devices.
-
-    Attributes:
-        listing: The processes.
-        cpu: By process, its processor time since the last reading in percent of one; those of this machine's own ``/proc``.
-    """
-
-    def __init__(self) -> None:
-        self.listing: ProcessListing | None = None
-        self.cpu: dict[int, float] = {}
-        self._measured: dict[int, psutil.Process] = {}
-        self._lookup = ProcessLookup()
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Take a reading."""
-        self.listing = self._lookup.listing(snapshot)
-        told = () if self.listing is None else self.listing.processes
-        pids = {use.pid for found in own_processes(snapshot).values() if not isinstance(found, Unavailable) for use in found}
-        self._measure({process.pid for process in told if process.started is not None} & pids)
-
-    def _measure(self, pids: set[int]) -> None:
-        """Measure the processor time of those that are to be seen here under the driver's number."""
+    def _measure(self, snapshot: Snapshot) -> None:
+        """Measure the processor time since the last reading of those that are to be seen here under the driver's number."""
         if sysroot():  # another numbering than psutil's
             return
         import psutil
 
-        kept, self._measured, self.cpu = self._measured, {}, {}
-        for pid in sorted(pids)[:MOST_MEASURED]:
+        here = {process.pid for process in (() if self._listing is None else self._listing.processes) if process.started is not None}
+        pids = {use.pid for found in own_processes(snapshot).values() if not isinstance(found, Unavailable) for use in found}
+        kept, self._processes, self._cpu = self._processes, {}, {}
+        for pid in sorted(here & pids)[:MOST_MEASURED]:
             try:
                 process = kept.get(pid) or psutil.Process(pid)
                 percent = process.cpu_percent()
             except psutil.Error:
                 continue
-            self._measured[pid] = process
+            self._processes[pid] = process
             if pid in kept:  # the first look gives nothing to compare with
-                self.cpu[pid] = percent
+                self._cpu[pid] = percent

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli.watch_controls import chosen_by, edited
+from accelmetrics.cli.watch_screen import chosen_by, edited
 from accelmetrics.views.terminal.choices import Choices, InputLine
 from accelmetrics.views.terminal.picture import Picture
 

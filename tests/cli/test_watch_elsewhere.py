@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.watch_records import RecordWindow
 from accelmetrics.cli.watch_remote import Access, NodePolls
+from accelmetrics.cli.watch_source import RecordWindow
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from accelmetrics.cli.watch_prometheus import NAMES, read_nodes
+from accelmetrics.cli.watch_remote import NAMES, read_nodes
 from tests.backends.test_openmetrics import Endpoint
 from tests.cli.terminals import on_terminal
 from tests.cli.test_serve import ready, serving
