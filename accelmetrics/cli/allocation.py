@@ -15,7 +15,7 @@ from accelmetrics.cli.text import wrapped
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.text import aligned, clipped, quantity
-from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation
+from accelmetrics.visibility.allocation import Allocation, AllocationFinding, allocation
 
 if TYPE_CHECKING:
     from accelmetrics.integrations.ray_allocation import RayAllocation
@@ -108,32 +108,30 @@ OPTIONS: arguments.Groups = {
 
 def run(options: argparse.Namespace, out: Stdout) -> int:
     """Print the table and the findings."""
-    if options.launchers and not options.pids:
-        raise arguments.UsageError("--children needs the launcher whose children are meant: give it with --pid")
-    if options.pool and options.ray is None:
-        raise arguments.UsageError("--pool is of the actors of a Ray cluster: give --ray too, or --expect for processes of this machine")
-    if options.ray is not None:
-        return _run_ray(options, out)
-    found = allocation(
-        options.pids or (),
-        children=options.launchers,
-        roles=_grouped(options.role),
-        expect=_grouped(options.expect),
-        **arguments.reading(options),
+    arguments.refuse(
+        (options.launchers and not options.pids, "--children needs the launcher whose children are meant: give it with --pid"),
+        (
+            options.pool and options.ray is None,
+            "--pool is of the actors of a Ray cluster: give --ray too, or --expect for processes of this machine",
+        ),
+        (
+            options.ray is not None and (options.pids or options.role or options.expect),
+            "--pid, --role and --expect are of processes of this machine, and --ray is of a cluster's actors",
+        ),
     )
-    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render(found, out.width, out.terminal))
-    return 0 if found.as_expected else 1
+    found: Allocation | RayAllocation
+    if options.ray is None:
+        roles, expect = _grouped(options.role), _grouped(options.expect)
+        found = allocation(options.pids or (), children=options.launchers, roles=roles, expect=expect, **arguments.reading(options))
+        text = render(found, out.width, out.terminal)
+    else:
+        if find_spec("ray") is None:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not installed beside accelmetrics here: use the environment of the job")
+        from accelmetrics.integrations.ray_allocation import allocation_at
 
-
-def _run_ray(options: argparse.Namespace, out: Stdout) -> int:
-    if options.pids or options.role or options.expect:
-        raise arguments.UsageError("--pid, --role and --expect are of processes of this machine, and --ray is of a cluster's actors")
-    if find_spec("ray") is None:
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not installed beside accelmetrics here: use the environment of the job")
-    from accelmetrics.integrations.ray_allocation import allocation_at
-
-    found = allocation_at(options.ray, _grouped(options.pool))
-    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render_ray(found, out.width, out.terminal))
+        found = allocation_at(options.ray, _grouped(options.pool))
+        text = render_ray(found, out.width, out.terminal)
+    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else text)
     return 0 if found.as_expected else 1
 
 
@@ -144,7 +142,14 @@ def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
 
 def render(found: Allocation, width: int, cut: bool) -> str:
     """Return a line a process, cut to the width where that is wanted, then the pools and the findings."""
-    rows = [_row(worker) for worker in found.workers]
+    rows = []
+    for worker in found.workers:
+        lists = " ".join(f"{listed.variable}={listed.value}" for listed in worker.lists)
+        sees = "?" if worker.visible is None else _keys(worker.visible)
+        numbers = ("-" if number is None else str(number) for number in (worker.rank, worker.local_rank))
+        uses = (use.device if use.memory_bytes is None else f"{use.device} ({quantity(use.memory_bytes, 'By')})" for use in worker.used)
+        names = (worker.role or "-", *numbers, str(worker.pid), worker.name or "-")
+        rows.append((*names, lists or "-", sees, ", ".join(uses) or "-"))
     expected = [f"{pool.role}: expected {_keys(pool.expected)}; uses {_keys(pool.used)}" for pool in found.pools]
     return _laid_out([HEAD, *rows] if rows else [], "No process that uses a device was found.", expected, found.findings, width, cut)
 
@@ -175,14 +180,6 @@ def _laid_out(
         first, *rest = wrapped(finding.text, width, "  ")
         words += [f"- {first[2:]}", *rest]
     return "\n\n".join("\n".join(part) for part in (table, expected, words or ["Nothing to remark."]) if part) + "\n"
-
-
-def _row(worker: Worker) -> tuple[str, ...]:
-    lists = " ".join(f"{listed.variable}={listed.value}" for listed in worker.lists)
-    sees = "?" if worker.visible is None else _keys(worker.visible)
-    numbers = ("-" if number is None else str(number) for number in (worker.rank, worker.local_rank))
-    uses = (use.device if use.memory_bytes is None else f"{use.device} ({quantity(use.memory_bytes, 'By')})" for use in worker.used)
-    return (worker.role or "-", *numbers, str(worker.pid), worker.name or "-", lists or "-", sees, ", ".join(uses) or "-")
 
 
 def _keys(keys: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.schemas.errors import AccelMetricsError
 
@@ -51,18 +51,6 @@ class CommandError(AccelMetricsError):
             words = f"command not found: {command or repr('')}" if missing else f"cannot run {command}: {error.strerror or error}"
         super().__init__(words)
         self.status = NOT_FOUND if missing else NOT_EXECUTABLE
-
-
-class Arrived(NamedTuple):
-    """A signal that was sent to this process.
-
-    Attributes:
-        number: Which.
-        to_all: Whether the terminal sent it, to the command too.
-    """
-
-    number: int
-    to_all: bool
 
 
 class Signals:
@@ -105,8 +93,8 @@ class Signals:
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
-    def next(self) -> Arrived | None:
-        """Return the next pending signal, without waiting."""
+    def next(self) -> tuple[int, bool] | None:
+        """Return the next pending signal, without waiting, and whether the terminal sent it, to the command too."""
         if self._told:
             # Never with a time to wait: Python gives memory that was never written where a stop of the process outlasts it.
             found = signal.sigtimedwait(PASSED_ON, 0)
@@ -120,7 +108,7 @@ class Signals:
             number = signal.sigwait(pending)
             by_system = number in FROM_TERMINAL and terminal_group() == os.getpgrp()
         leads = number in FROM_HANG_UP and os.getsid(0) == os.getpid()  # the system tells the leader of a session alone
-        return Arrived(number, by_system and not leads)
+        return number, by_system and not leads
 
 
 def terminal_group() -> int | None:
@@ -135,22 +123,6 @@ def terminal_group() -> int | None:
         return -1
     finally:
         os.close(descriptor)
-
-
-class Ended(NamedTuple):
-    """How a command ended.
-
-    Attributes:
-        status: Its exit status: 128 and the signal's number where a signal ended it.
-        signal: The name of that signal, empty where it was none.
-        seconds: How long it ran.
-        cpu_seconds: CPU time of it and of the descendants that it waited for.
-    """
-
-    status: int
-    signal: str
-    seconds: float
-    cpu_seconds: float
 
 
 class ChildProcess:
@@ -185,13 +157,17 @@ class ChildProcess:
             raise CommandError(command[0], error) from error
         self._began = time.monotonic()
 
-    def attend(self, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]) -> Ended:
+    def attend(self, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]) -> tuple[int, str, float, float]:
         """Wait for the end, passing signals on.
 
         Args:
             signals: Where they come from.
             on_look: Called a few times a second.
             on_stop: Called before this process stops because the command was, by Ctrl-Z.
+
+        Returns:
+            Its exit status, 128 and the signal's number where a signal ended it; the name of that signal, empty where it was none; for how
+            many seconds it ran; and CPU time of it and of the descendants that it waited for.
         """
         pause = SHORTEST_LOOK
         while True:
@@ -208,15 +184,15 @@ class ChildProcess:
             if arrived is None:
                 time.sleep(pause)
                 pause = min(pause * GROWTH, LONGEST_LOOK)
-            elif not arrived.to_all:
-                self._send(arrived.number)
+            elif not arrived[1]:
+                self._send(arrived[0])
         seconds = time.monotonic() - self._began
         status, name = os.waitstatus_to_exitcode(state), ""
         if status < 0:
             status, name = KILLED - status, f"signal {-status}"
             with suppress(ValueError):  # a real-time signal has no name
                 name = signal.Signals(os.WTERMSIG(state)).name
-        return Ended(status, name, seconds, used.ru_utime + used.ru_stime)
+        return status, name, seconds, used.ru_utime + used.ru_stime
 
     def _send(self, number: int) -> None:
         with suppress(OSError):  # it is another user's and decides for itself

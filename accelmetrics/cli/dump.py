@@ -81,18 +81,28 @@ def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
     Raises:
         UsageError: Some options exclude each other.
     """
-    if options.json and options.format not in (None, "json"):
-        raise arguments.UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
-    if options.format == "influx" and options.keys != OWN_KEYS:
-        raise arguments.UsageError("--format influx has our own keys as fields and excludes --keys: give one of them")
-    if options.flat and options.format in ("table", "csv", "influx"):
-        raise arguments.UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
-    if repeated and options.settle is not None:
-        raise arguments.UsageError(
-            "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
-        )
-    if options.indent is not None and (repeated or options.format in ("table", "csv", "jsonl", "influx")):
-        raise arguments.UsageError("--indent is for one JSON document, as --json prints it: streams have a line a reading")
+    arguments.refuse(
+        (
+            options.json and options.format not in (None, "json"),
+            f"--json is short for --format json and excludes --format {options.format}: give one of them",
+        ),
+        (
+            options.format == "influx" and options.keys != OWN_KEYS,
+            "--format influx has our own keys as fields and excludes --keys: give one of them",
+        ),
+        (
+            options.flat and options.format in ("table", "csv", "influx"),
+            f"--flat excludes --format {options.format}: it goes with json and jsonl",
+        ),
+        (
+            repeated and options.settle is not None,
+            "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates",
+        ),
+        (
+            options.indent is not None and (repeated or options.format in ("table", "csv", "jsonl", "influx")),
+            "--indent is for one JSON document, as --json prints it: streams have a line a reading",
+        ),
+    )
     usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat) else "json"
     return "json" if options.json or options.indent else options.format or usual
 

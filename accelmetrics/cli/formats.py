@@ -50,19 +50,20 @@ def table(snapshot: Snapshot, width: int) -> str:
             if found.row.device_part:
                 device, name = found.device, fill(found.row.name, found.instance)
         values.setdefault(section, {}).setdefault(name, {})[device] = quantity(value, unit)
-    parts = [[f"{snapshot.hostname}  {snapshot.timestamp}"], _devices(snapshot, width)]
+    parts = [[f"{snapshot.hostname}  {snapshot.timestamp}"]]
+    rows = [(place.key, place.identity.name or place.identity.vendor, place.identity.uuid) for place in snapshot.identities]
+    parts.append([clipped(line, width) for line in aligned(rows)] or ["No devices. `accelmetrics doctor` says why."])
     for title in dict.fromkeys((*home.values(), OTHER)):
         if title in values:
             host = packed([(name, texts[""]) for name, texts in values[title].items() if "" in texts], width, INDENT)
             parts.append([": ".join(filter(None, title)), *host, *_grid(values[title], devices, width)])
-    parts += [_missing(snapshot, width), _sources(snapshot, width)]
+    parts.append(_missing(snapshot, width))
+    sources = []
+    for status in snapshot.backends:
+        read = f"{status.source}, {seconds(status.duration_seconds)}" if status.source else ""
+        sources.append((status.name, status.status, " ".join("; ".join(filter(None, (read, status.detail))).split())))
+    parts.append(["Sources", *(clipped(line, width) for line in aligned(sources, INDENT))] if sources else [])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-
-
-def _devices(snapshot: Snapshot, width: int) -> list[str]:
-    places = [(place.key, place.identity) for place in snapshot.identities]
-    rows = [(key, identity.name or identity.vendor, identity.uuid) for key, identity in places]
-    return [clipped(line, width) for line in aligned(rows)] if rows else ["No devices. `accelmetrics doctor` says why."]
 
 
 def _grid(values: dict[str, dict[str, str]], devices: Sequence[str], width: int) -> list[str]:
@@ -90,14 +91,6 @@ def _missing(snapshot: Snapshot, width: int) -> list[str]:
         keys.setdefault(str(why.reason), []).append(shown)
     rows = [(reason, str(len(listed)), ", ".join(dict.fromkeys(listed))) for reason, listed in keys.items()]
     return ["Not available", *(clipped(line, width) for line in aligned(rows, INDENT))] if rows else []
-
-
-def _sources(snapshot: Snapshot, width: int) -> list[str]:
-    rows = []
-    for status in snapshot.backends:
-        read = f"{status.source}, {seconds(status.duration_seconds)}" if status.source else ""
-        rows.append((status.name, status.status, clipped(" ".join("; ".join(filter(None, (read, status.detail))).split()), width)))
-    return ["Sources", *(clipped(line, width) for line in aligned(rows, INDENT))] if rows else []
 
 
 # CSV

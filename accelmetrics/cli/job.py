@@ -86,10 +86,12 @@ def _end(options: Namespace, out: Stdout) -> None:
             say(f"accelmetrics job end: no summary of job {job_id}: `accelmetrics serve` has not noticed it")
             return
         _write(file, job_text(job))
-        found = _ended(result, job.began, options.wait)
+        until = time.monotonic() + options.wait
+        while (found := _summary(result, job.began) or {}).get("state") != "ended" and time.monotonic() < until:
+            time.sleep(LOOK)
     finally:
         file.unlink(missing_ok=True)
-    if found is None:
+    if found.get("state") != "ended":
         say(f"accelmetrics job end: no summary of job {job_id} within {options.wait:g} s: `accelmetrics serve` does not write {result}")
         return
     if options.json:
@@ -98,18 +100,6 @@ def _end(options: Namespace, out: Stdout) -> None:
     from accelmetrics.views.summaries import of_job
 
     out.write(of_job(found))
-
-
-def _ended(file: Path, began: float, seconds: float) -> dict[str, Any] | None:
-    """Wait for the summary of the job that began then; None where it does not come."""
-    until = time.monotonic() + seconds
-    while True:
-        found = _summary(file, began)
-        if found is not None and found.get("state") == "ended":
-            return found
-        if time.monotonic() >= until:
-            return None
-        time.sleep(LOOK)
 
 
 def _summary(file: Path, began: float) -> dict[str, Any] | None:

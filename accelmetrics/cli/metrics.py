@@ -83,18 +83,16 @@ def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Seq
     for section in (*SECTIONS, *own):
         rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))
         rows = (row for row in rows if preset is None or preset in presets_of(row))
-        found = tuple(row for row in rows if (_holds(row, wanted or "") if unknown else not template or row.key == template))
+        if unknown:  # the words, in capitals or not, are parts of a key, of other names or of a meaning
+            texts = ((row, "\n".join((row.key, *row.aliases, row.prometheus, row.otel, row.meaning)).lower()) for row in rows)
+            found = tuple(row for row, text in texts if all(word in text for word in (wanted or "").lower().split()))
+        else:
+            found = tuple(row for row in rows if not template or row.key == template)
         sections.append(section._replace(rows=found))
     shown = [section for section in sections if section.rows]
     if unknown and not shown:
         raise arguments.UsageError(f"{unknown} `accelmetrics metrics` lists them all")
     return bool(template), shown
-
-
-def _holds(row: Metric, words: str) -> bool:
-    """Return whether each of the words, in capitals or not, is part of a metric's key, its other names or its meaning."""
-    texts = "\n".join((row.key, *row.aliases, row.prometheus, row.otel, row.meaning)).lower()
-    return all(word in texts for word in words.lower().split())
 
 
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:

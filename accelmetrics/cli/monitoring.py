@@ -17,13 +17,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from accelmetrics.cli.options import PROGRAM, UsageError, absent_process, reading
-from accelmetrics.cli.output import NO_SPACE, Stdout, WriteError, duplicate_stream, say, special, stream_number
+from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, telling
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
     from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter, Record
     from accelmetrics.visibility.attribution import ClaimSource
     from accelmetrics.visibility.slurm_jobs import Job
@@ -68,18 +67,34 @@ def checked(options: Namespace, stopped: Stop | None = None, patience: float = m
         with Sampler(**chosen):
             yield
         return
-    look = _DeviceLook(Sampler(**chosen), again=options.isolation != "process", stopped=stopped or Stop())
-    look.start()
+    # A driver may hold this reading up for as long as it likes, so it is taken on a thread.
+    sampler, ending = Sampler(**chosen), stopped or Stop()
+    errors: list[AccelMetricsError] = []
+    over = threading.Event()
+
+    def look() -> None:
+        try:
+            sampler.sample()
+        except AccelMetricsError as error:
+            errors.append(error)
+            ending.ask(signal.SIGINT)
+        if over.is_set() or options.isolation == "process":  # a process of its own is of no use to others afterwards
+            sampler.close()
+
+    thread = threading.Thread(target=look, name="accelmetrics-device-look", daemon=True)
+    thread.start()
     end = time.monotonic() + patience
-    while look.is_alive() and not look.stopped.signal and time.monotonic() < end:
-        look.join(Stop.STEP)
+    while thread.is_alive() and not ending.signal and time.monotonic() < end:
+        thread.join(Stop.STEP)
     try:
-        if look.error is None:
+        if not errors:
             yield
     finally:
-        look.end()
-    if look.error is not None:
-        raise look.error
+        over.set()
+        if not thread.is_alive():  # else the thread does it when the driver has answered
+            sampler.close()
+    if errors:
+        raise errors[0]
 
 
 def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: Any) -> Monitor:
@@ -190,45 +205,6 @@ def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Itera
         raise BrokenPipeError
 
 
-class _DeviceLook(threading.Thread):
-    """A reading that finds out whether the chosen devices are there, which a driver may hold up for as long as it likes.
-
-    A monitor could only say in the background, for as long as it runs, that one is not.
-
-    Args:
-        sampler: What reads.
-        again: Whether its sources are of use to others afterwards; a process of its own is not.
-        stopped: Is asked for the end when one is not there.
-
-    Attributes:
-        error: Says which one is not there; None while nothing is known.
-        stopped: As given.
-    """
-
-    def __init__(self, sampler: Sampler, again: bool, stopped: Stop) -> None:
-        super().__init__(name="accelmetrics-device-look", daemon=True)
-        self.error: AccelMetricsError | None = None
-        self.stopped = stopped
-        self._sampler = sampler
-        self._close = not again
-
-    def run(self) -> None:
-        """Read once."""
-        try:
-            self._sampler.sample()
-        except AccelMetricsError as error:
-            self.error = error
-            self.stopped.ask(signal.SIGINT)
-        if self._close:
-            self._sampler.close()
-
-    def end(self) -> None:
-        """Give the sources back, or have that done when the driver has answered: until then it would have to be waited for."""
-        self._close = True
-        if not self.is_alive():
-            self._sampler.close()
-
-
 # Exporters
 
 
@@ -333,9 +309,9 @@ def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> l
     """
     chosen = [_exporter(wanted, out, stopped or Stop()) for wanted in options.exporters]
     if getattr(options, "wandb_project", None) or getattr(options, "wandb_run_name", None):
-        from accelmetrics.exporters.wandb import WandbExporter
+        from accelmetrics.exporters.registry import load
 
-        chosen.append(WandbExporter(project=options.wandb_project, name=options.wandb_run_name))
+        chosen.append(load("wandb")(project=options.wandb_project, name=options.wandb_run_name))
     return chosen
 
 
@@ -358,12 +334,8 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
     path = getattr(made, "path", None) if isinstance(made, LineExporter) else None
     if path is not None and not special(str(path)):
-        try:
-            with closing(made):
-                made.open()
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise WriteError(str(path), error) from error
+        with telling(str(path), NO_SPACE), closing(made):
+            made.open()
     return made
 
 

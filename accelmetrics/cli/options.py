@@ -30,6 +30,20 @@ class UsageError(Exception):
     """Arguments that cannot be used, or not together."""
 
 
+def refuse(*cases: tuple[object, str]) -> None:
+    """Refuse options that cannot be used together.
+
+    Args:
+        cases: What would be wrong, and the words for it.
+
+    Raises:
+        UsageError: One of them holds.
+    """
+    for wrong, words in cases:
+        if wrong:
+            raise UsageError(words)
+
+
 class Parser(argparse.ArgumentParser):
     """Parse without abbreviations, word errors in one line, and print the help where documents go."""
 
@@ -106,25 +120,21 @@ def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
 
     They leave nothing in what was parsed unless they are given: :func:`configure` fills in the rest.
     """
-    return {option.long_flag: _flag(option) for option in options if option.long_flag and (not command or command in option.takers)}
-
-
-def _flag(option: Option) -> dict[str, Any]:
-    default = f" (default: {option.default_words})" if option.default_words else ""
-    details: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": option.meaning + default}
-    if option.kind is settings.switch:
-        return {**details, "action": argparse.BooleanOptionalAction}
-    details["type"] = option.kind.parse
-    if option.metavar:
-        details["metavar"] = option.metavar
-    if option.kind.choices:
-        details["choices"] = option.kind.choices
-    if option.kind.collect:
-        details["action"] = "append"
-    if option.name in _BARE:
-        const, metavar = _BARE[option.name]
-        details |= {"nargs": "?", "const": const, "metavar": metavar}
-    return details
+    found: FlagArguments = {}
+    for option in options:
+        if not option.long_flag or (command and command not in option.takers):
+            continue
+        default = f" (default: {option.default_words})" if option.default_words else ""
+        details: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": option.meaning + default}
+        if option.kind is settings.switch:
+            details["action"] = argparse.BooleanOptionalAction
+        else:
+            bare, metavar = _BARE.get(option.name, (None, option.metavar))
+            taken = {"type": option.kind.parse, "metavar": metavar, "choices": option.kind.choices, "const": bare}
+            taken |= {"nargs": "?" if bare else None, "action": "append" if option.kind.collect else None}
+            details |= {name: value for name, value in taken.items() if value}
+        found[option.long_flag] = details
+    return found
 
 
 def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict[str, Setting]:

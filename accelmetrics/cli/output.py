@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -43,12 +43,9 @@ def folder_for(path: str) -> None:
     from pathlib import Path
     from tempfile import TemporaryFile
 
-    try:
+    with telling(path, NO_SPACE):
         Path(path).mkdir(mode=0o755, parents=True, exist_ok=True)
         TemporaryFile(dir=path).close()
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise WriteError(path, error) from error
 
 
 def check_target(path: str, out: Stdout) -> None:
@@ -67,19 +64,20 @@ def check_target(path: str, out: Stdout) -> None:
         return
     if special(path) and not Path(path).is_dir():
         return
-    try:
+    with telling(path, NO_SPACE):
         target = followed(absolute(path))
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise WriteError(path, error) from error
 
 
 @contextmanager
-def telling(what: str) -> Iterator[None]:
+def telling(what: str, passing: Collection[int] = ()) -> Iterator[None]:
     """Raise what goes wrong in the block as an error that names what could not be written.
+
+    Args:
+        what: The name.
+        passing: Numbers of the system's errors that end the block and are no failure.
 
     Raises:
         BrokenPipeError: The reader of the pipe has gone.
@@ -90,7 +88,8 @@ def telling(what: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise WriteError(what, error) from error
+        if error.errno not in passing:
+            raise WriteError(what, error) from error
 
 
 def descriptor_of(stream: TextIO | None) -> int | None:

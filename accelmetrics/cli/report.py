@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
+from contextlib import closing
 from math import inf
 from pathlib import Path
 
@@ -82,36 +83,25 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read the recordings and print the report."""
-    if options.shape == "gpu-stats" and options.format not in (None, "json"):
-        raise arguments.UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
-    if options.png and options.plots is None:
-        raise arguments.UsageError("--png needs --plots")
-    metrics, series = MetricSelection(options.metrics or ALL), CHARTED if _pictured(options) else None
-    _check_targets(options, out)
-    wanted = Wanted(metrics, series=series, price=options.price, carbon=options.carbon, by=options.by or "")
-    if options.compare:
-        _compare(options, wanted._replace(series=CHARTED, compared=True), out)
-        return 0
-    found = _read(options.files, wanted)
-    pictures = _draw(found, options, out)
-    if pictures is not None and options.format is None and options.shape == "summary":
-        return 0
-    views = {"text": texts.text, "markdown": texts.markdown, "json": as_json}
-    text = as_json(texts.gpu_stats(found.document)) if options.shape == "gpu-stats" else views[options.format or "text"](found.document)
-    out.write(text + (pictures or "") if options.format == "markdown" else text)
-    return 0
-
-
-def _pictured(options: Namespace) -> bool:
-    return options.html is not None or options.plots is not None
-
-
-def _check_targets(options: Namespace, out: Stdout) -> None:
-    """Find out whether pages and pictures can be made and written, before long recordings are read.
-
-    Raises:
-        AccelMetricsError: They cannot.
-    """
+    both = {Path(name).resolve() for name in options.files} & {Path(name).resolve() for name in options.compare or ()}
+    arguments.refuse(
+        (
+            options.shape == "gpu-stats" and options.format not in (None, "json"),
+            f"--shape gpu-stats is JSON and excludes --format {options.format}",
+        ),
+        (options.png and options.plots is None, "--png needs --plots"),
+        (options.compare and (options.shape != "summary" or options.by), "--compare excludes --shape and --by"),
+        (both, f"{', '.join(map(str, sorted(both)))} is on both sides of the comparison: give the files of another run"),
+    )
+    wanted = Wanted(
+        MetricSelection(options.metrics or ALL),
+        series=CHARTED if options.compare or options.html is not None or options.plots is not None else None,
+        price=options.price,
+        carbon=options.carbon,
+        by=options.by or "",
+        compared=bool(options.compare),
+    )
+    # Whether pages and pictures can be made and written is found out before long recordings are read.
     if options.html is not None:
         check_target(options.html, out)
     if options.plots is not None:
@@ -119,19 +109,33 @@ def _check_targets(options: Namespace, out: Stdout) -> None:
 
         drawing.check_installed()
         folder_for(options.plots)
+    first = _read(options.files, wanted)
+    found = compare(first, _read(options.compare, wanted)) if options.compare else first
+    pictures = _draw(found, options, out)
+    if pictures is not None and options.format is None and options.shape == "summary":
+        return 0
+    form = "json" if options.shape == "gpu-stats" else options.format or "text"
+    if options.shape == "gpu-stats":
+        text = as_json(texts.gpu_stats(first.document))
+    elif isinstance(found, Comparison):
+        views = {"text": texts.comparison_text, "markdown": texts.comparison_markdown}
+        text = as_json(found.to_dict()) if form == "json" else views[form](found)
+    else:
+        text = {"text": texts.text, "markdown": texts.markdown, "json": as_json}[form](found.document)
+    out.write(text + (pictures or "") if form == "markdown" else text)
+    return 0
 
 
 def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str | None:
     """Write the page and the pictures that were asked for; return what Markdown says of the pictures, None where none were asked for."""
-    if not _pictured(options):
+    if options.html is None and options.plots is None:
         return None
     from accelmetrics.views.report import drawing, html, plots
 
     drawn = plots.pictures(found) if isinstance(found, RunReport) else plots.pictures(found.a, found.b)
     if options.html is not None:
-        sink = sink_of(options.html, out)
-        sink.write(html.page(found, drawn) if isinstance(found, RunReport) else html.comparison_page(found, drawn))
-        sink.close()
+        with closing(sink_of(options.html, out)) as sink:
+            sink.write(html.page(found, drawn) if isinstance(found, RunReport) else html.comparison_page(found, drawn))
     if options.plots is None:
         return ""
     return drawing.markdown_pictures(drawing.write_pictures(drawn, Path(options.plots), options.png))
@@ -145,19 +149,3 @@ def _read(files: list[str], wanted: Wanted) -> RunReport:
     for warning in found.warnings:
         say(f"accelmetrics report: {warning}")
     return found
-
-
-def _compare(options: Namespace, wanted: Wanted, out: Stdout) -> None:
-    """Compare two runs."""
-    if options.shape != "summary" or options.by:
-        raise arguments.UsageError("--compare excludes --shape and --by")
-    both = {Path(name).resolve() for name in options.files} & {Path(name).resolve() for name in options.compare}
-    if both:
-        raise arguments.UsageError(f"{', '.join(map(str, sorted(both)))} is on both sides of the comparison: give the files of another run")
-    found = compare(_read(options.files, wanted), _read(options.compare, wanted))
-    pictures = _draw(found, options, out)
-    if pictures is not None and options.format is None:
-        return
-    views = {"text": texts.comparison_text, "markdown": texts.comparison_markdown}
-    text = as_json(found.to_dict()) if options.format == "json" else views[options.format or "text"](found)
-    out.write(text + (pictures or "") if options.format == "markdown" else text)

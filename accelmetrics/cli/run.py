@@ -16,16 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
+from accelmetrics.cli.child_process import KILLED, ChildProcess, Signals
 from accelmetrics.cli.monitoring import checked, exporters, holding_messages, monitor, tell, tell_losses, tell_sources
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of, telling
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
-from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import GIB, MIB, cells, clipped
@@ -89,15 +87,19 @@ OPTIONS: arguments.Groups = {
 def run(options: argparse.Namespace, out: Stdout) -> int:
     """Run the command."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise arguments.UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
-    if options.stats and (Path(options.stats).is_dir() or not Path(options.stats).absolute().parent.is_dir()):
-        raise arguments.UsageError(f"--stats {options.stats}: name a file in a directory that is there")
+    folder = Path(options.stats or ".").absolute().parent
+    arguments.refuse(
+        (not command, "no command: write it behind two dashes, as in `accelmetrics run -- python train.py`"),
+        (
+            options.stats and (Path(options.stats).is_dir() or not folder.is_dir()),
+            f"--stats {options.stats}: name a file in a directory that is there",
+        ),
+    )
     with Signals() as signals, checked(options), _nvml_feed(options) as feed:  # what cannot be used is told before anything is started
         chosen = exporters(options, out)
         while (early := signals.next()) is not None:
-            if early.number in ENDING:
-                return KILLED + early.number
+            if early[0] in ENDING:
+                return KILLED + early[0]
         if feed is None:
             return _run(options, command, signals, chosen, out)
         descriptor = descriptor_of(sys.stderr)  # of a terminal, it may be one that the command draws on
@@ -155,12 +157,25 @@ def _run(
             child = ChildProcess(command, signals, {**row.environment, **more})
         watching = monitor(options, chosen, pid=child.pid, children=True).start()
         with watching.window("command") as window:
-            ended = child.attend(signals, draw, row.release)
+            status, ended_by, seconds, cpu_seconds = child.attend(signals, draw, row.release)
     finally:
         row.close()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)
-    stats = _stats(command, ended, watching, window)
+    stats = {
+        "schema_version": STATS_VERSION,
+        "command": command,
+        "exit_status": status,
+        **({"signal": ended_by} if ended_by else {}),
+        "duration_seconds": seconds,
+        "labels": dict(watching.labels),
+        "interval_seconds": watching.status.interval,
+        "readings": readings(window.summary),
+        "missed_ticks": watching.status.missed_ticks,
+        "devices": of_devices(window, watching.latest),
+        "process": {"cpu_seconds": cpu_seconds, **of_process(window)},
+        "exporters": [one._asdict() for one in watching.status.exporters],
+    }
     if options.stats:
         try:
             with closing(sink_of(options.stats, out)) as sink:
@@ -170,33 +185,14 @@ def _run(
     tell_sources(watching)
     tell_losses(watching)
     if not (options.quiet or options.no_summary):
-        title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {ended.status}"
-        memory = stats["process"].get("memory_bytes")
+        title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {status}"
+        memory = of_process(window).get("memory_bytes")
         most = "" if memory is None else f", at most {memory['max'] / MIB:.0f} MiB of memory"
         if descriptor is not None:
             begin_line(descriptor)
-        devices = of_window(window, watching.latest, title, ended.seconds)
-        tell("summary", f"{devices}  {ended.cpu_seconds:.1f} s of CPU time{most}", data=stats)
-    return ended.status
-
-
-def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) -> dict[str, Any]:
-    """Return the summary as plain values; what was not measured is left out."""
-    latest, status = watching.latest, watching.status
-    return {
-        "schema_version": STATS_VERSION,
-        "command": command,
-        "exit_status": ended.status,
-        **({"signal": ended.signal} if ended.signal else {}),
-        "duration_seconds": ended.seconds,
-        "labels": dict(watching.labels),
-        "interval_seconds": status.interval,
-        "readings": readings(window.summary),
-        "missed_ticks": status.missed_ticks,
-        "devices": of_devices(window, latest),
-        "process": {"cpu_seconds": ended.cpu_seconds, **of_process(window)},
-        "exporters": [one._asdict() for one in status.exporters],
-    }
+        devices = of_window(window, watching.latest, title, seconds)
+        tell("summary", f"{devices}  {cpu_seconds:.1f} s of CPU time{most}", data=stats)
+    return status
 
 
 def live_line(snapshot: Snapshot, now: float, columns: int) -> str:

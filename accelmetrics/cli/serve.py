@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, checked, claim_sources, exporters, monitor, tell, tell_losses, until_stopped
@@ -60,36 +60,42 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
-    from accelmetrics.exporters.prometheus import PrometheusExporter
+    from accelmetrics.exporters.registry import load
     from accelmetrics.monitor.job_summaries import JobSummaries
     from accelmetrics.visibility.processes import process_labels
 
-    endpoint = PrometheusExporter(
-        options.listen,
-        dialect=options.keys,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        tls_client_ca=options.tls_client_ca,
-        tls_client_names=options.tls_client_names,
-        auth_file=options.auth,
-        bearer_token_file=options.bearer_token_file,
-        allowed_hosts=",".join(options.allowed_hosts),
-        per_link=options.per_link,
-        processes=options.processes,
-        process_labels=process_labels(map(str.strip, options.process_labels.split(","))) if options.process_labels else None,
-        max_age=options.max_age,
-        max_series=options.max_series,
-        own_process=True,
+    endpoint = cast(
+        "PrometheusExporter",
+        load("prometheus")(
+            options.listen,
+            dialect=options.keys,
+            tls_cert=options.tls_cert,
+            tls_key=options.tls_key,
+            tls_client_ca=options.tls_client_ca,
+            tls_client_names=options.tls_client_names,
+            auth_file=options.auth,
+            bearer_token_file=options.bearer_token_file,
+            allowed_hosts=",".join(options.allowed_hosts),
+            per_link=options.per_link,
+            processes=options.processes,
+            process_labels=process_labels(map(str.strip, options.process_labels.split(","))) if options.process_labels else None,
+            max_age=options.max_age,
+            max_series=options.max_series,
+            own_process=True,
+        ),
     )
-    if options.show_commands and not options.ui:
-        raise arguments.UsageError("--show-commands is for --ui")
+    arguments.refuse((options.show_commands and not options.ui, "--show-commands is for --ui"))
     documents = _documents(options, endpoint)
-    own = _own_keys()
+    own = own_keys()
 
     def serve(record: Record) -> None:
-        shown = record if options.pid else _without(own, record)
-        documents.take(shown)
-        endpoint.export(shown)
+        if not options.pid:  # the watched process is this command
+            taken = record.snapshot
+            metrics = {key: value for key, value in taken.metrics.items() if key not in own}
+            reasons = {key: why for key, why in taken.unavailable.items() if key not in own}
+            record = record._replace(snapshot=taken.with_values(metrics, reasons))
+        documents.take(record)
+        endpoint.export(record)
 
     if options.attribution in {"auto", "slurm"} and options.summaries != settings.SUMMARIES:  # the usual folder need not be there
         folder_for(options.summaries)
@@ -167,19 +173,12 @@ def _sharing(options: Namespace) -> Iterator[dict[str, Any]]:
         yield {"share": "node"}
 
 
-def _own_keys() -> frozenset[str]:
+def own_keys() -> frozenset[str]:
     """Return the keys of what is said of the watched process, which is this command: it describes itself under names of its own."""
     from accelmetrics.schemas.catalogue.host import PROCESS
 
     # A row without a name in Prometheus says again, in another unit, what one with a name says.
     return frozenset(row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_"))
-
-
-def _without(keys: frozenset[str], record: Record) -> Record:
-    taken = record.snapshot
-    metrics = {key: value for key, value in taken.metrics.items() if key not in keys}
-    reasons = {key: why for key, why in taken.unavailable.items() if key not in keys}
-    return record._replace(snapshot=taken.with_values(metrics, reasons))
 
 
 def _password_line(user: str) -> str:

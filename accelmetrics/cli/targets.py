@@ -33,10 +33,10 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the nodes, or replace the file."""
-    if (options.hosts is None) == (options.slurm is None):
-        raise arguments.UsageError("say where the nodes are from: --hosts FILE or --slurm")
-    if options.partition and options.slurm != "":
-        raise arguments.UsageError("--partition chooses among the nodes that Slurm has: give it with --slurm alone")
+    arguments.refuse(
+        ((options.hosts is None) == (options.slurm is None), "say where the nodes are from: --hosts FILE or --slurm"),
+        (options.partition and options.slurm != "", "--partition chooses among the nodes that Slurm has: give it with --slurm alone"),
+    )
     nodes = read_hosts(options.hosts, options.port) if options.hosts else slurm_nodes(options.slurm or "", options.partition, options.port)
     common = node_labels(options.label or (), "--label")
     found = service_discovery(node._replace(labels={**common, **node.labels}) for node in nodes)

@@ -6,9 +6,11 @@ screen or none of it: neither keeps one row of a terminal that another program w
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import marshal
 import os
+import re
 import select
 import struct
 import subprocess
@@ -18,12 +20,10 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Literal
 
 from accelmetrics.backends.kit.watchdog import script
-from accelmetrics.cli.keys import ESCAPE_SECONDS, KeyDecoder
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?2026l\x1b[?25h\x1b[?1049l"
@@ -167,7 +167,7 @@ def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tupl
     """
     keys = descriptor_of(sys.stdin)
     keys = keys if keys is not None and os.isatty(keys) else None
-    with TerminalGuard(descriptor, descriptor if keys is None else keys) as guard:
+    with closing(TerminalGuard(descriptor, descriptor if keys is None else keys)) as guard:
         modes = before = None
         if keys is not None:
             with suppress(termios.error):
@@ -180,7 +180,7 @@ def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tupl
                 modes = termios.tcgetattr(keys), before
             guard.expect(PLAIN + LEAVE, modes=modes)
             write(ENTER)
-            yield Screen(write), no_keys if keys is None else Keyboard(keys).pressed
+            yield Screen(write), no_keys if keys is None else key_reader(keys)
         finally:
             with suppress(WriteError, BrokenPipeError):  # the terminal has gone
                 write(f"{PLAIN}{EMPTY}{at(0, 0)}{LEAVE}")  # some terminals have no other screen
@@ -195,31 +195,28 @@ def no_keys(seconds: float) -> list[str]:
     return []
 
 
-class Keyboard:
-    """The keys of a terminal whose modes were set for that.
+def key_reader(descriptor: int) -> Callable[[float], list[str]]:
+    """Return a function that waits for a key, at most so many seconds, and returns the names of those that were pressed.
 
-    Args:
-        descriptor: The terminal's.
+    The modes of the terminal are set for that already.
     """
+    decoder = KeyDecoder()
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._decoder = KeyDecoder()
-
-    def pressed(self, seconds: float) -> list[str]:
-        """Wait for a key, at most so many seconds; return the names of those that were pressed."""
-        waited = min(seconds, ESCAPE_SECONDS) if self._decoder.waiting else seconds
+    def pressed(seconds: float) -> list[str]:
+        waited = min(seconds, ESCAPE_SECONDS) if decoder.waiting else seconds
         try:
-            if not select.select([self._descriptor], [], [], waited)[0]:
-                return self._decoder.settle()
-            data = os.read(self._descriptor, CHUNK)
+            if not select.select([descriptor], [], [], waited)[0]:
+                return decoder.settle()
+            data = os.read(descriptor, CHUNK)
         except OSError:
             data = b""
-        return self._decoder.feed(data) if data else no_keys(seconds)  # the terminal has gone: nothing more will come
+        return decoder.feed(data) if data else no_keys(seconds)  # the terminal has gone: nothing more will come
+
+    return pressed
 
 
 class TerminalGuard:
-    """A process that changes a terminal back where this one is killed before it could (``terminal_guard.py``). A context manager.
+    """A process that changes a terminal back where this one is killed before it could (``terminal_guard.py``).
 
     Where none can be started the terminal stays as it was left, as any program leaves it that is killed.
 
@@ -231,12 +228,6 @@ class TerminalGuard:
     def __init__(self, screen: int, keys: int) -> None:
         self._streams = screen, keys
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> TerminalGuard:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def expect(self, text: str, sizes: tuple[bytes, bytes] | None = None, modes: tuple[list[Any], list[Any]] | None = None) -> None:
         """Say what changes the terminal back: before it is changed, and again when that is another thing.
@@ -271,32 +262,17 @@ class TerminalGuard:
                 self._process.stdin.flush()
 
 
-class Size(NamedTuple):
-    """Of a terminal, as it says itself and as programs on it are told.
+Size = tuple[int, int, int, int]
+"""Of a terminal: rows and columns of text; width and height of its window in pixels, mostly 0."""
 
-    Attributes:
-        rows: Rows of text.
-        columns: Columns of text.
-        width: Of the window in pixels, mostly 0.
-        height: Likewise.
+
+def with_rows(size: Size, more: int) -> Size:
+    """Return the size with so many more rows, as the program beside the line is told, or as it was.
+
+    The odd height tells it from a window that was made one row lower.
     """
-
-    rows: int
-    columns: int
-    width: int
-    height: int
-
-    def with_rows(self, more: int) -> Size:
-        """Return the size with so many more rows, as the program beside the line is told, or as it was.
-
-        The odd height tells it from a window that was made one row lower.
-        """
-        return self._replace(rows=self.rows + more, height=self.height ^ 1)
-
-    @property
-    def packed(self) -> bytes:
-        """As the system has it."""
-        return struct.pack("HHHH", *self)
+    rows, columns, width, height = size
+    return rows + more, columns, width, height ^ 1
 
 
 class LastRow:
@@ -337,7 +313,7 @@ class LastRow:
                 return
             # After Ctrl-S it takes no text.
             elif select.select([], [self._descriptor], [], 0)[1] and (told := self._reserved()) is not None:
-                self._send(f"{SAVE}\x1b[{told.rows + 1};1H{PLAIN}{text(told.columns - 1)}{REST_OF_LINE}{RESTORE}")
+                self._send(f"{SAVE}\x1b[{told[0] + 1};1H{PLAIN}{text(told[1] - 1)}{REST_OF_LINE}{RESTORE}")
                 self._content = content
         except OSError:  # the terminal has gone
             self._usable = False
@@ -349,10 +325,10 @@ class LastRow:
             return
         with suppress(OSError):
             size = read_size(self._descriptor)
-            full = told.with_rows(1) if size == told else size
+            full = with_rows(told, 1) if size == told else size
             self._send(GIVE_BACK)
             if full != size:
-                _write_size(self._descriptor, full)
+                fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *full))
         self._guard.relax()
 
     def close(self) -> None:
@@ -366,12 +342,13 @@ class LastRow:
         if size == self._told:
             return size
         self._told = None
-        if size.rows < FEWEST_ROWS or size.columns < FEWEST_COLUMNS:
+        if size[0] < FEWEST_ROWS or size[1] < FEWEST_COLUMNS:
             return None
-        told = size.with_rows(-1)
-        self._guard.expect(GIVE_BACK, (told.packed, size.packed))
-        self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told.rows}r{RESTORE}")
-        _write_size(self._descriptor, told)
+        told = with_rows(size, -1)
+        packed = struct.pack("HHHH", *told)
+        self._guard.expect(GIVE_BACK, (packed, struct.pack("HHHH", *size)))
+        self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told[0]}r{RESTORE}")
+        fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, packed)
         self._told = told
         return told
 
@@ -386,7 +363,7 @@ def begin_line(descriptor: int) -> None:
     """
     with suppress(OSError):
         if capable(descriptor):
-            write_all(descriptor, f"{' ' * read_size(descriptor).columns}\r{REST_OF_LINE}".encode())
+            write_all(descriptor, f"{' ' * read_size(descriptor)[1]}\r{REST_OF_LINE}".encode())
 
 
 def terminal_number(descriptor: int) -> str:
@@ -397,8 +374,79 @@ def terminal_number(descriptor: int) -> str:
 def read_size(descriptor: int) -> Size:
     """Return the size of the terminal."""
     rows, columns, width, height = struct.unpack("HHHH", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
-    return Size(rows, columns, width, height)
+    return rows, columns, width, height
 
 
-def _write_size(descriptor: int, size: Size) -> None:
-    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, size.packed)
+# What is typed, as names of keys: ``a``, ``up``, ``enter``, ``f1``. The same for every terminal's way of sending them: ``curses`` knows
+# the ways of the terminal that ``TERM`` names, which over ssh and in tmux is often another one than the keys come from.
+
+ESCAPE_SECONDS = 0.15
+"""For how long the rest of a sequence is waited for: what is an Escape by itself is known only then."""
+CONTROL = {
+    **{"\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\b": "backspace"},
+    **{chr(number): f"ctrl-{chr(number + 96)}" for number in range(1, 27) if chr(number) not in "\r\n\t\b"},
+}
+BY_LETTER = {
+    **{"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "Z": "backtab", "M": "enter"},
+    **{"P": "f1", "Q": "f2", "R": "f3", "S": "f4"},
+}
+"""Ends of ``CSI`` and of ``SS3`` sequences; a keypad in application mode sends those too."""
+BY_NUMBER = {
+    **{"1": "home", "7": "home", "4": "end", "8": "end", "5": "pageup", "6": "pagedown", "2": "insert", "3": "delete"},
+    **{str(code): f"f{number}" for number, code in enumerate((11, 12, 13, 14, 15, 17, 18, 19, 20, 21, 23, 24), 1)},
+}
+"""Numbers of ``CSI number ~``; rxvt and the old PuTTY have 7 and 8."""
+KEYPAD = {**{chr(ord("p") + digit): str(digit) for digit in range(10)}, "k": "+", "m": "-", "n": ".", "o": "/", "j": "*"}
+SEQUENCE = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|[^\[O\x1b])", re.DOTALL)
+"""A whole one: of Linux' console (``[[A`` is F1), ``CSI``, ``SS3``, and a key together with Alt."""
+BEGUN = re.compile(r"\x1b(?:\[\[?|\[[0-?]*[ -/]*|O[0-9;]*)?$", re.DOTALL)
+LINUX = {f"\x1b[[{letter}": f"f{number}" for number, letter in enumerate("ABCDE", 1)}
+
+
+class KeyDecoder:
+    """Makes names of keys out of bytes, however those are cut into pieces. What is no key that has a name is left out."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._rest = ""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the end of a sequence is missing."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take what was typed; return the keys that are complete."""
+        text, self._rest = self._rest + self._decoder.decode(data), ""
+        keys = []
+        while text:
+            if text[0] != "\x1b":
+                keys.append(CONTROL.get(text[0], text[0] if text[0].isprintable() else ""))
+                text = text[1:]
+            elif found := SEQUENCE.match(text):
+                keys.append(_name(found[0]))
+                text = text[found.end() :]
+            elif BEGUN.match(text):
+                self._rest = text
+                break
+            else:  # something that no sequence goes on with
+                keys.append("escape" if text.startswith("\x1b\x1b") else "")
+                text = text[1:]
+        return [key for key in keys if key]
+
+    def settle(self) -> list[str]:
+        """Take it that nothing more belongs to what has come: an Escape by itself is a key, a sequence without an end is none."""
+        rest, self._rest = self._rest, ""
+        return ["escape"] if rest == "\x1b" else []
+
+
+def _name(sequence: str) -> str:
+    """Return the key of a whole sequence; Shift, Alt and Ctrl beside it make no difference. Empty for one that is not known."""
+    if sequence in LINUX:
+        return LINUX[sequence]
+    if sequence.startswith("\x1b["):
+        number, end = sequence[2:-1].partition(";")[0], sequence[-1]
+        return BY_NUMBER.get(number, "") if end == "~" else BY_LETTER.get(end, "")
+    if sequence.startswith("\x1bO"):
+        return BY_LETTER.get(sequence[-1], KEYPAD.get(sequence[-1], ""))
+    return ""

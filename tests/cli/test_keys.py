@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accelmetrics.cli.keys import KeyDecoder
+from accelmetrics.cli.terminal import KeyDecoder
 
 SENT = {
     "up": ("\x1b[A", "\x1bOA", "\x1b[1;5A", "\x1b[1;2A"),

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from accelmetrics import Monitor
-from accelmetrics.cli.child_process import Arrived, Signals
+from accelmetrics.cli.child_process import Signals
 from accelmetrics.schemas.recording import read_records
 from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, start
 from tests.simulators.nvml import NvmlSimulator, Ramp
@@ -170,7 +170,7 @@ def test_signals_are_held_and_handed_out(told: bool) -> None:
     with Signals(told) as signals:
         assert signals.next() is None
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # another test may have left a thread that would take it
-        assert wait_for(signals.next) == Arrived(signal.SIGUSR1, False)
+        assert wait_for(signals.next) == (signal.SIGUSR1, False)
     assert (signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, ())) == before
 
 

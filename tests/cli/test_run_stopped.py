@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.cli import child_process
-from accelmetrics.cli.child_process import Arrived, Signals
+from accelmetrics.cli.child_process import Signals
 from tests.cli.shell import COMMAND, call, environment, is_stopped, one_line, rest_of, run, start
 from tests.cli.terminals import Terminal, shell
 from tests.support.waiting import HANG, idle, wait_for
@@ -162,7 +162,7 @@ def test_who_leads_a_session_passes_a_hang_up_on(told: bool, monkeypatch: pytest
                 monkeypatch.setattr(signal, "sigtimedwait", lambda numbers, seconds, found=found: next(found, None))
             else:
                 signal.pthread_kill(threading.get_ident(), signal.SIGHUP)  # another thread of the tests might take it
-            assert wait_for(signals.next) == Arrived(signal.SIGHUP, to_all)
+            assert wait_for(signals.next) == (signal.SIGHUP, to_all)
 
 
 def test_a_command_without_a_name() -> None:
