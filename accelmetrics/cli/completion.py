@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from argparse import Action, ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
@@ -26,7 +26,8 @@ OPTIONS: arguments.Groups = {
     },
 }
 LISTS = {"metrics": "metrics", "key": "keys", "backends": "backends", "rules": "rules"}
-"""By the name under which an option is parsed, the words of which it takes one or more."""
+NAMES = {"backend": "backends", "exporters": "exporters", "keys": "dialects", "amd_source": "sources of AMD"}
+"""By the name under which an option is parsed, the words of which it takes one or more, and those of which it takes one."""
 PATHS = ("FILE", "DIRECTORY", "PATH")
 """What stands in the help for a file, or a directory."""
 
@@ -87,54 +88,43 @@ def run(options: Namespace, out: Stdout) -> int:
 
     shtab = require("shtab", "completion")
     root = root_parser(whole=True)
-    words, names = _words(), _names()
-    for action in _actions(root):
+    words = _known()
+    parsers = [parser for commands in root._actions if isinstance(commands.choices, dict) for parser in commands.choices.values()]
+    for action in (action for parser in parsers for action in parser._actions):
         action.metavar = re.sub(r"[:[].*", "", action.metavar) if isinstance(action.metavar, str) else None  # zsh takes those for its own
         if action.dest in LISTS:
             function = f"_accelmetrics_{LISTS[action.dest]}"
             plain = {"metrics": PRESETS, "backends": words["backends"], "rules": words["rules"]}.get(action.dest)
-            action.complete = {"bash": function, "zsh": function, "tcsh": plain and f"({' '.join(plain)})"}  # type: ignore[attr-defined]
-        elif action.dest in names:
-            action.choices = names[action.dest]
+            action.complete = {"bash": function, "zsh": function, "tcsh": plain and f"({' '.join(plain)})"}
+        elif action.dest in NAMES:
+            action.choices = words[NAMES[action.dest]]
         elif action.metavar in PATHS:
-            action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
+            action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY
     functions = {
-        "bash": "".join(BASH.format(name=name, words=" ".join(known)) for name, known in words.items()) + BASH_ROOT,
-        "zsh": "".join(ZSH.format(name=name, words=shlex.join(known)) for name, known in words.items()),
+        "bash": "".join(BASH.format(name=name, words=" ".join(words[name])) for name in LISTS.values()) + BASH_ROOT,
+        "zsh": "".join(ZSH.format(name=name, words=shlex.join(words[name])) for name in LISTS.values()),
     }
     script: str = shtab.complete(root, options.shell, preamble=functions)
     out.write(script.replace("-F _shtab_accelmetrics", "-F _accelmetrics").rstrip("\n") + "\n")
     return 0
 
 
-def _actions(root: ArgumentParser) -> Iterator[Action]:
-    """Give the options and arguments of all commands."""
-    for commands in root._actions:
-        for parser in commands.choices.values() if isinstance(commands.choices, dict) else ():
-            yield from parser._actions
-
-
-def _names() -> Mapping[str, Sequence[str]]:
-    """Return, by the name under which an option is parsed, the words of which it takes one."""
+def _known() -> Mapping[str, Sequence[str]]:
+    """Return the words that are completed."""
     from accelmetrics.backends import amd, registry as backends
     from accelmetrics.dialects import registry as dialects
     from accelmetrics.exporters import registry as exporters
-
-    found = {"backend": backends.names(), "exporters": exporters.names(), "keys": dialects.names(), "amd_source": amd.SOURCES}
-    return {option: [name for name in names if _PLAIN.fullmatch(name)] for option, names in found.items()}
-
-
-def _words() -> Mapping[str, Sequence[str]]:
-    """Return the words that lists are completed with."""
-    from accelmetrics.backends import registry
     from accelmetrics.monitor import rule_choice
     from accelmetrics.schemas.selection import PRESETS
 
-    found = {
+    found: Mapping[str, Iterable[str]] = {
         "metrics": [*PRESETS, *_spellings("*")],
-        "keys": [*_spellings("0")],
-        "backends": registry.names(),
+        "keys": _spellings("0"),
+        "backends": backends.names(),
         "rules": [rule_choice.DEFAULT, rule_choice.NONE, *rule_choice.names()],
+        "exporters": exporters.names(),
+        "dialects": dialects.names(),
+        "sources of AMD": amd.SOURCES,
     }
     return {name: [word for word in dict.fromkeys(words) if _PLAIN.fullmatch(word)] for name, words in found.items()}
 

@@ -54,7 +54,12 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         out.write(json.dumps({"options": entries, "unread_variables": unread}, indent=2 if out.terminal else None) + "\n")
         return 0
     rows = [
-        (option.name, shown(option, setting), f"{setting.source} {setting.where}".strip(), _words(takers))
+        (
+            option.name,
+            shown(option, setting),
+            f"{setting.source} {setting.where}".strip(),
+            "all" if len(takers) == len(settings.TAKERS) else ", ".join(takers),
+        )
         for option, setting, takers in found
     ]
     out.write("\n".join(aligned([HEAD, *rows])) + "\n")
@@ -62,10 +67,6 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
     for name in unread:
         say(f"accelmetrics config: {UnknownNameError('variable', name, variables)}".partition(" Known:")[0])
     return 0
-
-
-def _words(takers: list[str]) -> str:
-    return "all" if len(takers) == len(settings.TAKERS) else ", ".join(takers)
 
 
 def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]]]:

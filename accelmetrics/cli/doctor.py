@@ -38,27 +38,23 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(json.dumps({**machine, **found.to_dict()}, indent=2) + "\n")
     else:
         head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"
-        parts = ([(0, head)], *_groups(found), [(0, verdict(found))])
+        parts: list[Iterable[tuple[int, str]]] = [[(0, head)]]  # paragraphs with their depth
+        broken = [backend for backend in found.backends if backend.broken]
+        sound = [backend for backend in found.backends if not backend.broken]
+        present, absent = ([backend for backend in sound if (backend.status == "absent") is gone] for gone in (False, True))
+        unread = [[(0, f"{device.name}: {device.pci_bus_id} ({device.pci_id})") for device in found.unread]] if found.unread else []
+        for heading, group in (
+            ("PRESENT, BUT BROKEN", map(_backend, broken)),
+            ("WORKS", map(_backend, present)),
+            ("ON THE PCI BUS, NOT READ BY THIS RELEASE", unread),
+            ("NOT HERE", map(_backend, absent)),
+        ):
+            listed = list(group)
+            parts += [[(0, heading)], *listed] if listed else []
+        parts.append([(0, verdict(found))])
         blocks = ([line for depth, text in part for line in wrapped(text, out.width, INDENT * depth)] for part in parts)
         out.write("\n\n".join(map("\n".join, blocks)) + "\n")
     return 1 if options.strict and found.unreadable else 0
-
-
-def _groups(found: Diagnosis) -> Iterator[Iterable[tuple[int, str]]]:
-    """Yield the blocks of all sources by how they fare, what is broken first, each group below its heading."""
-    broken = [backend for backend in found.backends if backend.broken]
-    working = [backend for backend in found.backends if backend not in broken and backend.status != "absent"]
-    absent = [backend for backend in found.backends if backend not in broken and backend.status == "absent"]
-    for heading, group in (("PRESENT, BUT BROKEN", broken), ("WORKS", working)):
-        if group:
-            yield [(0, heading)]
-            yield from map(_backend, group)
-    if found.unread:
-        yield [(0, "ON THE PCI BUS, NOT READ BY THIS RELEASE")]
-        yield [(0, f"{device.name}: {device.pci_bus_id} ({device.pci_id})") for device in found.unread]
-    if absent:
-        yield [(0, "NOT HERE")]
-        yield from map(_backend, absent)
 
 
 def verdict(found: Diagnosis) -> str:

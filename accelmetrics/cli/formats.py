@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 
 from accelmetrics.cli.output import WriteError, first_line, say
-from accelmetrics.cli.text import packed, seconds
+from accelmetrics.cli.text import seconds
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
@@ -91,6 +92,18 @@ def _missing(snapshot: Snapshot, width: int) -> list[str]:
         keys.setdefault(str(why.reason), []).append(shown)
     rows = [(reason, str(len(listed)), ", ".join(dict.fromkeys(listed))) for reason, listed in keys.items()]
     return ["Not available", *(clipped(line, width) for line in aligned(rows, INDENT))] if rows else []
+
+
+def packed(pairs: Sequence[tuple[str, str]], width: int, indent: str) -> list[str]:
+    """Return names with values, side by side as often as there is room, to be read downwards."""
+    if not pairs:
+        return []
+    lines = aligned(pairs, numeric=True)
+    room = max(map(len, lines)) + 2 * GAP
+    columns = max(1, (width - len(indent) + 2 * GAP) // room)
+    height = -(-len(lines) // columns)
+    stacks = [lines[start : start + height] for start in range(0, len(lines), height)]
+    return [(indent + "".join(cell.ljust(room) for cell in row)).rstrip() for row in zip_longest(*stacks, fillvalue="")]
 
 
 # CSV

@@ -63,8 +63,15 @@ def render(found: ProcessListing, tree: bool = False, width: int | None = None) 
     """
     rows = [HEAD, *(_tree_rows(found) if tree else (_row(process, _command(process)) for process in found.processes))]
     table = aligned(rows) if found.processes else []
+    reasons = []
+    for why in dict.fromkeys(found.unlisted.values()):
+        keys = ", ".join(key for key, other in found.unlisted.items() if other == why)
+        reasons.append(f"- which processes use {keys} is not known: {why.detail or why.reason}")
+    told = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
+    more = len(told) - MOST_REASONS
+    reasons += [f"- {why}" for why in list(told)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)
     idle = [f"No process uses {', '.join(found.idle)}."] if found.idle else []
-    parts = ("\n".join(line if width is None else clipped(line, width) for line in part) for part in (table, idle, _reasons(found)) if part)
+    parts = ("\n".join(line if width is None else clipped(line, width) for line in part) for part in (table, idle, reasons) if part)
     return "\n\n".join(parts) + "\n"
 
 
@@ -102,11 +109,6 @@ def _row(process: ProcessInfo, command: str) -> tuple[str, ...]:
     memory = "-" if process.memory_bytes is None else quantity(process.memory_bytes, "By")
     busy = "-" if process.utilization is None else quantity(process.utilization, "%")
     user = "?" if process.user is None else process.user
-    return process.device or "-", str(process.pid), user, started or "?", memory, busy, _place(process), command
-
-
-def _place(process: ProcessInfo) -> str:
-    """Say in which container, pod and Slurm job a process is."""
     words = []
     if process.container:
         words.append(f"{process.runtime or 'container'} {process.container[:SHORT_ID]}")
@@ -114,18 +116,9 @@ def _place(process: ProcessInfo) -> str:
         words.append(f"pod {process.pod}")
     if process.slurm_job:
         words.append(f"slurm {'.'.join(filter(None, (process.slurm_job, process.slurm_step)))}")
-    return ", ".join(words) or ("?" if "container" in process.unavailable else "-")
+    place = ", ".join(words) or ("?" if "container" in process.unavailable else "-")
+    return process.device or "-", str(process.pid), user, started or "?", memory, busy, place, command
 
 
 def _command(process: ProcessInfo) -> str:
     return "?" if process.command is None else process.command
-
-
-def _reasons(found: ProcessListing) -> list[str]:
-    lines = []
-    for why in dict.fromkeys(found.unlisted.values()):
-        keys = ", ".join(key for key, other in found.unlisted.items() if other == why)
-        lines.append(f"- which processes use {keys} is not known: {why.detail or why.reason}")
-    told = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
-    more = len(told) - MOST_REASONS
-    return lines + [f"- {why}" for why in list(told)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)

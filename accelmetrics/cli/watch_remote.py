@@ -240,7 +240,13 @@ class RemoteSource(WatchSource):
         now = time.monotonic()
         self._state = state
         if state.content is not None and state.content is not self.record:
-            self._take(state.content)
+            self.record = state.content
+            if self.record.monitor is not None:
+                self.trails.interval = self.record.monitor.interval
+            self._show(0.0)
+            if self.view is not None:
+                self.trails.add(self.view)
+            self._window.add(self.record.snapshot, self.trails.interval)
         elif self.record is not None and now >= self._due:
             self._show(now - state.taken)
         else:

@@ -96,7 +96,11 @@ class ReplaySource(WatchSource):
         if self._target is not None:
             if not (self._index.complete or self._index.last_ns > self._target):
                 return not self._stepwise
-            self._seek(min(self._target, self._index.last_ns))
+            self._clock = self._arrival = min(self._target, self._index.last_ns)
+            self._target, self._next, self.view, self.record = None, None, None, None
+            self.reset()
+            self._reader.jump(self._index.mark(self._clock + 1))
+            self._refill(self._clock)
             changed = True
         elif self._live:
             self._clock = self._index.last_ns
@@ -127,7 +131,12 @@ class ReplaySource(WatchSource):
             self._playing = self._live = True
             return "the end: what is added is shown as it comes"
         elif key == "n":
-            return self._next_host()
+            names = list(self._index.names)
+            if len(names) < 2:
+                return "the recording is of this host and rank alone" if self._index.complete else "no other host is known yet"
+            self._names = names[(names.index(self._names) + 1) % len(names)] if self._names in names else names[0]
+            self._go(self._clock)
+            return f"{':'.join(filter(None, self._names))}, {names.index(self._names) + 1} of {len(names)}"
         else:
             return None
         return ""
@@ -153,29 +162,21 @@ class ReplaySource(WatchSource):
         self._target = max(time_ns, self._index.first_ns)
         self._live = False
 
-    def _next_host(self) -> str:
-        names = list(self._index.names)
-        if len(names) < 2:
-            return "the recording is of this host and rank alone" if self._index.complete else "no other host is known yet"
-        self._names = names[(names.index(self._names) + 1) % len(names)] if self._names in names else names[0]
-        self._go(self._clock)
-        return f"{':'.join(filter(None, self._names))}, {names.index(self._names) + 1} of {len(names)}"
-
-    def _seek(self, time_ns: int) -> None:
-        """Show what stands at a time."""
-        self._target, self._next, self.view, self.record = None, None, None, None
-        self.reset()
-        self._clock = self._arrival = time_ns
-        self._reader.jump(self._index.mark(time_ns + 1))
-        self._refill(time_ns)
-
     def _play(self) -> bool:
         """Take the records that are due; return whether there was one."""
         until, last = time.monotonic() + BUDGET, None
-        while (record := self._peek()) is not None and record.snapshot.time_ns <= self._clock:
-            self._next = None
-            last = record
-            self._remember(record)
+        while True:
+            while self._next is None and (record := self._reader.record()) is not None:
+                if self._is_shown(record):
+                    self._next = record
+            record = self._next
+            if record is None or record.snapshot.time_ns > self._clock:
+                break
+            self._next, last = None, record
+            if record.monitor is not None:
+                self.trails.interval = record.monitor.interval
+            self._add(record.snapshot)
+            self._window.add(record.snapshot, self.trails.interval)
             if self._stepwise:
                 break
             if time.monotonic() > until:  # it cannot be read so fast
@@ -195,25 +196,11 @@ class ReplaySource(WatchSource):
                 return not self._stepwise
         return last is not None
 
-    def _peek(self) -> Record | None:
-        """Return the next record of the host that is shown."""
-        while self._next is None and (record := self._reader.record()) is not None:
-            if self._is_shown(record):
-                self._next = record
-        return self._next
-
     def _is_shown(self, record: Record) -> bool:
         names = names_of(record)
         if self._names is None and self._host in ("", names[0], ":".join(names)):
             self._names = names
         return names == self._names
-
-    def _remember(self, record: Record) -> None:
-        """Put a record into the history and the summary."""
-        if record.monitor is not None:
-            self.trails.interval = record.monitor.interval
-        self._add(record.snapshot)
-        self._window.add(record.snapshot, self.trails.interval)
 
     def _add(self, snapshot: Snapshot) -> None:
         """Put a reading into the history, without what a view says in words."""

@@ -153,16 +153,6 @@ class WatchSource(ABC):
         """Return what the devices did since the start, or the last reset: a line each."""
         return of_window(self._measured, None if self.record is None else self.record.snapshot, "since the start or the last reset")
 
-    def _take(self, record: Record) -> None:
-        """Take a record, for the history and the summary too."""
-        if record.monitor is not None:
-            self.trails.interval = record.monitor.interval
-        self.record = record
-        self._show(0.0)
-        if self.view is not None:
-            self.trails.add(self.view)
-        self._window.add(record.snapshot, self.trails.interval)
-
     def _show(self, age: float) -> None:
         """Put together what is shown of the record, which is so many seconds old."""
         if self.record is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accelmetrics.cli.formats import table
-from accelmetrics.cli.text import packed, seconds, wrapped
+from accelmetrics.cli.formats import packed, table
+from accelmetrics.cli.text import seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot

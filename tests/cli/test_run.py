@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from accelmetrics import Monitor
-from accelmetrics.cli.child_process import Signals
+from accelmetrics.cli.run import Signals
 from accelmetrics.schemas.recording import read_records
 from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, start
 from tests.simulators.nvml import NvmlSimulator, Ramp

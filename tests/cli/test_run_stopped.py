@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli import child_process
-from accelmetrics.cli.child_process import Signals
+from accelmetrics.cli import run as command
+from accelmetrics.cli.run import Signals
 from tests.cli.shell import COMMAND, call, environment, is_stopped, one_line, rest_of, run, start
 from tests.cli.terminals import Terminal, shell
 from tests.support.waiting import HANG, idle, wait_for
@@ -152,7 +152,7 @@ def _running(word: str) -> Iterator[int]:
 @pytest.mark.parametrize("told", [True, False])
 def test_who_leads_a_session_passes_a_hang_up_on(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system does not tell who sent a signal too."""
-    monkeypatch.setattr(child_process, "terminal_group", os.getpgrp)
+    monkeypatch.setattr(command, "terminal_group", os.getpgrp)
     for leader, to_all in ((os.getpid(), False), (os.getpid() + 1, True)):
         monkeypatch.setattr(os, "getsid", lambda pid, leader=leader: leader)
         with Signals(told) as signals:
