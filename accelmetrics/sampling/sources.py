@@ -101,11 +101,11 @@ def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
 def _placed(device: DeviceIdentity) -> DeviceIdentity:
     """Complete an identity with what the kernel says of the device's slot, where the driver does not, and texts that can be shown."""
     facts: dict[str, Any] = {name: printable(value[:LONGEST_TEXT]) for name, value in device._asdict().items() if isinstance(value, str)}
-    slot = pci_slot(device.pci_bus_id)
+    numa_node, cpus = pci_slot(device.pci_bus_id)
     if device.numa_node is None:
-        facts["numa_node"] = slot.numa_node
+        facts["numa_node"] = numa_node
     if not device.cpu_affinity:
-        facts["cpu_affinity"] = slot.cpus
+        facts["cpu_affinity"] = cpus
     return device._replace(**facts)
 
 

@@ -16,7 +16,6 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 HEADER = struct.Struct("<HBB")
 JOULE = 65536
@@ -29,76 +28,58 @@ MetricsTable = Mapping[str, Sequence[int]]
 """By field, its values; those that the firmware did not fill are left out."""
 
 
-class FieldLayout(NamedTuple):
-    """Where a field stands: the kind of integer as in ``struct``, the offset, and how many there are of it."""
-
-    kind: str
-    offset: int
-    number: int = 1
-
-
-class TableLayout(NamedTuple):
-    """One revision of the table.
-
-    Attributes:
-        sizes: How long it may be; empty where that makes no difference.
-        places: The fields that are read.
-        partitions: Offset of the first partition's part, 0 where it has none.
-    """
-
-    sizes: tuple[int, ...]
-    places: Mapping[str, FieldLayout]
-    partitions: int = 0
+FieldLayout = tuple[str, int]
+"""What a field holds, in the words of ``struct``, and where it begins."""
+TableLayout = tuple[tuple[int, ...], Mapping[str, FieldLayout], int]
+"""Of a revision: how long it may be, empty where that makes no difference; the fields that are read; where the first partition's part
+begins, 0 where there is none."""
 
 
-def _instinct(energy: int, pcie: int, replays: int, xgmi: int, clocks: int, **more: FieldLayout) -> dict[str, FieldLayout]:
+def _instinct(energy: int, replays: int, xgmi: int, clocks: int, **more: FieldLayout) -> dict[str, FieldLayout]:
     """Lay out the fields of MI300 and later, whose revisions differ in where they begin."""
     return {
-        "hotspot": FieldLayout("H", 4),
-        "mem": FieldLayout("H", 6),
-        "power": FieldLayout("H", 10),
-        "gfx": FieldLayout("H", 12),
-        "umc": FieldLayout("H", 14),
-        "energy": FieldLayout("Q", energy),
-        "width": FieldLayout("H", pcie),
-        "speed": FieldLayout("H", pcie + 2),
-        "replays": FieldLayout("Q", replays),
-        "xgmi_read": FieldLayout("Q", xgmi, 8),
-        "xgmi_write": FieldLayout("Q", xgmi + 64, 8),
-        "gfxclk": FieldLayout("H", clocks, 8),
-        "uclk": FieldLayout("H", clocks + 40),
+        "hotspot": ("H", 4),
+        "mem": ("H", 6),
+        "power": ("H", 10),
+        "gfx": ("H", 12),
+        "umc": ("H", 14),
+        "energy": ("Q", energy),
+        "replays": ("Q", replays),
+        "xgmi_read": ("8Q", xgmi),
+        "xgmi_write": ("8Q", xgmi + 64),
+        "gfxclk": ("8H", clocks),
+        "uclk": ("H", clocks + 40),
         **more,
     }
 
 
-def _residencies(start: int, partitions: int) -> dict[str, FieldLayout]:
+def _residencies(start: int) -> dict[str, FieldLayout]:
     names = ("prochot_residency", "ppt_residency", "socket_thm_residency", "vr_thm_residency", "hbm_thm_residency")
-    places = {name: FieldLayout("I", start + 4 * number) for number, name in enumerate(names)}
-    return {**places, "partitions": FieldLayout("H", partitions)}
+    return {name: ("I", start + 4 * number) for number, name in enumerate(names)}
 
 
-NOTHING = TableLayout((), {})
+NOTHING: TableLayout = ((), {}, 0)
 """A revision of which nothing is taken that the sensor files do not have."""
-_LATE = _instinct(24, 68, 112, 136, 296, **_residencies(44, 338))
-_CARD = {"energy": FieldLayout("Q", 24), "hbm": FieldLayout("H", 88, 4)}
-_THROTTLE = {"throttle": FieldLayout("Q", 120)}
+_LATE = _instinct(24, 112, 136, 296, **_residencies(44))
+_CARD = {"energy": ("Q", 24), "hbm": ("4H", 88)}
+_THROTTLE = {"throttle": ("Q", 120)}
 
 LAYOUTS: Mapping[tuple[int, int], TableLayout] = {
     (1, 0): NOTHING,
-    (1, 1): TableLayout((96,), _CARD),
-    (1, 2): TableLayout((104,), _CARD),
-    (1, 3): TableLayout((120,), {**_CARD, "throttle": FieldLayout("Q", 112)}),
-    (1, 4): TableLayout((288,), _instinct(24, 48, 88, 104, 240)),
-    (1, 5): TableLayout((360,), _instinct(88, 112, 152, 176, 312)),
-    (1, 6): TableLayout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
-    (1, 7): TableLayout((2208,), _LATE, 344),
-    (1, 8): TableLayout((3360, 3872), _LATE, 344),
+    (1, 1): ((96,), _CARD, 0),
+    (1, 2): ((104,), _CARD, 0),
+    (1, 3): ((120,), {**_CARD, "throttle": ("Q", 112)}, 0),
+    (1, 4): ((288,), _instinct(24, 88, 104, 240), 0),
+    (1, 5): ((360,), _instinct(88, 152, 176, 312), 0),
+    (1, 6): ((1664,), _instinct(16, 104, 128, 264, **_residencies(36)), 312),
+    (1, 7): ((2208,), _LATE, 344),
+    (1, 8): ((3360, 3872), _LATE, 344),
     (2, 0): NOTHING,
     (2, 1): NOTHING,
-    (2, 2): TableLayout((128,), _THROTTLE),
-    (2, 3): TableLayout((152,), _THROTTLE),
-    (2, 4): TableLayout((168,), _THROTTLE),
-    (3, 0): TableLayout((264,), {"average_uclk": FieldLayout("H", 186)}),
+    (2, 2): ((128,), _THROTTLE, 0),
+    (2, 3): ((152,), _THROTTLE, 0),
+    (2, 4): ((168,), _THROTTLE, 0),
+    (3, 0): ((264,), {"average_uclk": ("H", 186)}, 0),
 }
 FACTORS = {
     **{"gfx": 1, "umc": 1, "replays": 1, "hotspot": 1000, "mem": 1000},
@@ -130,18 +111,19 @@ def parse(data: bytes) -> MetricsTable | Unavailable:
     layout = LAYOUTS.get((form, content))
     if layout is None:
         return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics has revision {form}.{content}, which this release does not know")
-    if layout.sizes and size not in layout.sizes:
-        return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics of revision {form}.{content} is {size} bytes long, not {layout.sizes[0]}")
+    sizes, fields, partitions = layout
+    if sizes and size not in sizes:
+        return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics of revision {form}.{content} is {size} bytes long, not {sizes[0]}")
     if len(data) < size:
         return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics was cut: {len(data)} of {size} bytes")
-    places = dict(layout.places)
-    if layout.partitions:
-        stride = (size - layout.partitions - 8) // PARTITIONS  # eight bytes follow the partitions
-        places |= {BUSY.format(number): FieldLayout("I", layout.partitions + number * stride, 8) for number in range(PARTITIONS)}
+    places = dict(fields)
+    if partitions:
+        stride = (size - partitions - 8) // PARTITIONS  # eight bytes follow the partitions
+        places |= {BUSY.format(number): ("8I", partitions + number * stride) for number in range(PARTITIONS)}
     found = {}
-    for name, (kind, offset, number) in places.items():
-        ones = (1 << 8 * struct.calcsize(kind)) - 1
-        values = tuple(value for value in struct.unpack_from(f"<{number}{kind}", data, offset) if value != ones)
+    for name, (kind, offset) in places.items():
+        ones = (1 << 8 * struct.calcsize(kind[-1])) - 1
+        values = tuple(value for value in struct.unpack_from(f"<{kind}", data, offset) if value != ones)
         if values:
             found[name] = values
     return found
@@ -158,8 +140,7 @@ def readings(table: MetricsTable) -> dict[str, object]:
     if "energy" in table and ("power" in table or hbm):
         found["energy"] = table["energy"][0] / JOULE * 1e6
     if "throttle" in table:
-        mask = table["throttle"][0]
-        found |= {cause: int(any(mask >> bit & 1 for bit in bits)) for cause, bits in BITS.items()}
+        found |= {cause: int(any(table["throttle"][0] >> bit & 1 for bit in bits)) for cause, bits in BITS.items()}
         found["throttled"] = int(any(found[cause] for cause in BITS))
     for cause, names in RESIDENCIES.items():
         if all(name in table for name in names):

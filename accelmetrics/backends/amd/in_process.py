@@ -90,23 +90,21 @@ class InProcessDriver:
             card = Card(address, self._files, [other for other in self._addresses if other != address])
             identity = identify(number, address, nodes)
             parts = [node for node in nodes if node.address == address]
-            self.units.append(DriverUnit(identity, card))
-            self.units += [DriverUnit(identity, card, node) for node in parts] if len(parts) > 1 else []
+            self.units += [DriverUnit(identity, card, node) for node in (None, *(parts if len(parts) > 1 else ()))]
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
         self._attempt: Attempt | None = None
-        self._failure = self._open_library(FIRST_OPENING) if AMDSMI in sources else None
+        self.failure = self._open_library(FIRST_OPENING) if AMDSMI in sources else None
         if not self.with_files and not self._library:
-            if SYSFS not in sources and self._failure is not None:
-                raise self._failure
+            if SYSFS not in sources and self.failure is not None:
+                raise self.failure
             words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
-            advice = "" if self._failure is None else self._failure.advice
+            advice = "" if self.failure is None else self.failure.advice
             raise SourceError(Reason.DRIVER_UNAVAILABLE, "; ".join(filter(None, (words, self.remark))), backend="amd", advice=advice)
         self._name_units()
-        self._devices = tuple(unit.identity for unit in self.units)
+        self.devices: Sequence[DeviceIdentity] = tuple(unit.identity for unit in self.units)
         self._relist_at = clock.monotonic() + RELIST
         self._looking = threading.Lock()
         self.processes = DriverProcesses({unit.card.address: pools(unit.card.address) for unit in self.units if unit.identity.unified})
-        self.processes.survey()
 
     @property
     def source(self) -> str:
@@ -115,19 +113,9 @@ class InProcessDriver:
     @property
     def remark(self) -> str:
         """What else there is to know of how it is read, in words, for ``doctor``: why ``amdsmi`` is not used, or that it hangs."""
-        if self._failure is not None:
-            return f"amdsmi is not used: {self._failure.message}"
+        if self.failure is not None:
+            return f"amdsmi is not used: {self.failure.message}"
         return OVERDUE.detail if any(worker.hangs for worker in self._workers()) else ""
-
-    @property
-    def late(self) -> Unavailable | None:
-        """Why the module's values are missing while it is being opened; None when it is not."""
-        failure = self._failure
-        return failure.unavailable if failure is not None and failure.reason == Reason.TIMED_OUT else None
-
-    @property
-    def devices(self) -> Sequence[DeviceIdentity]:
-        return self._devices
 
     def reader(self, options: ReadOptions) -> InProcessReader:
         return InProcessReader(self, options)
@@ -170,14 +158,11 @@ class InProcessDriver:
     def _name_units(self) -> None:
         """Give cards whose id the files do not show the one that the module knows, and partitions an identity below their card's."""
         cards = {unit.card.address: unit for unit in self.units if unit.node is None}
-        for address, card in cards.items():
-            known = self._library.get(address)
-            if known is not None and not card.identity.uuid:
-                card.identity = card.identity._replace(uuid=known.uuid)
-        ids = Counter(card.identity.uuid for card in cards.values())
-        for card in cards.values():
-            if ids[card.identity.uuid] > 1:  # an id that two cards bear names neither
-                card.identity = card.identity._replace(uuid="")
+        known = {address: card.uuid for address, card in self._library.items()}
+        uuids = {address: card.identity.uuid or known.get(address, "") for address, card in cards.items()}
+        ids = Counter(uuids.values())
+        for address, card in cards.items():  # an id that two cards bear names neither
+            card.identity = card.identity._replace(uuid=uuids[address] if ids[uuids[address]] == 1 else "")
         for unit in self.units:
             if unit.node is not None:
                 unit.identity = partition(cards[unit.card.address].identity, unit.node)
@@ -193,15 +178,15 @@ class InProcessDriver:
             return
         try:
             if opened:
-                self._failure = self._open_library(0.0)
+                self.failure = self._open_library(0.0)
                 return
             self._relist_at = now + RELIST
             (addresses, partitions), (listed, parts) = _list(), self._listed
             there = {part for part in parts if part[0] in addresses}
             if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
                 raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
-            if self._failure is not None and self._failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):
-                self._failure = self._open_library(LATER_OPENING)
+            if self.failure is not None and self.failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):
+                self.failure = self._open_library(LATER_OPENING)
         finally:
             self._looking.release()
 
@@ -213,8 +198,8 @@ class InProcessDriver:
         if unit.identity.unified:
             self.processes.pools[unit.card.address] = pools(unit.card.address)
         devices = tuple(each.identity for each in self.units)
-        if devices != self._devices:
-            self._devices = devices
+        if devices != self.devices:
+            self.devices = devices
 
 
 def _list() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
@@ -254,19 +239,21 @@ class InProcessReader:
         if not awake:
             asleep = Unavailable(Reason.SUSPENDED, f"{card.address} is powered down, and reading it would wake it")
             return make_reading(dict.fromkeys(table.words, asleep))
+        processes: Processes = None
+        used = None
         if device.node is not None:
             found = table.read(card.partition(device.node, now, progress), counters, now, chosen=device.chosen)
             table.derive(found, device.chosen)
-            return make_reading(_named(table, found))
-        if device.unsure:
-            driver.identify_awake(device)
-        found = self._card(device, now, counters, progress)
-        table.derive(found, device.chosen)
-        processes: Processes = driver.processes.on(card.address, now, progress) if self._lists else NOT_NEEDED
-        known = () if processes is None or isinstance(processes, Unavailable) else processes
-        owned = [each for each in known if self._tree.owns(each.pid, now)]
-        used = process_values("gpu", owned, found) if owned else None
-        return make_reading(_named(table, found), processes, used=used)
+        else:
+            if device.unsure:
+                driver.identify_awake(device)
+            found = self._card(device, now, counters, progress)
+            table.derive(found, device.chosen)
+            processes = driver.processes.on(card.address, now, progress) if self._lists else NOT_NEEDED
+            owned = [each for each in processes if self._tree.owns(each.pid, now)] if not isinstance(processes, Unavailable) else []
+            used = process_values("gpu", owned, found) if owned else None
+        named = {name: value for metric, value in found.items() for name in table.names(metric)}
+        return make_reading(named, processes, used=used)
 
     def _card(self, unit: DriverUnit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
         """Return what a card's files say, and where they say nothing the module."""
@@ -278,8 +265,9 @@ class InProcessReader:
         # What the files gave once is not the module's where they are silent for a moment, nor the other way round.
         wanted = {name for name in METRICS & self._needed if unit.chosen.get(name, (AMDSMI,))[0] == AMDSMI}
         if library is None or not wanted:
-            late = driver.late if driver.with_files else None
-            return found if late is None else {**found, **dict.fromkeys(wanted, late)}
+            failure = driver.failure
+            is_late = driver.with_files and failure is not None and failure.reason == Reason.TIMED_OUT
+            return {**found, **dict.fromkeys(wanted, failure.unavailable)} if failure is not None and is_late else found
         lent = {name: NO_ANSWER for name in wanted if name in unit.chosen}
         try:
             said = library.read(wanted, unified, progress, unit.chosen)
@@ -292,7 +280,3 @@ class InProcessReader:
             return said
         better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or name in lent or value is OVERDUE}
         return {**lent, **found, **better}
-
-
-def _named(table: Table, found: Mapping[str, Value]) -> dict[str, Value]:
-    return {name: value for metric, value in found.items() for name in table.names(metric)}

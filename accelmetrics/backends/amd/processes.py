@@ -20,8 +20,9 @@ from __future__ import annotations
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.processes import UNSEEN
@@ -39,38 +40,21 @@ _COUNT = re.compile(r"^(drm-[a-z0-9-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]
 _ADDRESS = re.compile(r"^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
 
 
-class DrmClient(NamedTuple):
-    """One opening of one device.
-
-    Attributes:
-        address: The device's PCI address.
-        number: The kernel's number for the client.
-        vram: Bytes of the device's memory, None where the kernel does not say.
-        gtt: Bytes of the host's memory that the device uses.
-        graphics: Nanoseconds that the graphics engine has worked for it; 0 where it never has.
-        compute: The same of the compute engines.
-    """
-
-    address: str
-    number: int
-    vram: int | None
-    gtt: int | None
-    graphics: int
-    compute: int
+Client = tuple[str, int, dict[str, int], dict[str, int]]
+"""One opening of one device: the device's PCI address, the kernel's number for the client, by kind of memory the bytes, as far as the
+kernel says, and by engine the nanoseconds that it has worked for the client."""
 
 
-def parse(text: str) -> DrmClient | None:
+def parse(text: str) -> Client | None:
     """Read one file; None when it is not that of a GPU."""
     address = _ADDRESS.search(text)
     counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in _COUNT.findall(text)}
     if address is None or "drm-client-id" not in counts:
         return None
-    vram, gtt = (next((counts[name] for name in names if counts.get(name, MOST + 1) <= MOST), None) for names in MEMORY.values())
-    graphics, compute = (counts.get(f"drm-engine-{engine}", 0) for engine in ("gfx", "compute"))
-    return DrmClient(address[1].lower(), counts["drm-client-id"], vram, gtt, graphics, compute)
+    memory = {kind: counts[name] for kind, names in MEMORY.items() for name in reversed(names) if counts.get(name, MOST + 1) <= MOST}
+    engines = {"compute": counts.get("drm-engine-compute", 0), "graphics": counts.get("drm-engine-gfx", 0)}
+    return address[1].lower(), counts["drm-client-id"], memory, engines
 
-
-# All clients of all processes
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
@@ -95,15 +79,12 @@ class DriverProcesses:
     def __init__(self, pools: Mapping[str, Sequence[str]], holders: NodeHolders | None = None) -> None:
         self.pools = dict(pools)
         self._holders = holders or NodeHolders(is_gpu)
+        self._holders.look([])  # the first pass takes longer than later ones
         self._looking = threading.Lock()
         self._until = -math.inf
         self._at = 0.0
         self._worked: dict[tuple[str, int], int] = {}
         self._found: dict[str, tuple[DeviceProcess, ...]] = {}
-
-    def survey(self) -> None:
-        """Look through all processes for the first time, which takes longer than later passes."""
-        self._holders.look([])
 
     def on(self, address: str, now: float, progress: list[Any]) -> tuple[DeviceProcess, ...] | Unavailable:
         """Return the processes on one device, as of at most a second ago; a reason where none was found, and there may be some."""
@@ -117,27 +98,28 @@ class DriverProcesses:
     def _look(self, now: float, progress: list[Any]) -> None:
         self._until = now + PACE
         self._holders.look(progress)
-        clients: dict[tuple[str, int], list[DrmClient]] = {}
+        clients: dict[tuple[str, int], list[Client]] = {}
         seen = set()
         for pid, nodes in self._holders.held().items():
             for node in nodes:
                 client = parse(read_text(f"/proc/{pid}/fdinfo/{node}") or "")
                 progress.append(node)
                 # A client that was handed on shows in every process that holds it: it is counted with the first.
-                if client is not None and (client.address, client.number) not in seen:
-                    seen.add((client.address, client.number))
-                    clients.setdefault((client.address, pid), []).append(client)
+                if client is not None and client[:2] not in seen:
+                    seen.add(client[:2])
+                    clients.setdefault((client[0], pid), []).append(client)
         worked: dict[tuple[str, int], int] = {}
         found: dict[str, tuple[DeviceProcess, ...]] = {}
         for (address, pid), held in sorted(clients.items()):
             kinds = self.pools.get(address, ("vram",))
-            sizes = [size for each in held for kind, size in (("vram", each.vram), ("gtt", each.gtt)) if kind in kinds and size is not None]
-            engines = {"compute": sum(each.compute for each in held), "graphics": sum(each.graphics for each in held)}
-            now_worked = worked[address, pid] = sum(engines.values())
-            risen, seconds = now_worked - self._worked.get((address, pid), math.inf), now - self._at
+            sizes = [size for _, _, memory, _ in held for kind, size in memory.items() if kind in kinds]
+            engines = Counter[str]()
+            for _, _, _, nanoseconds in held:
+                engines.update(nanoseconds)
+            worked[address, pid] = engines.total()
+            risen, seconds = worked[address, pid] - self._worked.get((address, pid), math.inf), now - self._at
             busy = min(100.0, risen / seconds / 1e7) if risen >= 0 and seconds > 0 else None
-            words = "+".join(engine for engine, nanoseconds in engines.items() if nanoseconds)
-            process = DeviceProcess(pid, words, sum(sizes) if sizes else None, busy)
+            process = DeviceProcess(pid, "+".join(each for each in engines if engines[each]), sum(sizes) if sizes else None, busy)
             found[address] = (*found.get(address, ()), process)
         self._at, self._worked = now, worked
         # The same object while nothing changed.

@@ -1,10 +1,9 @@
 """What a vendor's backend is made of. The documentation begins with it: ``docs/backends.md``.
 
-- :mod:`~accelmetrics.backends.kit.fields`: which metric is read from where in a vendor's record, in which unit
-  (:mod:`~accelmetrics.backends.kit.units`), and what can be true (:mod:`~accelmetrics.backends.kit.bounds`);
+- :mod:`~accelmetrics.backends.kit.fields`: which metric is read from where in a vendor's record, in which unit,
+  and what can be true (:mod:`~accelmetrics.backends.kit.bounds`);
 - :mod:`~accelmetrics.backends.kit.parsing`: what tools print, as records;
-- :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once; which device a record is about
-  (:mod:`~accelmetrics.backends.kit.identities`);
+- :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once, and which device a record is about;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
 - :mod:`~accelmetrics.backends.kit.watchdog`: what is started never outlives us;

@@ -16,15 +16,16 @@ What a row gives is in the catalogue's unit, possible, and never a stand-in: eve
 
 from __future__ import annotations
 
+import math
 import re
 import reprlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
 from accelmetrics.backends.kit.bounds import ALL_ONES, NEVER_ZERO, hold_together, possible
-from accelmetrics.backends.kit.units import PER_SECOND, base_unit, convert
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
@@ -52,6 +53,27 @@ _MOST_INSTANCES = 10_000
 """Rows that are made for instances of a record over a table's life: a source whose links have ever new names gives no more."""
 _LARGEST = 1e200
 """What is larger is no measurement, and could not be converted."""
+
+_UNITS: dict[str, tuple[str, float]] = {
+    **{"1": ("1", 1), "gt/s": ("gt/s", 1)},
+    **{"ratio": ("ratio", 1), "%": ("ratio", 1e-2), "permille": ("ratio", 1e-3)},
+    **{"kw": ("w", 1e3), "w": ("w", 1), "mw": ("w", 1e-3), "uw": ("w", 1e-6)},
+    **{"kj": ("j", 1e3), "j": ("j", 1), "mj": ("j", 1e-3), "uj": ("j", 1e-6)},
+    **{"c": ("c", 1), "cel": ("c", 1), "mc": ("c", 1e-3)},
+    **{"ghz": ("hz", 1e9), "mhz": ("hz", 1e6), "khz": ("hz", 1e3), "hz": ("hz", 1)},
+    **{"s": ("s", 1), "ms": ("s", 1e-3), "us": ("s", 1e-6), "ns": ("s", 1e-9)},
+    # Every vendor's tool that prints MB of memory means 1,048,576 bytes.
+    **dict.fromkeys(("b", "by", "byte", "bytes"), ("b", 1)),
+    **{f"{prefix}{unit}": ("b", 1024**power) for power, prefix in enumerate("kmgt", 1) for unit in ("b", "ib", "iby")},
+    **{f"{prefix}{unit}": ("b/s", 1000**power) for power, prefix in enumerate(("", *"kmg")) for unit in ("b/s", "by/s")},
+    **{f"{prefix}ib/s": ("b/s", 1024**power) for power, prefix in enumerate("kmg", 1)},
+    "mbit/s": ("b/s", 125_000),
+}
+"""By unit in lower case: the base unit of what is measured, and how many of that it is."""
+PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
+"""By a counter's base unit, the unit of its rise per second."""
+_SPELLINGS = str.maketrans({"°": "", "℃": "C", "µ": "u", "μ": "u"})
+_MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
 
 def quoted(value: object) -> str:
@@ -110,6 +132,32 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
         return Unavailable(Reason.INVALID_VALUE, quoted(printed))
     converted = None if unit == PRINTED and not beside else convert(value, beside or unit or target, target)
     return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}") if converted is None else converted
+
+
+def convert(value: Number, unit: str, target: str) -> Number | None:
+    """Convert a number to another unit; None where that measures something else, or is unknown."""
+    source, wanted = _scale(unit), _scale(target)
+    if source is None or wanted is None or source[0] != wanted[0]:
+        return None
+    # Whole factors are exact where their fractions are not.
+    factor: Number = max(source[1], wanted[1]) / min(source[1], wanted[1])
+    factor = round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor
+    return value * factor if source[1] >= wanted[1] else value / factor
+
+
+@lru_cache(maxsize=256)
+def _scale(unit: str) -> tuple[str, float] | None:
+    """Return the base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
+    plain = unit.translate(_SPELLINGS).strip().lower()
+    multiple = None if plain == "1" else _MULTIPLE.fullmatch(plain)
+    measured = _UNITS.get(multiple[2] if multiple else plain)
+    return (measured[0], measured[1] * float(multiple[1])) if measured and multiple else measured
+
+
+def base_unit(unit: str) -> str:
+    """Return the base unit of what a unit measures; one that is unknown stays what it is."""
+    measured = _scale(unit)
+    return unit if measured is None else measured[0]
 
 
 class Says(NamedTuple):
@@ -267,14 +315,12 @@ def flat(document: object) -> DeviceRecord:
         if isinstance(value, Mapping) and "value" in value:
             plain, unit = value["value"], value.get("unit")
             value = f"{plain} {unit}" if unit and isinstance(plain, (int, float)) else plain  # noqa: PLW2901
+        if not isinstance(value, Mapping):
+            found[path] = value
         if isinstance(value, (Mapping, list, tuple)) and not isinstance(value, Unavailable):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             named = ((str(name).strip().lower(), item) for name, item in islice(items, MOST_DEVICES))
             pending += [(f"{path}.{name}".lstrip("."), item) for name, item in named if len(name) <= _LONGEST]
-            if not isinstance(value, Mapping):
-                found[path] = value
-        else:
-            found[path] = value
     return DeviceRecord(found)
 
 
@@ -401,10 +447,18 @@ class Table:
         hold_together(found, self._temperatures)
         chosen = {} if chosen is None else chosen
         for row in self._derived:
-            if isinstance(found.get(row.metric, NOT_READ), Unavailable) and chosen.get(row.metric, ("", COMPUTED))[1] == COMPUTED:
-                value = found[row.metric] = self._possible(row, _derive(row, found))
-                if not isinstance(value, Unavailable):
-                    chosen.setdefault(row.metric, (self._source, COMPUTED))
+            if not isinstance(found.get(row.metric, NOT_READ), Unavailable) or chosen.get(row.metric, ("", COMPUTED))[1] != COMPUTED:
+                continue
+            inputs = [found.get(name, Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read")) for name in row.inputs]
+            value: Value | None = next((each for each in inputs if isinstance(each, Unavailable)), None)
+            if value is None:
+                try:
+                    value = row.compute(*inputs)
+                except ZeroDivisionError:
+                    value = Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
+            value = found[row.metric] = self._possible(row, value)
+            if not isinstance(value, Unavailable):
+                chosen.setdefault(row.metric, (self._source, COMPUTED))
 
     def names(self, metric: str) -> tuple[str, ...]:
         """Return the names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
@@ -511,7 +565,7 @@ def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
     A source that is there says more than one that is not, and one that may have the value later more than one that never has it.
     """
     ranks: dict[str, int] = {Reason.DRIVER_UNAVAILABLE: 0, Reason.NOT_SUPPORTED: 1}
-    telling = other if ranks.get(other.reason, 2) > ranks.get(one.reason, 2) else one
+    telling = max(one, other, key=lambda each: ranks.get(each.reason, 2))  # of two alike the first
     return Unavailable(telling.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
 
 
@@ -525,19 +579,6 @@ def _metric(name: str, kind: str, own: Sequence[Metric]) -> Metric:
     if row is None:
         raise UnknownNameError("metric", name, (row.name for row in (*own, *CATALOGUE)))
     return row
-
-
-def _derive(row: Derived, found: Mapping[str, Value]) -> Value:
-    numbers = []
-    for name in row.inputs:
-        value = found.get(name, Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read"))
-        if isinstance(value, Unavailable):
-            return value
-        numbers.append(value)
-    try:
-        return row.compute(*numbers)
-    except ZeroDivisionError:
-        return Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
 
 
 def make_reading(
@@ -554,13 +595,8 @@ def make_reading(
         read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
         used: By metric, what the watched process uses of the device.
     """
-    values: dict[str, Number] = {}
-    reasons: dict[str, Unavailable] = {}
-    for name, value in found.items():
-        if isinstance(value, Unavailable):
-            reasons[name] = value
-        else:
-            values[name] = value
+    values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
+    reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
     blocks = [Block(tuple(values), tuple(values.values()))]
     if used is not None:
         blocks.append(Block(tuple(used), tuple(used.values()), process=True))

@@ -51,7 +51,7 @@ def main(parent: int, control: int, size: int, mark: str, directory: str, argv: 
             pid = os.posix_spawn(argv[0], argv, os.environ, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))
             for stream in range(3):  # only the command has them from here on: when it closes them, they are closed
                 os.dup2(nothing, stream)
-            _thread.start_new_thread(_report, (pid, control))
+            _thread.start_new_thread(lambda: _tell(control, b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), ())
     except (OSError, RuntimeError) as error:
         _tell(control, b"!%d" % (getattr(error, "errno", None) or EAGAIN))
     if _told(parent, control) != b".":
@@ -95,11 +95,6 @@ def _prepare(directory: str, files: bytes, control: int) -> bool:
     return True
 
 
-def _report(pid: int, control: int) -> None:
-    """Tell how the command ended."""
-    _tell(control, b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-
 def _told(parent: int, control: int) -> bytes:
     """Wait for the word; empty when there will be none."""
     heard = poll()
@@ -113,7 +108,14 @@ def _told(parent: int, control: int) -> bytes:
 def _kill(mark: str) -> None:
     """Kill until none is left: one that is being killed may have started another. One that the kernel holds on to is left to it."""
     pause = FIRST_PAUSE
-    while pause < LAST_PAUSE and ((members := _members(mark)) or not _is_reaped()):
+    while pause < LAST_PAUSE:
+        members = _members(mark)
+        if not members:
+            try:  # nor is the command a zombie, which it would stay in a container whose first process reaps none
+                if os.waitpid(-1, os.WNOHANG)[0]:
+                    return
+            except ChildProcessError:
+                return
         for member in members:
             try:
                 os.kill(member, signal.SIGKILL)
@@ -121,14 +123,6 @@ def _kill(mark: str) -> None:
                 continue
         time.sleep(pause)
         pause *= 2
-
-
-def _is_reaped() -> bool:
-    """Return whether the command is no zombie either, which it would stay in a container whose first process reaps none."""
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return True
 
 
 def _remove(directory: str) -> None:

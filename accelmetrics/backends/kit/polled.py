@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from itertools import count
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import (
@@ -37,6 +39,7 @@ from accelmetrics.backends.contract import (
 )
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
+    NOT_READ,
     Chosen,
     Counters,
     DeviceRecord,
@@ -49,16 +52,16 @@ from accelmetrics.backends.kit.fields import (
     make_reading,
     merge,
     quoted,
+    text,
     weightier,
+    whole,
 )
-from accelmetrics.backends.kit.identities import NUMBER, Identities, Identity, keys_of
 from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, node_pattern, process_values
 from accelmetrics.backends.kit.system import find_pci, let_sleep, pci_address
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import NOTHING, Metric
-from accelmetrics.schemas.selection import MetricSelection
 
 PATIENCE = 3
 """Failed polls in a row after which a source is closed, to be opened again."""
@@ -67,6 +70,14 @@ RETRY = 30.0
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
+NUMBER = "vendor_index"
+NUMBERS = (NUMBER, "numa_node", "cores")
+"""Parts of an identity that are whole numbers."""
+NAMES = ("uuid", "serial")
+"""Parts of an identity that tell one device from all others."""
+
+Identity = Mapping[str, str | Sequence[str]]
+"""By attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`, where it stands in the record."""
 
 
 class DeviceSample(NamedTuple):
@@ -234,11 +245,11 @@ class PolledDriver:
         self._units: dict[tuple[str, object], int] = {}
         self._told_by: dict[tuple[int, str], int] = {}
         self.chosen: dict[int, Chosen] = {}
+        self._is_listed = False
         # Streams get ready while other sources are connected.
         self.sources: list[_OpenSource] = []
         for spec, tables in zip(backend.sources, backend.tables, strict=True):
             self.sources.append(_OpenSource(self, spec, tables))
-        self._is_listed = False
         for source in self.sources:
             source.poll(NOT_WANTED)
         self._is_listed = True
@@ -260,6 +271,10 @@ class PolledDriver:
         polls = [each.latest for each in self.sources if each.is_wanted and not each.spec.interval]
         return next((poll.failure.unavailable for poll in polls if poll.units and poll.failure is not None), None)
 
+    def name_of(self, unit: int) -> str:
+        """Return what a device is called in messages: ``NPU 3``."""
+        return f"{str(self.backend.kind).upper()} {self.devices[unit].vendor_index}"
+
     def reader(self, options: ReadOptions) -> PolledReader:
         return PolledReader(self, options)
 
@@ -273,15 +288,14 @@ class PolledDriver:
         Raises:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        found: dict[int, DeviceSample] = {}
-        found.update((MACHINE, sample) for sample in samples if sample.machine)
+        found = {MACHINE: sample for sample in samples if sample.machine}
         listed = [sample for sample in samples if not sample.machine]
         # Where there is no number, the position stands for it.
-        identities = source.identities.of([sample.record for sample in listed])
-        seen = [(told, {NUMBER: position, **told}) for position, told in enumerate(identities)]
+        identities = source.identify([sample.record for sample in listed])
+        seen = [(told, {NUMBER: position, **told}, listed[position]) for position, told in enumerate(identities)]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
-            for (told, about), sample in sorted(zip(seen, listed, strict=True), key=lambda each: each[0][1][NUMBER]):
+            for told, about, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
                 keys = keys_of(about)
                 alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
                 unit = next(alike, len(devices))
@@ -306,6 +320,12 @@ class PolledDriver:
         return found
 
 
+def keys_of(told: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Return what a device is found by, the surest first."""
+    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", NUMBER) if part in told]
+    return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
+
+
 def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
     """Return whether a device is the one of which a record tells these parts of an identity."""
     if known.uuid and "uuid" in told:
@@ -322,7 +342,20 @@ class PolledReader:
         self._driver = driver
         self._options = options
         self._tree = ProcessTree(options.pid)
-        self._asked = _wanted_sources(driver.backend, options.metrics)
+        # Which sources are asked: none where nothing of the backend's is wanted. Else all that say which devices there are, and of those
+        # with a pace of their own the ones that give what is wanted, or what it may be made of.
+        backend, wants = driver.backend, options.metrics.wants_some
+        device_key, process_key = f"{backend.kind}.{{i}}.", f"{backend.kind}.process.{{i}}."
+        every = (
+            options.metrics.processes
+            or any(wants(device_key + name) for table, _ in backend.tables for name in table.derived)
+            or any(wants(process_key + name) for name in backend.coverage().processes)
+        )
+        gives = [
+            every or any(wants(device_key + name) for name in table.words) or any(map(wants, machine.words))
+            for table, machine in backend.tables
+        ]
+        self._asked = [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.sources, gives, strict=True)]
         self._units: dict[int, _Unit] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
@@ -340,31 +373,21 @@ class PolledReader:
         state.reading = None
         place = MACHINE if driver.machine_wide and unit == len(driver.devices) else unit
         samples = [poll.units.get(place) for poll in polls]
-        self._require(place, polls, samples)
+        listing = [source for source in driver.sources if source.is_wanted and not source.spec.interval]
+        if all(samples[source.rank] is None for source in listing):
+            failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
+            if failures:  # where all are closed, the driver is to be opened again
+                raise _combined(failures, driver.backend, gone=all(source.ask is None for source in listing))
+            name = "the machine" if place == MACHINE else driver.name_of(unit)
+            raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
         found, read_at = self._values(place, state, polls, samples, progress)
-        answers = [sample.processes for sample in samples if sample is not None and sample.processes is not None]
+        listed = [sample for sample in samples if sample is not None]
+        answers = [sample.processes for sample in listed if sample.processes is not None]
         processes = next((answer for answer in answers if not isinstance(answer, Unavailable)), answers[0] if answers else None)
         made = self._reading(found, processes, read_at)
-        if not any(sample is not None and sample.begin is not None for sample in samples):
+        if all(sample.begin is None for sample in listed):
             state.reading = made
         return made
-
-    def _require(self, unit: int, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None]) -> None:
-        """Make sure that a source which says what devices there are has this one.
-
-        Raises:
-            SourceError: None has.
-            DriverGoneError: None has, and all are closed: the driver is to be opened again.
-        """
-        driver = self._driver
-        listing = [source for source in driver.sources if source.is_wanted and not source.spec.interval]
-        if any(samples[source.rank] is not None for source in listing):
-            return
-        failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
-        if failures:
-            raise _combined(failures, driver.backend, gone=all(source.ask is None for source in listing))
-        name = f"{str(driver.backend.kind).upper()} {driver.devices[unit].vendor_index}" if unit != MACHINE else "the machine"
-        raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
 
     def _values(
         self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
@@ -393,9 +416,8 @@ class PolledReader:
                 values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen)
                 first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
                 if first != unit:
-                    name = f"{str(self._driver.backend.kind).upper()} {self._driver.devices[first].vendor_index}"
-                    why = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} gives it of the whole, and {name} has it")
-                    values |= dict.fromkeys(table.of_whole & values.keys(), why)
+                    why = f"{source.name} gives it of the whole, and {self._driver.name_of(first)} has it"
+                    values |= dict.fromkeys(table.of_whole & values.keys(), Unavailable(Reason.NOT_SUPPORTED, why))
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
                 merge(found, metric, value)
@@ -429,21 +451,6 @@ class PolledReader:
             why = f"the watched process {options.pid} does not use this {str(backend.kind).upper()}"
             found = dict.fromkeys(found, Unavailable(Reason.NOT_IN_USE, why))
         return make_reading(found, processes, read_at, used)
-
-
-def _wanted_sources(backend: PolledBackend, metrics: MetricSelection) -> list[bool]:
-    """Return which sources are asked for a selection: none where nothing of the backend's is wanted.
-
-    Else all that say which devices there are, and of those with a pace of their own the ones that give what is wanted, or what it may be
-    made of.
-    """
-    kind = backend.kind
-    devices = [any(metrics.wants_some(f"{kind}.{{i}}.{name}") for name in table.words) for table, _ in backend.tables]
-    machine = [any(map(metrics.wants_some, table.words)) for _, table in backend.tables]
-    derived = any(metrics.wants_some(f"{kind}.{{i}}.{name}") for table, _ in backend.tables for name in table.derived)
-    of_process = any(metrics.wants_some(f"{kind}.process.{{i}}.{name}") for name in backend.coverage().processes)
-    gives = [derived or of_process or metrics.processes or each for each in map(any, zip(devices, machine, strict=True))]
-    return [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.sources, gives, strict=True)]
 
 
 class _Poll(NamedTuple):
@@ -495,9 +502,8 @@ class _OpenSource:
         self._lock = threading.Lock()
         self.ask: PollOnce | None = None
         self._answer: object = None
-        self.identities = Identities(spec.identity, self.table)
-        row = BUILT_IN.get(driver.backend.name)
-        self._pci = () if row is None else row.pci
+        self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
+        self._repeated: set[tuple[str, object]] = set()
         self._addresses: list[str] = []
         self._failures = 0
         self._retry_at = -math.inf
@@ -562,17 +568,52 @@ class _OpenSource:
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
-        self._addresses = find_pci(self._pci)
+        row = BUILT_IN.get(self._driver.backend.name)
+        self._addresses = find_pci(() if row is None else row.pci)
         let_sleep(self._addresses, self.name)
         self.ask = self.spec.connect()
         return self.ask
 
+    def identify(self, records: Sequence[Printed]) -> list[dict[str, Any]]:
+        """Return what the records tell of their devices' identities.
+
+        An id or an address that several devices of one poll share tells none of them apart: it is left out until the driver is opened
+        again. Where a number repeats, no number is trusted.
+        """
+        identities = [self._identity(flat(record)) for record in records]
+        keys = [keys_of(told) for told in identities]
+        self._repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
+        numbered = all(part != NUMBER for part, _ in self._repeated)
+        for told, each in zip(identities, keys, strict=True):
+            for part in [key[0] for key in each if key in self._repeated or (key[0] == NUMBER and not numbered)]:
+                del told[part]
+        return identities
+
+    def _identity(self, record: DeviceRecord) -> dict[str, Any]:
+        """Return what one record tells; one that stays the same object is asked until it has told all."""
+        if record in self._identities:
+            return dict(self._identities[record])
+        told: dict[str, Any] = {}
+        for attribute, where in self.spec.identity.items():
+            for place in (where,) if isinstance(where, str) else where:
+                said = record.get(place)
+                value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
+                if attribute in NAMES and not str(value).strip("0x"):  # zeros name nothing
+                    continue
+                if value is not None and value is not False and value != "":
+                    told[attribute] = value
+                    break
+        memory = self.table.value("memoryTotalBytes", record)
+        if isinstance(memory, int):
+            told["memory_total_bytes"] = memory
+        if told.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
+            self._identities[record] = dict(told)
+        return told
+
     def close(self) -> None:
         """Give the source back; it is opened again by a later poll."""
         ask, self.ask, self._answer = self.ask, None, None
-        close = getattr(ask, "close", None)
-        if close is not None:
-            close()
+        getattr(ask, "close", lambda: None)()
 
 
 def _failure(outcome: Outcome[Any]) -> SourceError | None:

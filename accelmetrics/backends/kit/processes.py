@@ -209,7 +209,12 @@ class DriverNumbers:
             if held is None or there is None or held == there:
                 return f"process {pid} may be one of this PID namespace or one outside: both have this number"
             return own if held else pid
-        return own if held and self._own.keys() >= set(self._listed) else _why_not_ours(pid, held)
+        if held and self._own.keys() >= set(self._listed):
+            return own
+        if held is False:
+            return f"process {pid} is not in this PID namespace: the process that has this number here does not use the device"
+        why = "the driver lists others that are not" if held else "the one that has this number here may not be looked into"
+        return f"whether process {pid} is in this PID namespace cannot be told: {why}"
 
     @cached_property
     def _present(self) -> frozenset[int]:
@@ -229,13 +234,6 @@ class DriverNumbers:
             return True
         words = (read_text("/proc/2/stat") or "").rpartition(")")[2].split()
         return len(words) > _FLAGS and words[_FLAGS].isdecimal() and bool(int(words[_FLAGS]) & _KERNEL_THREAD)
-
-
-def _why_not_ours(pid: int, holds_device: bool | None) -> str:
-    if holds_device is False:
-        return f"process {pid} is not in this PID namespace: the process that has this number here does not use the device"
-    why = "the driver lists others that are not" if holds_device else "the one that has this number here may not be looked into"
-    return f"whether process {pid} is in this PID namespace cannot be told: {why}"
 
 
 _HIDDEN = "is another user's: this /proc hides those (hidepid)"
@@ -368,11 +366,18 @@ def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
         progress: Grows with each process that is looked at.
     """
     progress = [] if progress is None else progress
-    listed = exists(f"/proc/{root}/task/{root}/children")
-    children = _children if listed else _children_by_parents(progress).get
+    by_parent: dict[int, list[int]] | None = None
+    if not exists(f"/proc/{root}/task/{root}/children"):
+        by_parent = {}
+        for entry in filter(str.isdecimal, list_directory("/proc")):
+            status = read_status(entry)
+            progress.append(entry)
+            if status is not None:
+                by_parent.setdefault(status[0], []).append(int(entry))
     found, seen = [root], {root}
     for pid in found:
-        new = [child for child in dict.fromkeys(children(pid) or ()) if child not in seen]
+        children = _children(pid) if by_parent is None else by_parent.get(pid, [])
+        new = [child for child in dict.fromkeys(children) if child not in seen]
         found += new
         seen.update(new)
         progress.append(pid)
@@ -389,17 +394,6 @@ def _children(pid: int) -> list[int]:
     threads = [str(pid)] if single else list_directory(task)
     words = [word for thread in threads for word in (read_text(f"{task}/{thread}/children") or "").split()]
     return [int(word) for word in words if word.isdigit() and len(word) < _LONGEST_NUMBER]
-
-
-def _children_by_parents(progress: list[Any]) -> dict[int, list[int]]:
-    """Sort children by parent, from what all processes say of theirs."""
-    by_parent: dict[int, list[int]] = {}
-    for entry in filter(str.isdecimal, list_directory("/proc")):
-        status = read_status(entry)
-        progress.append(entry)
-        if status is not None:
-            by_parent.setdefault(status[0], []).append(int(entry))
-    return by_parent
 
 
 def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
@@ -456,7 +450,14 @@ def environment_of(pid: int) -> Environment:
 def environment_at(number: int, pid: int) -> Environment:
     """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
     if sys.platform != "linux":
-        return _from_psutil(pid)
+        import psutil
+
+        try:
+            return Environment(psutil.Process(pid).environ())
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            return _gone(pid)
+        except (psutil.Error, OSError) as error:
+            return Environment(None, f"the environment of process {pid} cannot be read: {error}")
     try:
         data = read_once(f"/proc/{number}/environ")
         ended = not data and not read_once(f"/proc/{number}/cmdline")
@@ -479,17 +480,6 @@ def parse_environment(data: bytes) -> dict[str, str]:
     return values
 
 
-def _from_psutil(pid: int) -> Environment:
-    import psutil
-
-    try:
-        return Environment(psutil.Process(pid).environ())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return _gone(pid)
-    except (psutil.Error, OSError) as error:
-        return Environment(None, f"the environment of process {pid} cannot be read: {error}")
-
-
 def no_process(pid: int) -> str:
     """Say that a process which the user named is not there, or not to be seen."""
     hidden = _has_proc() and exists("/proc/self") and not is_visible(1)
@@ -500,21 +490,8 @@ def _gone(pid: int) -> Environment:
     return Environment(None, no_process(pid), gone=True)
 
 
-class Look(NamedTuple):
-    """What looking through one process came to.
-
-    Attributes:
-        nodes: By descriptor, the device node.
-        whole: Whether all of its descriptors were seen.
-        calls: What it cost.
-    """
-
-    nodes: Mapping[str, str]
-    whole: bool = True
-    calls: int = 1
-
-
-ENDED, CLOSED = Look({}), Look({}, whole=False)
+Look = tuple[Mapping[str, str], bool, int]
+"""What looking through one process came to: by descriptor, the device node; whether all descriptors were seen; system calls."""
 
 
 class NodeHolders:
@@ -545,7 +522,7 @@ class NodeHolders:
 
     def held(self) -> dict[int, Mapping[str, str]]:
         """Return, by process in order, its descriptors of device nodes and the nodes."""
-        return {pid: look.nodes for pid, look in sorted(self._looks.items()) if look.nodes}
+        return {pid: nodes for pid, (nodes, _, _) in sorted(self._looks.items()) if nodes}
 
     def of(self, node: str) -> tuple[int, ...]:
         """Return the processes that hold one device node, in order."""
@@ -567,9 +544,9 @@ class NodeHolders:
             pid = self._turn.pop()
             looks[pid] = self._look_through(pid)
             progress.append(pid)
-            calls += looks[pid].calls
+            calls += looks[pid][2]
         self._looks = looks
-        self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and namespace_of("1") == WHOLE_MACHINE
+        self.complete = len(looks) == len(present) and all(whole for _, whole, _ in looks.values()) and namespace_of("1") == WHOLE_MACHINE
 
     def _look_through(self, pid: int) -> Look:
         """Look for the device nodes among the descriptors of one process, if this user may."""
@@ -578,15 +555,15 @@ class NodeHolders:
         try:
             # The directory is its user's, but root's where the user may not look into it (a program with more rights than the user).
             if user and os.stat(directory).st_uid != user:  # noqa: PTH116  thousands of processes: a Path costs more than the call
-                return CLOSED
+                return {}, False, 1
             descriptors = sorted(os.listdir(directory))  # noqa: PTH208  names alone are wanted
             looked = descriptors[:DESCRIPTORS]
             nodes = {name: target for name in looked if self._wanted(target := _target(f"{directory}/{name}"))}
         except PermissionError:
-            return CLOSED
-        except OSError:
-            return ENDED
-        return Look(nodes, len(looked) == len(descriptors), 1 + len(looked))
+            return {}, False, 1
+        except OSError:  # it has ended
+            return {}, True, 1
+        return nodes, len(looked) == len(descriptors), 1 + len(looked)
 
 
 def _target(link: str) -> str:

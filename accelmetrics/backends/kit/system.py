@@ -139,7 +139,15 @@ class KeptFile:
         if self._fd < 0:
             self._fd = os.open(sysroot() + self.path, os.O_RDONLY)
         try:
-            return self._content()
+            data = os.pread(self._fd, self._size, 0)
+            if len(data) < (_FIRST_SIZE - _LONGEST_LINE if self._pieces else self._size):
+                return data
+            whole = data
+            while data:
+                data = os.pread(self._fd, self._size, len(whole))
+                whole += data
+            self._size = max(self._size, 2 * len(whole))
+            return whole
         except OSError:
             self.close()
             raise
@@ -153,18 +161,6 @@ class KeptFile:
     def __del__(self) -> None:
         """Close the descriptor. Readers have no end of life of their own: the descriptor goes when the last of them does."""
         self.close()
-
-    def _content(self) -> bytes:
-        data = os.pread(self._fd, self._size, 0)
-        if len(data) < (_FIRST_SIZE - _LONGEST_LINE if self._pieces else self._size):
-            return data
-        parts = [data]
-        length = len(data)
-        while parts[-1]:
-            parts.append(os.pread(self._fd, self._size, length))
-            length += len(parts[-1])
-        self._size = max(self._size, 2 * length)
-        return b"".join(parts)
 
 
 class Files:
@@ -277,11 +273,12 @@ def find_pci(ids: Sequence[str]) -> list[str]:
         ids: ``vendor:device`` or ``vendor:device:class`` in hexadecimal; ``*`` for any device, the beginning of a class is enough:
             ``1eff:*``, ``1ded:6001``, ``1d94:*:0302``.
     """
-    found: set[str] = set()
-    for vendor, device, *beginning in (id_.split(":") for id_ in ids):
-        for address in pci_devices(f"0x{vendor}", tuple(f"0x{each}" for each in beginning)):
-            if fnmatchcase(read_text(f"{PCI}/{address}/device") or "0x", f"0x{device}"):
-                found.add(address)
+    found = {
+        address
+        for vendor, device, *beginning in (id_.split(":") for id_ in ids)
+        for address in pci_devices(f"0x{vendor}", tuple(f"0x{each}" for each in beginning))
+        if fnmatchcase(read_text(f"{PCI}/{address}/device") or "0x", f"0x{device}")
+    }
     return sorted(address for address in found if not exists(f"{PCI}/{address}/physfn"))
 
 
@@ -293,31 +290,23 @@ def pci_address(printed: str) -> str:
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
 
-class PciSlot(NamedTuple):
-    """Where a PCI device is plugged in.
-
-    Attributes:
-        numa_node: Its NUMA node; None where there is no such thing.
-        cpus: The CPUs near to it, as ranges: ``0-31,64-95``; empty where the kernel does not say.
-    """
-
-    numa_node: int | None = None
-    cpus: str = ""
-
-
-def pci_slot(address: str) -> PciSlot:
+def pci_slot(address: str) -> tuple[int | None, str]:
     """Read where a PCI device is plugged in.
 
     Args:
         address: Its PCI address, however it is written: ``00000000:C1:00.0``, ``0000:c1:00.0``, ``c1:00.0``.
+
+    Returns:
+        Its NUMA node, None where there is no such thing; and the CPUs near to it, as ranges (``0-31,64-95``), empty where the kernel
+        does not say.
     """
     found = re.fullmatch(_ANY_ADDRESS, address.strip().lower())
     if found is None:
-        return PciSlot()
+        return None, ""
     device = f"{PCI}/{int(found[1] or '0', 16):04x}:{found[2]}"
     # The node is -1 on a machine that has none.
     node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
-    return PciSlot(int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else "")
+    return int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else ""
 
 
 def is_asleep(address: str) -> bool:
@@ -338,8 +327,7 @@ def let_sleep(addresses: Iterable[str], tool: str) -> None:
 def find_nodes(patterns: Sequence[str]) -> list[str]:
     """Find the device nodes of these names, of which ``*`` stands for a number: ``/dev/ipu*`` is ``/dev/ipu0``, not ``/dev/ipu0_mem``."""
     found = []
-    for pattern in patterns:
-        directory, _, name = pattern.rpartition("/")
+    for directory, _, name in (pattern.rpartition("/") for pattern in patterns):
         form = re.compile(re.escape(name).replace(r"\*", "[0-9]+"))
         found += [f"{directory}/{entry}" for entry in list_directory(directory) if form.fullmatch(entry)]
     return found

@@ -48,36 +48,6 @@ class FilesError(OSError):
     """The files that a process needs cannot be written."""
 
 
-class StartLock:
-    """The lock that is held while a process is started, for which a fork waits.
-
-    ``subprocess`` waits for the end of a pipe, of which a process that is forked meanwhile has a copy: it would wait for as long as that
-    one lives.
-
-    Attributes:
-        lock: The lock; another one in the child of a fork.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def before_fork(self) -> None:
-        """Wait for a process that is being started."""
-        self.lock.acquire(timeout=FORK_PATIENCE)
-
-    def after_in_parent(self) -> None:
-        """Let others go on."""
-        with suppress(RuntimeError):  # it is another thread's still
-            self.lock.release()
-
-    def after_in_child(self) -> None:
-        """Go on without the threads that may have held it."""
-        self.lock = threading.RLock()
-
-
-STARTING = StartLock()
-
-
 class Watchdog(subprocess.Popen[bytes]):
     """The watchdog of one process, in a session and a group that it shares with that process.
 
@@ -93,6 +63,8 @@ class Watchdog(subprocess.Popen[bytes]):
         popen: More arguments of ``subprocess.Popen``, for the process.
 
     Attributes:
+        starting: Held while a process is started. A fork waits for it: ``subprocess`` waits for the end of a pipe, of which a process
+            that is forked meanwhile has a copy, and would wait for as long as that one lives.
         control: The socket between us and it; it can be read when there is something to hear.
         ended: Whether the process has ended, or its watchdog was killed, as far as was heard.
         status: The exit status, negative for a signal; None while it has not been heard.
@@ -100,6 +72,8 @@ class Watchdog(subprocess.Popen[bytes]):
     Raises:
         OSError: It cannot be started.
     """
+
+    starting = threading.RLock()
 
     def __init__(
         self,
@@ -123,7 +97,7 @@ class Watchdog(subprocess.Popen[bytes]):
             try:
                 given = (os.getpid(), passed, len(packed), mark, directory)
                 watched = [interpreter, "-I", "-S", *script(__package__, "parent_watchdog.py"), *map(str, given)]
-                with STARTING.lock:
+                with Watchdog.starting:
                     super().__init__([*watched, *argv], pass_fds=(passed,), start_new_session=True, **popen)
             finally:
                 os.close(passed)
@@ -176,12 +150,13 @@ class Watchdog(subprocess.Popen[bytes]):
     def reap_later(self) -> None:
         """Have it reaped as soon as it has gone, on a thread that ends then. A finaliser may call it: no lock is taken here."""
         if self.returncode is None:
-            with suppress(RuntimeError):  # no thread is to be had: it is reaped when another is started or ended
-                start_new_thread(self._reap, ())
 
-    def _reap(self) -> None:
-        self.wait()
-        _WATCHDOGS.discard(self)
+            def reap() -> None:
+                self.wait()
+                _WATCHDOGS.discard(self)
+
+            with suppress(RuntimeError):  # no thread is to be had: it is reaped when another is started or ended
+                start_new_thread(reap, ())
 
     def close(self) -> None:
         """Close our ends of socket and pipes."""
@@ -202,8 +177,18 @@ def reap() -> None:
     _WATCHDOGS.difference_update([each for each in list(_WATCHDOGS) if each.poll() is not None])
 
 
-def _after_fork() -> None:
-    """Let go of the parent's watchdogs in the child, which has none."""
+def _before_fork() -> None:
+    Watchdog.starting.acquire(timeout=FORK_PATIENCE)
+
+
+def _after_fork_in_parent() -> None:
+    with suppress(RuntimeError):  # it is another thread's still
+        Watchdog.starting.release()
+
+
+def _after_fork_in_child() -> None:
+    """Go on without the threads that may have held the lock, and let go of the parent's watchdogs: the child has none."""
+    Watchdog.starting = threading.RLock()
     while _WATCHDOGS:
         each = _WATCHDOGS.pop()
         each.close()
@@ -211,5 +196,4 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-    os.register_at_fork(before=STARTING.before_fork, after_in_parent=STARTING.after_in_parent, after_in_child=STARTING.after_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

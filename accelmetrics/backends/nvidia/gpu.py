@@ -399,7 +399,7 @@ class Gpu(Listed):
             part_number=queries.text("nvmlDeviceGetBoardPartNumber", handle),
             compute_capability=queries.compute_capability(handle),
             # The kernel's own list counts, which is added to the identity later; a container may hide it.
-            cpu_affinity="" if pci_slot(self.identity.pci_bus_id).cpus else queries.cpu_affinity(handle),
+            cpu_affinity="" if pci_slot(self.identity.pci_bus_id)[1] else queries.cpu_affinity(handle),
             **queries.platform(handle),
         )
         if self.device is None or self.identity.unified != unified:

@@ -1,6 +1,7 @@
 """The binary table: each field against the C structure of its revision, and any bytes at all."""
 
 import ctypes
+import struct
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.simulators.amdgpu.tables import TABLES, table
 
 NAMES = {
     **{"hotspot": "temperature_hotspot", "mem": "temperature_mem", "power": "curr_socket_power", "gfx": "average_gfx_activity"},
-    **{"umc": "average_umc_activity", "energy": "energy_accumulator", "width": "pcie_link_width", "speed": "pcie_link_speed"},
+    **{"umc": "average_umc_activity", "energy": "energy_accumulator"},
     **{"replays": "pcie_replay_count_acc", "xgmi_read": "xgmi_read_data_acc", "xgmi_write": "xgmi_write_data_acc"},
     **{
         "gfxclk": "current_gfxclk",
@@ -22,28 +23,27 @@ NAMES = {
         "hbm": "temperature_hbm",
         "throttle": "indep_throttle_status",
     },
-    **{"prochot_residency": "prochot_residency_acc", "ppt_residency": "ppt_residency_acc", "partitions": "num_partition"},
+    **{"prochot_residency": "prochot_residency_acc", "ppt_residency": "ppt_residency_acc"},
     **{"socket_thm_residency": "socket_thm_residency_acc", "vr_thm_residency": "vr_thm_residency_acc"},
     "hbm_thm_residency": "hbm_thm_residency_acc",
 }
-FIELDS = [(revision, field) for revision, layout in LAYOUTS.items() for field in layout.places]
+FIELDS = [(revision, field) for revision, (_, places, _) in LAYOUTS.items() for field in places]
 
 
 @pytest.mark.parametrize(("revision", "field"), FIELDS)
 def test_each_field_is_where_the_structure_has_it(revision: tuple[int, int], field: str) -> None:
     kind = TABLES[revision]
-    member, place = getattr(kind, NAMES[field]), LAYOUTS[revision].places[field]
-    assert place.offset == member.offset
-    assert {"H": 2, "I": 4, "Q": 8}[place.kind] * place.number == member.size
-    one: Any = 77 if place.number == 1 else [77]
+    member, (form, offset) = getattr(kind, NAMES[field]), LAYOUTS[revision][1][field]
+    assert (offset, struct.calcsize(f"<{form}")) == (member.offset, member.size)
+    one: Any = 77 if form in "HIQ" else [77]
     parsed = parse(table(*revision, **{NAMES[field]: one}))
     assert not isinstance(parsed, Unavailable)
     assert parsed[field] == (77,)
 
 
-@pytest.mark.parametrize("revision", [revision for revision, layout in LAYOUTS.items() if layout.sizes])
+@pytest.mark.parametrize("revision", [revision for revision, (sizes, _, _) in LAYOUTS.items() if sizes])
 def test_each_table_is_as_long_as_the_structure(revision: tuple[int, int]) -> None:
-    assert LAYOUTS[revision].sizes[0] == ctypes.sizeof(TABLES[revision])
+    assert LAYOUTS[revision][0][0] == ctypes.sizeof(TABLES[revision])
 
 
 @pytest.mark.parametrize("revision", TABLES)
