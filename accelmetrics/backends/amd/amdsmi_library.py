@@ -26,9 +26,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.library import load_library, loading_failure
@@ -55,94 +54,71 @@ _RELEASE = re.compile(r"\A\s*(\d+\.\d+\.\d+)", re.ASCII)
 Version = tuple[int, ...]
 
 
-class Installed(NamedTuple):
-    """The installed library.
-
-    Attributes:
-        path: Where it is.
-        version: The first two numbers of its version, as its file's name has them; empty where it has none.
-        release: The ROCm release it belongs to, empty where that is not written down.
-    """
-
-    path: Path
-    version: Version
-    release: Version
-
-    def words(self) -> str:
-        """Describe the library for messages."""
-        release = f", of ROCm {_dotted(self.release)}" if self.release else ""
-        return f"{self.path} (version {_dotted(self.version) or 'unknown'}{release})"
-
-
 def load() -> Any:
-    """Import the module that matches the installed library.
+    """Import the module that matches the installed library, and make sure that it loaded the same library.
 
     Raises:
         SourceError: There is no library, no module, or none that matches.
     """
     with loading:  # the module loads the library again
-        return _matching(find_library())
+        library, known, release = find_library()
+        mismatched = []
+        for package in packages(library):
+            is_shipped = package == _shipped(library)
+            version = _written(package / "_version.py", _VERSION)
+            if not version and is_shipped:  # before ROCm 6.1 it stands in the file beside the package alone
+                version = _written(package.parent / "pyproject.toml", _VERSION)
+            numbers = 2 if is_shipped else 3
+            if version and version != release and len(known) < numbers and version[:2] == (known or version[:2]):
+                known = _ask(library)
+            if version and (version == release or version[:numbers] == known[:numbers]):
+                break
+            mismatched.append(f"{package} is of version {_dotted(version) or 'unknown'}")
+        else:
+            if not mismatched:
+                raise _refused(f"no Python module amdsmi was found for {library}")
+            raise _refused(f"{'; '.join(mismatched)}, which does not match {_words(library, known, release)}: it is not used")
+        module = _import(package)
+        loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
+        # Functions of one loaded library have one address, whatever name it was loaded by.
+        first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, _opened(library)))
+        if first != second:
+            other = f"another library ({loaded._name}) than {_words(library, known, release)}"
+            raise _refused(f"the module amdsmi loaded {other}: it is not used")
+        return module
 
 
-def _matching(installed: Installed) -> Any:
-    """Return the module that matches a library."""
-    mismatched = []
-    for package in packages(installed.path):
-        is_shipped = package == _shipped(installed.path)
-        version = _written(package / "_version.py", _VERSION)
-        if not version and is_shipped:  # before ROCm 6.1 it stands in the file beside the package alone
-            version = _written(package.parent / "pyproject.toml", _VERSION)
-        numbers, known = 2 if is_shipped else 3, installed.version
-        if version and version != installed.release and len(known) < numbers and version[:2] == (known or version[:2]):
-            installed = installed._replace(version=_ask(installed.path))
-        if version and (version == installed.release or version[:numbers] == installed.version[:numbers]):
-            return _loaded(package, installed)
-        mismatched.append(f"{package} is of version {_dotted(version) or 'unknown'}")
-    if not mismatched:
-        raise _refused(f"no Python module amdsmi was found for {installed.path}")
-    raise _refused(f"{'; '.join(mismatched)}, which does not match {installed.words()}: it is not used")
-
-
-def _loaded(package: Path, installed: Installed) -> Any:
-    """Import a module that matches, and make sure that it loaded the same library."""
-    module = _import(package)
-    loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
-    # Functions of one loaded library have one address, whatever name it was loaded by.
-    first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, _opened(installed.path)))
-    if first != second:
-        raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
-    return module
-
-
-def find_library() -> Installed:
+def find_library() -> tuple[Path, Version, Version]:
     """Find the library of the installed ROCm.
+
+    Returns:
+        Its path; the first two numbers of its version, as its file's name has them, empty where it has none; the ROCm release that it
+        belongs to, empty where that is not written down.
 
     Raises:
         SourceError: There is none, or it cannot be loaded.
     """
-    for root in roots():
-        path = root / "lib" / LIBRARY
-        if not path.exists():
-            continue
-        _opened(path)
-        named = _FILE.fullmatch(path.resolve().name)
-        version = tuple(map(int, named[1].split("."))) if named else ()
-        return Installed(path, version if version >= (YEAR,) else (), _written(root / ".info" / "version", _RELEASE))
-    raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots())}")
-
-
-def roots() -> list[Path]:
-    """Return where ROCm may be installed, in the module's own order."""
     named = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH", ""))
-    return [Path(root) for root in dict.fromkeys([named, DEFAULT_ROOT]) if root.startswith("/")]
+    roots = [Path(root) for root in dict.fromkeys([named, DEFAULT_ROOT]) if root.startswith("/")]  # in the module's own order
+    for root in roots:
+        path = root / "lib" / LIBRARY
+        if path.exists():
+            _opened(path)
+            numbered = _FILE.fullmatch(path.resolve().name)
+            version = tuple(map(int, numbered[1].split("."))) if numbered else ()
+            return path, version if version >= (YEAR,) else (), _written(root / ".info" / "version", _RELEASE)
+    raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots)}")
 
 
-def packages(library: Path) -> Iterator[Path]:
+def _words(library: Path, version: Version, release: Version) -> str:
+    """Describe the library for messages."""
+    return f"{library} (version {_dotted(version) or 'unknown'}{f', of ROCm {_dotted(release)}' if release else ''})"
+
+
+def packages(library: Path) -> list[Path]:
     """List the directories of the module ``amdsmi``, the best first."""
     elsewhere = (Path(directory or ".") / "amdsmi" for directory in sys.path)
-    for package in dict.fromkeys([_shipped(library), *elsewhere]):
-        if (package / "__init__.py").is_file():
-            yield package
+    return [package for package in dict.fromkeys([_shipped(library), *elsewhere]) if (package / "__init__.py").is_file()]
 
 
 def _shipped(library: Path) -> Path:

@@ -160,15 +160,19 @@ class AmdsmiCard(DeviceRecord):
     Args:
         module: The module.
         handle: The library's handle.
+        address: Its PCI address.
 
     Attributes:
         uuid: The chip's unique id, as the kernel writes it; empty where the library does not know it.
         compute: The bytes of memory that the compute driver shows.
     """
 
-    def __init__(self, module: Any, handle: Any) -> None:
-        self.uuid = ""
-        self.compute: int | None = None
+    def __init__(self, module: Any, handle: Any, address: str) -> None:
+        # The chip's serial number is what the kernel calls its unique id.
+        said = guarded(lambda: str(module.amdsmi_get_gpu_asic_info(handle)["asic_serial"])).value or ""
+        serial = said.lower().removeprefix("0x")
+        self.uuid = f"0x{serial}" if _SERIAL.fullmatch(serial) and serial.strip("0") else ""
+        self.compute = compute_memory(address)
         self._module = module
         self._handle = handle
         self._unsupported: dict[str, Unavailable] = {}
@@ -216,14 +220,6 @@ class AmdsmiCard(DeviceRecord):
         answer = self._answers[call]
         return answer if isinstance(answer, Unavailable) else answer.get(name)
 
-    def identify(self, address: str) -> None:
-        """Ask for what does not change."""
-        # The chip's serial number is what the kernel calls its unique id.
-        said = guarded(lambda: str(self._module.amdsmi_get_gpu_asic_info(self._handle)["asic_serial"])).value or ""
-        serial = said.lower().removeprefix("0x")
-        self.uuid = f"0x{serial}" if _SERIAL.fullmatch(serial) and serial.strip("0") else ""
-        self.compute = compute_memory(address)
-
     def _ask(self, call: str) -> Mapping[str, object] | Unavailable:
         """Return one call's answer, or why there is none."""
         # The module throws what comes to pass in it, not its own errors alone.
@@ -268,10 +264,9 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
                 raise SourceError(Reason.INVALID_VALUE, words, backend="amd")
             cards: dict[str, AmdsmiCard] = {}
             for handle in handles:
-                # The partitions of a card may have its address: the first answers for the card.
-                cards.setdefault(module.amdsmi_get_gpu_device_bdf(handle).lower(), AmdsmiCard(module, handle))
-            for address, card in cards.items():
-                card.identify(address)
+                address = module.amdsmi_get_gpu_device_bdf(handle).lower()
+                if address not in cards:  # the partitions of a card may have its address: the first answers for the card
+                    cards[address] = AmdsmiCard(module, handle, address)
             return cards
         except module.AmdSmiException as error:
             words = " ".join(str(error).split())
@@ -335,8 +330,8 @@ class Attempt:
         self._returned.wait(seconds)
         if self.outcome is None:
             wait = WAITS.get(self._thread.ident or 0)
-            since = "" if wait is None else f"{wait.tool} has not answered since {rfc3339_second(wait.since)}"
-            raise SourceError(Reason.TIMED_OUT, since or "it is being opened", backend="amd")
+            since = "it is being opened" if wait is None else f"{wait.tool} has not answered since {rfc3339_second(wait.since)}"
+            raise SourceError(Reason.TIMED_OUT, since, backend="amd")
         if isinstance(self.outcome.error, SourceError):
             raise self.outcome.error
         if self.outcome.failure is not None:
@@ -363,6 +358,9 @@ class AmdsmiWorker:
     Args:
         card: The card.
         trust: The driver's.
+
+    Attributes:
+        close: Ends the thread, once the call that it may be in has returned.
     """
 
     def __init__(self, card: AmdsmiCard, trust: Trust) -> None:
@@ -373,18 +371,14 @@ class AmdsmiWorker:
         self._returned.set()
         self._gave: Collection[str] = METRICS
         # The thread knows the queue and the card alone, and so ends with this object.
-        self._end = weakref.finalize(self, self._calls.put, None)
-        self._end.atexit = False
+        self.close = weakref.finalize(self, self._calls.put, None)
+        self.close.atexit = False
         self._started = False
 
     @property
     def hangs(self) -> bool:
         """Whether a call that was given up has not returned yet."""
         return not self._returned.is_set()
-
-    def close(self) -> None:
-        """End the thread, once the call that it may be in has returned."""
-        self._end()
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any], chosen: Chosen) -> dict[str, Value]:
         """Read as :meth:`AmdsmiCard.read` does; what the module used to give is ``timed_out`` while a call of it hangs."""

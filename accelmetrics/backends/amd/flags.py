@@ -60,7 +60,12 @@ class Flags:
         Raises:
             SourceError: As :meth:`~accelmetrics.backends.kit.commands.Command.run` does.
         """
-        tool = self._identity()
+        path = self._command.find()
+        try:
+            status = Path(path).stat()
+            tool: object = path, status.st_mtime_ns, status.st_size
+        except OSError:
+            tool = path
         if tool != self._tool:
             self._tool, self._is_searched, self.crashing = tool, False, ()
         flags = [flag for flag in self._prints if flag not in self.crashing]
@@ -69,13 +74,9 @@ class Flags:
             return completed
         # Once for each file of the tool, and not where it crashes whatever it is asked.
         self._is_searched = True
-        if all(is_crash(self._ask([flag])) for flag in flags[:2]):
-            return completed
-        found = self._search(flags[-2:], flags[:-2])
-        if not found:
-            return completed
+        found = [] if all(is_crash(self._ask([flag])) for flag in flags[:2]) else self._search(flags[-2:], flags[:-2])
         self.crashing = (*self.crashing, *found)
-        return self._ask([flag for flag in flags if flag not in found])
+        return self._ask([flag for flag in flags if flag not in found]) if found else completed
 
     @property
     def missing(self) -> dict[str, Unavailable]:
@@ -98,12 +99,3 @@ class Flags:
 
     def _ask(self, flags: Sequence[Flag]) -> Completed:
         return self._command.run(*self._before, *(word for flag in flags for word in flag), *self._after)
-
-    def _identity(self) -> object:
-        """Return what tells one file of the tool from another."""
-        path = self._command.find()
-        try:
-            status = Path(path).stat()
-        except OSError:
-            return path
-        return path, status.st_mtime_ns, status.st_size

@@ -27,7 +27,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from accelmetrics.backends.amd.cards import (
     JOIN_GROUPS,
@@ -184,18 +183,9 @@ _CARD_START = re.compile(r'"card(\d{1,4})"\s*:\s*(?=\{)', re.IGNORECASE | re.ASC
 _DECODER = json.JSONDecoder()
 
 
-class Output(NamedTuple):
-    """What one run printed.
-
-    Attributes:
-        cards: By card number, which is the tool's own and not a position.
-        system: What concerns no single card; empty where the tool did not print it.
-        complete: Whether the cards stood in an object that was printed to its end, and none was anything but an object.
-    """
-
-    cards: dict[int, PrintedCard]
-    system: PrintedCard
-    complete: bool
+Output = tuple[dict[int, PrintedCard], PrintedCard, bool]
+"""What one run printed: of each card, by the tool's number, which is no position; of no single card, empty where it did not print that;
+and whether the cards stood in an object that was printed to its end, and none was anything but an object."""
 
 
 def parse(printed: str) -> Output:
@@ -213,12 +203,12 @@ def parse(printed: str) -> Output:
             elif key == "system":
                 system = _lowered(value) or system
     if cards:
-        return Output(cards, system, not strange)
+        return cards, system, not strange
     _, *cut = _CARD_START.split(printed)
     for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
         with suppress(ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
             cards[int(number_)] = _lowered(_DECODER.raw_decode(text_)[0])
-    return Output(cards, {}, False)
+    return cards, {}, False
 
 
 def _lowered(value: object) -> PrintedCard:
@@ -238,7 +228,7 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
         kinds: By number, whether a card is part of a processor, as far as it was ever known: added to.
     """
     kinds = {} if kinds is None else kinds
-    cards, driver = output.cards, output.system.get("driver version")
+    cards, system, _ = output
     for number_, card in sorted(cards.items()):
         uuid, address, known = unique_id(card), text(card.get("pci bus")), is_unified(card)
         unified = kinds.get(number_, False) if known is None else kinds.setdefault(number_, known)
@@ -251,7 +241,7 @@ def samples(output: Output, kinds: dict[int, bool] | None = None) -> Iterator[De
             "uuid": uuid,
             "address": address,
             "architecture": architecture(text(card.get("gfx version"))),
-            "driver": driver,
+            "driver": system.get("driver version"),
             "unified": unified,
             **memory,
         }
@@ -350,24 +340,24 @@ def _connect(command: Command) -> PollOnce:
         if knows_flags and _refused(completed) and not _gives_cards(completed):
             knows_flags = False
             completed = command.run(*ALL)
-        output = parse(completed.stdout)
-        if not output.cards:
+        cards, system, complete = parse(completed.stdout)
+        if not cards:
             raise failure(command, completed)
-        if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
+        if any(key.startswith(FOREIGN_KEYS) for card in cards.values() for key in card):
             words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
             raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
         if knows_flags:
             missing = {place.lower(): why for place, why in flags.missing.items()}
-            output = output._replace(cards={number_: {**missing, **card} for number_, card in output.cards.items()})
-        yield from samples(output, kinds)
-        if not output.complete:
+            cards = {number_: {**missing, **card} for number_, card in cards.items()}
+        yield from samples((cards, system, complete), kinds)
+        if not complete:
             raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut, or one card is malformed")
 
     return poll
 
 
 def _gives_cards(completed: Completed) -> bool:
-    return bool(parse(completed.stdout).cards)
+    return bool(parse(completed.stdout)[0])
 
 
 def _refused(completed: Completed) -> bool:

@@ -24,7 +24,8 @@ import errno
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd import gpu_metrics
@@ -198,7 +199,7 @@ class Card:
         """
         if now >= self._due:
             self._sensors = self._labels()
-            self._slow = dict(self._read_slow(progress))
+            self._slow = self._read_slow(progress)
             self._link = self._read_link(progress)
             self._compute = compute_memory(self.address) if unified else None
             self._due = now + PACE
@@ -231,32 +232,30 @@ class Card:
     def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.MetricsTable | Unavailable:
         """Return ``gpu_metrics``, or why there is none; it is read once for all that is read together, if it need not be read anew."""
         with self._reading:
-            read_at, table = self._latest
-            if anew or not 0 <= now - read_at < TOGETHER:
+            if anew or not 0 <= now - self._latest[0] < TOGETHER:
                 data = self._bytes("gpu_metrics", progress)
-                table = gpu_metrics.parse(data) if isinstance(data, bytes) else data or NO_TABLE
-                self._latest = (now, table)
-            return table
+                self._latest = (now, gpu_metrics.parse(data) if isinstance(data, bytes) else data or NO_TABLE)
+            return self._latest[1]
 
     def _read_files(self, names: Iterable[str], sensors: re.Pattern[str], progress: list[Any]) -> dict[str, object]:
         paths = {name: name for name in names}
         paths |= {place: path for place, path in self._sensors.items() if sensors.fullmatch(path.rpartition("/")[2])}
         return {place: said for place, path in paths.items() if (said := self._read(path, progress)) is not None}
 
-    def _read_slow(self, progress: list[Any]) -> Iterator[tuple[str, object]]:
-        yield from self._read_files(SLOW, SLOW_SENSORS, progress).items()
+    def _read_slow(self, progress: list[Any]) -> dict[str, object]:
+        found = self._read_files(SLOW, SLOW_SENSORS, progress)
         for name in ("pp_dpm_sclk", "pp_dpm_mclk"):
             said = self._read(name, progress)
             if isinstance(said, Unavailable):
-                yield from ((f"{name}:active", said), (f"{name}:top", said))
+                found |= {f"{name}:active": said, f"{name}:top": said}
             # The level marked as active may be that of sleep (``S``).
             levels = [(int(frequency) * 1_000_000, mark) for frequency, mark in _LEVEL.findall(said)] if isinstance(said, str) else []
-            yield from ((f"{name}:active", hertz) for hertz, mark in levels if mark)
+            found |= {f"{name}:active": hertz for hertz, mark in levels if mark}
             if levels:
-                yield f"{name}:top", max(levels)[0]
-        yield from self._read_errors(progress).items()
+                found[f"{name}:top"] = max(levels)[0]
+        return found | self._read_errors(progress)
 
-    def _read_errors(self, progress: list[Any]) -> Mapping[str, object]:
+    def _read_errors(self, progress: list[Any]) -> dict[str, object]:
         """Add the error counts of the blocks that count errors."""
         files = [file for file in list_directory(f"{self._base}/ras") if file.endswith("_err_count")]
         said = self._read("ras/features", progress) if files else None
@@ -265,17 +264,16 @@ class Card:
         if enabled == 0:
             off = Unavailable(Reason.NOT_SUPPORTED, "ras/features is 0: the card counts no errors")
             return {"ras:ce": off, "ras:ue": off}
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for file in files:
             block = file.removesuffix("_err_count")
-            if enabled is not None and not (block in _BLOCKS and enabled >> _BLOCKS.index(block) & 1):
-                continue
-            said = self._read(f"ras/{file}", progress)
-            if isinstance(said, Unavailable):
-                return {"ras:ce": said, "ras:ue": said}
-            for kind, count in _RAS.findall(said or ""):
-                counts[f"ras:{kind}"] = counts.get(f"ras:{kind}", 0) + int(count)
-        return counts
+            if enabled is None or (block in _BLOCKS and enabled >> _BLOCKS.index(block) & 1):
+                said = self._read(f"ras/{file}", progress)
+                if isinstance(said, Unavailable):
+                    return {"ras:ce": said, "ras:ue": said}
+                for kind, count in _RAS.findall(said or ""):
+                    counts[f"ras:{kind}"] += int(count)
+        return dict(counts)
 
     def _read_link(self, progress: list[Any]) -> Mapping[str, object]:
         """Read the link to the slot: that of the outermost bridge, else what the driver's table of levels says, else the card's own."""
@@ -309,11 +307,10 @@ class Card:
 
     def _bytes(self, name: str, progress: list[Any]) -> bytes | Unavailable | None:
         """Return a file's content, why it cannot be read, or None when there is no such file."""
-        file = self._kept.get(name)
-        if file is None:
-            file = self._kept[name] = self._files.keep(f"{self._base}/{name}")
+        if name not in self._kept:
+            self._kept[name] = self._files.keep(f"{self._base}/{name}")
         try:
-            return file.read()
+            return self._kept[name].read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -288,8 +288,9 @@ class PolledDriver:
         Raises:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
-        found = {MACHINE: sample for sample in samples if sample.machine}
         listed = [sample for sample in samples if not sample.machine]
+        machine = [sample for sample in samples if sample.machine]
+        found = {MACHINE: machine[-1]} if machine else {}
         # Where there is no number, the position stands for it.
         identities = source.identify([sample.record for sample in listed])
         seen = [(told, {NUMBER: position, **told}, listed[position]) for position, told in enumerate(identities)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from accelmetrics.backends.amd import amd_smi, rocm_smi
-from accelmetrics.backends.amd.rocm_smi import Output, PrintedCard
+from accelmetrics.backends.amd.rocm_smi import PrintedCard
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.fields import flat
 from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend
@@ -32,9 +32,9 @@ ROCM_SMI, AMD_SMI = rocm_smi.backend(), amd_smi.backend()
 
 def read_card(card: PrintedCard) -> dict[str, Value]:
     """Every metric of a card that rocm-smi printed."""
-    return read(ROCM_SMI, next(iter(rocm_smi.samples(Output({0: card}, {}, True)))))
+    return read(ROCM_SMI, next(iter(rocm_smi.samples(({0: card}, {}, True)))))
 
 
 def identify(cards: Mapping[int, PrintedCard], system: PrintedCard) -> Sequence[DeviceIdentity]:
     """The devices behind what rocm-smi printed."""
-    return listed(rocm_smi.backend(), rocm_smi.samples(Output(dict(cards), system, True)))
+    return listed(rocm_smi.backend(), rocm_smi.samples((dict(cards), system, True)))

@@ -116,9 +116,9 @@ def test_a_module_that_does_not_load_leaves_the_files(card: Device, tmp_path: Pa
     package.mkdir()
     (package / "__init__.py").write_text(text)
     (package / "_version.py").write_text('__version__ = "7.0.2"\n')
-    installed = amdsmi_library.Installed(tmp_path / "lib/libamd_smi.so", (7, 0, 2), ())
+    installed = (tmp_path / "lib/libamd_smi.so", (7, 0, 2), ())
     monkeypatch.setattr(amdsmi_library, "find_library", lambda: installed)
-    monkeypatch.setattr(amdsmi_library, "packages", lambda library: iter([package]))
+    monkeypatch.setattr(amdsmi_library, "packages", lambda library: [package])
     assert backend.open().source == "sysfs"
     assert f"{package} cannot be imported" in evidence()
 
@@ -159,10 +159,10 @@ def test_doctor_says_that_there_is_no_library(card: Device) -> None:
 
 
 def test_doctor_says_that_the_module_does_not_match(card: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = amdsmi_library.Installed(tmp_path / "lib/libamd_smi.so", (7, 0, 2), ())
+    installed = (tmp_path / "lib/libamd_smi.so", (7, 0, 2), ())
     monkeypatch.setattr(amdsmi_library, "find_library", lambda: installed)
-    monkeypatch.setattr(amdsmi_library, "packages", lambda library: iter([tmp_path]))
-    assert f"{tmp_path} is of version unknown, which does not match {installed.words()}: it is not used" in evidence()
+    monkeypatch.setattr(amdsmi_library, "packages", lambda library: [tmp_path])
+    assert f"{tmp_path} is of version unknown, which does not match {installed[0]} (version 7.0.2): it is not used" in evidence()
 
 
 def test_doctor_says_that_a_card_sleeps(card: Device) -> None:

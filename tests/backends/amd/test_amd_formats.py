@@ -90,13 +90,13 @@ def _no_hardware(system: object) -> None:
 
 
 def test_each_output_has_its_expectation() -> None:
-    listed = {(name, number) for name in OUTPUTS for number in parse(output(name)).cards}
+    listed = {(name, number) for name in OUTPUTS for number in parse(output(name))[0]}
     assert listed == set(EXPECTED)
 
 
 @pytest.mark.parametrize(("name", "number"), EXPECTED)
 def test_values_are_exactly_those_printed(name: str, number: int) -> None:
-    card = parse(output(name)).cards[number]
+    card = parse(output(name))[0][number]
     found = read_card(card)
     values = {metric: value for metric, value in found.items() if not isinstance(value, Unavailable)}
     expected = dict(EXPECTED[name, number])
@@ -107,7 +107,7 @@ def test_values_are_exactly_those_printed(name: str, number: int) -> None:
 
 @pytest.mark.parametrize(("name", "number"), EXPECTED)
 def test_each_metric_owed_has_a_value_or_a_reason(name: str, number: int) -> None:
-    found = read_card(parse(output(name)).cards[number])
+    found = read_card(parse(output(name))[0][number])
     assert found.keys() <= set(expected_names("amd"))
     reasons = [value for value in found.values() if isinstance(value, Unavailable)]
     assert {reason.reason for reason in reasons} == {"not_supported"}
@@ -116,7 +116,7 @@ def test_each_metric_owed_has_a_value_or_a_reason(name: str, number: int) -> Non
 
 @pytest.mark.parametrize(("name", "number"), EXPECTED)
 def test_values_are_of_the_kind_that_the_catalogue_promises(name: str, number: int) -> None:
-    for metric, value in read_card(parse(output(name)).cards[number]).items():
+    for metric, value in read_card(parse(output(name))[0][number]).items():
         row = find(f"gpu.0.{metric}")
         if not isinstance(value, Unavailable):
             assert isinstance(value, int) or not row.integer, metric
@@ -126,13 +126,13 @@ def test_values_are_of_the_kind_that_the_catalogue_promises(name: str, number: i
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_ras_counts_are_never_invented(name: str) -> None:
-    for card in parse(output(name)).cards.values():
+    for card in parse(output(name))[0].values():
         assert not RAS & read_card(card).keys()
 
 
 def test_identity_of_a_data_centre_pair() -> None:
     parsed = parse(output("mi250_pair_5_4"))
-    first, second = identify(dict(parsed.cards), parsed.system)
+    first, second = identify(dict(parsed[0]), parsed[1])
     assert first.name == "AMD INSTINCT MI250X (MCM) OAM AC MBA"
     assert (first.uuid, second.uuid) == ("0x7d4e1f2a90b3c611", "0x7d4e1f2a90b3c612")
     assert (first.pci_bus_id, second.pci_bus_id) == ("0000:2F:00.0", "0000:32:00.0")
@@ -145,12 +145,12 @@ def test_identity_of_a_data_centre_pair() -> None:
 def test_card_numbers_are_the_tools_own() -> None:
     """A number that is missing stays missing: cards are not renumbered by position."""
     parsed = parse(output("mi300x_6_2"))
-    assert [device.vendor_index for device in identify(dict(parsed.cards), parsed.system)] == [0, 2]
+    assert [device.vendor_index for device in identify(dict(parsed[0]), parsed[1])] == [0, 2]
 
 
 def test_identity_of_an_apu_beside_a_card() -> None:
     parsed = parse(output("apu_and_card_6_2"))
-    integrated, card = identify(dict(parsed.cards), parsed.system)
+    integrated, card = identify(dict(parsed[0]), parsed[1])
     assert integrated.unified
     assert not card.unified
     assert (integrated.uuid, integrated.serial) == ("", "")

@@ -1,8 +1,8 @@
 """The binary table: each field against the C structure of its revision, and any bytes at all."""
 
 import ctypes
-import struct
 import math
+import struct
 from typing import Any
 
 import pytest

@@ -101,7 +101,7 @@ def test_a_number_that_no_card_has(number: object) -> None:
 )
 def test_documents_of_any_depth(printed: str) -> None:
     assert amd_smi.parse(printed)[0] == {}
-    assert rocm_smi.parse(printed).cards == {}
+    assert rocm_smi.parse(printed)[0] == {}
 
 
 class Library(SimpleNamespace):
@@ -123,7 +123,7 @@ def test_whatever_the_library_answers(extreme: Any) -> None:
     names = {word for row in amdsmi_worker.FIELDS if isinstance(row, Field) for word in str(row.where).replace("'", ".").split(".")}
     names |= {"energy_accumulator", "counter_resolution", "pcie_static", "pcie_metric"}
     for answer in (extreme, dict.fromkeys(names, extreme), {"pcie_static": dict.fromkeys(names, extreme)}):
-        card = AmdsmiCard(Library(answer), object())
+        card = AmdsmiCard(Library(answer), object(), "")
         progress: list[Any] = []
         check(card.read(METRICS, False, progress, {}))
         # The limits are those of one sensor; what the energy counter counts is known of some cards alone.

@@ -13,7 +13,7 @@ from tests.backends.amd.printed import identify, read_card
 from tests.simulators.rocm_smi import OUTPUTS, output
 
 TEXTS = {name: output(name) for name in OUTPUTS}
-KEYS = sorted({key for text in TEXTS.values() for card in parse(text).cards.values() for key in card})
+KEYS = sorted({key for text in TEXTS.values() for card in parse(text)[0].values() for key in card})
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.from_regex(r"\(?-?[0-9]{1,12}(\.[0-9]*)?(Mhz\))?")
 )
@@ -40,9 +40,9 @@ def check(card: PrintedCard) -> dict[str, Value]:
 @given(st.text() | st.text(alphabet='{}[]":, card01N/A.%\\'))
 def test_any_text_can_be_parsed(text: str) -> None:
     parsed = parse(text)
-    if parsed.cards:
-        identify(dict(parsed.cards), parsed.system)
-    for card in parsed.cards.values():
+    if parsed[0]:
+        identify(dict(parsed[0]), parsed[1])
+    for card in parsed[0].values():
         check(card)
 
 
@@ -57,9 +57,9 @@ def test_a_cut_output_gives_the_same_numbers_or_none(name: str, data: st.DataObj
     text = TEXTS[name]
     cut = parse(text[: data.draw(st.integers(0, len(text)))])
     whole = parse(text)
-    for number, card in cut.cards.items():
-        assert card == whole.cards[number]
-    assert not cut.complete or cut.cards == whole.cards
+    for number, card in cut[0].items():
+        assert card == whole[0][number]
+    assert not cut[2] or cut[0] == whole[0]
 
 
 @given(names, st.data())
@@ -68,14 +68,14 @@ def test_a_damaged_output_never_raises_and_stays_possible(name: str, data: st.Da
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 40)))
     damaged = text[:start] + data.draw(st.text(max_size=10)) + text[end:]
-    for card in parse(damaged).cards.values():
+    for card in parse(damaged)[0].values():
         check(card)
 
 
 @settings(max_examples=50)
 @given(names, st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Nd"]), max_size=30))
 def test_words_in_place_of_values_never_become_numbers(name: str, words: str) -> None:
-    for card in parse(TEXTS[name]).cards.values():
+    for card in parse(TEXTS[name])[0].values():
         found = check(dict.fromkeys(card, words))
         assert all(isinstance(value, Unavailable) for value in found.values())
 
@@ -83,7 +83,7 @@ def test_words_in_place_of_values_never_become_numbers(name: str, words: str) ->
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_without_one_key_only_what_is_read_from_it_changes(name: str) -> None:
     """No metric takes its value from a key that another one is made of, unless it is made of both."""
-    for card in parse(TEXTS[name]).cards.values():
+    for card in parse(TEXTS[name])[0].values():
         whole = read_card(card)
         for key in card:
             others = {other: value for other, value in card.items() if other != key}
