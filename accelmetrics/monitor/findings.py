@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.measures import Measure, RuleInput, Values
+from accelmetrics.monitor.measures import Measure, RuleInput
 from accelmetrics.monitor.rule import Rule
 from accelmetrics.monitor.step_measures import ANY, plain_name
 from accelmetrics.schemas.errors import IN_ORDER, Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, NOT_LOGGED, SEVERITIES, CannotTell, Finding, Findings
 from accelmetrics.schemas.history import HistoryRow
-from accelmetrics.schemas.record import HoldersOf, Record, Step
+from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 EVERY = 1.0
@@ -71,13 +71,14 @@ class _Judge:
         self._gap = max(longest_gap, (1 - COVERED) * rule.seconds)
         self.of_steps = bool(rule.logged) and not rule.needs
         self._states: dict[str, _State] = {}
+        self._words: dict[str, str] = {}
         self._slow = 0
         made = guarded(rule.measure, **rule.options)
         self._measure: Measure | None = made.value
         self.failure: Unavailable | None = made.failure
 
     def judge(self, given: RuleInput, changed: list[Finding]) -> None:
-        """Judge one reading; what begins and ends is added to ``changed``. Raises what the rule's own code raises."""
+        """Judge one reading; what begins and ends is added to ``changed``."""
         if self._measure is None:
             return
         outcome = guarded(self._judged, self._measure, given, changed)
@@ -94,12 +95,12 @@ class _Judge:
 
     def _judged(self, measure: Measure, given: RuleInput, changed: list[Finding]) -> None:
         rule, states, at = self.rule, self._states, given.at
+        given.words = self._words
         found = measure(given)
-        sign, limit = self._sign, self._limit
         for key, value in found.items():
-            number = sign * value
+            number = self._sign * value
             state = states.get(key)
-            if number > limit:
+            if number > self._limit:
                 if state is None:
                     if len(states) >= MOST:
                         continue
@@ -108,50 +109,37 @@ class _Judge:
                     state.since = at
                 state.seen, state.off = at, None
                 if state.finding is None and at - state.since >= rule.seconds and isfinite(value):
-                    state.finding = self.findings[key] = self._finding(key, value, self._time(given, state.since), measure)
+                    said = {"value": value, "limit": rule.limit, "seconds": rule.seconds, "words": self._words.get(key, key)}
+                    message, since = rule.says.format_map({**rule.options, **said}), _time_ns(given, state.since)
+                    state.finding = Finding(rule.name, rule.severity, key, message, float(value), rule.limit, since, None, rule.advice)
+                    self.findings[key] = state.finding
                     changed.append(state.finding)
-            elif state is not None and not isnan(number):
-                self._relax(key, state, number, given, changed)
+            elif state is None or isnan(number):
+                continue
+            elif state.finding is None:
+                del states[key]
+            else:
+                state.seen = at
+                state.off = None if number > self._clear else at if state.off is None else state.off
+                if state.off is not None and at - state.off >= rule.clear_seconds:
+                    self._end(key, state.off, given, changed)
         if states and not self.of_steps:
-            self._forget(found, given, changed)
-
-    def _forget(self, found: Values, given: RuleInput, changed: list[Finding]) -> None:
-        """End what has not been read for long; of a device that fell silent, what was found last stands."""
-        longest = max(FORGOTTEN, self._gap)
-        for key in [key for key, state in self._states.items() if given.at - state.seen > longest and key not in found]:
-            if given.silent.get(key, IN_ORDER) <= IN_ORDER:
-                self._end(key, self._states[key].seen, given, changed)
-
-    def _relax(self, key: str, state: _State, number: float, given: RuleInput, changed: list[Finding]) -> None:
-        """Take a number that is not beyond the limit."""
-        at = given.at
-        if state.finding is None:
-            del self._states[key]
-            return
-        state.seen = at
-        if number > self._clear:
-            state.off = None
-            return
-        state.off = at if state.off is None else state.off
-        if at - state.off >= self.rule.clear_seconds:
-            self._end(key, state.off, given, changed)
+            # What has not been read for long is over; of a device that fell silent, what was found last stands.
+            longest = max(FORGOTTEN, self._gap)
+            for key, state in list(states.items()):
+                if at - state.seen > longest and key not in found and given.silent.get(key, IN_ORDER) <= IN_ORDER:
+                    self._end(key, state.seen, given, changed)
 
     def _end(self, key: str, at: float, given: RuleInput, changed: list[Finding]) -> None:
         finding = self._states.pop(key).finding
         if finding is not None:
             self.findings.pop(key, None)
-            changed.append(finding._replace(until_ns=self._time(given, at)))
+            changed.append(finding._replace(until_ns=_time_ns(given, at)))
 
-    @staticmethod
-    def _time(given: RuleInput, at: float) -> int:
-        """Return a moment of the monotonic clock on the wall clock, as the reading has it."""
-        return given.snapshot.time_ns - int((given.at - at) * 1e9)
 
-    def _finding(self, key: str, value: float, since_ns: int, measure: Measure) -> Finding:
-        rule = self.rule
-        words: Callable[[str], str] = getattr(measure, "words", str)
-        said = {**rule.options, "value": value, "limit": rule.limit, "seconds": rule.seconds, "words": words(key)}
-        return Finding(rule.name, rule.severity, key, rule.says.format_map(said), float(value), rule.limit, since_ns, None, rule.advice)
+def _time_ns(given: RuleInput, at: float) -> int:
+    """Return a moment of the monotonic clock on the wall clock, as the reading has it."""
+    return given.snapshot.time_ns - int((given.at - at) * 1e9)
 
 
 class FindingEngine:
@@ -177,7 +165,9 @@ class FindingEngine:
         self._joined = True
         self._due = float("-inf")
         self._ended: deque[Finding] = deque(maxlen=ENDED)
-        self._lacks = _Lacks(self._judges)
+        self._marks: tuple[object, ...] = ()  # what the lacks of rules were found with
+        self._logged: set[str] = set()
+        self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
 
     def judge(self, snapshot: Snapshot, row: HistoryRow, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
         """Judge a reading.
@@ -203,9 +193,19 @@ class FindingEngine:
         given = self._given
         given.take(snapshot, row, self._steps, self._joined)
         self._steps, self._joined = [], True
-        changed = self._changes(self._judges)
-        lacks = self._lacks.after(given)
-        if changed or lacks is not self.findings.cannot_tell:
+        changed: list[Finding] = []
+        for judge in self._judges:
+            judge.judge(given, changed)
+        for step in given.steps:
+            if len(self._logged) < MOST:
+                self._logged.update(map(plain_name, step.values))
+        marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
+        if marks != self._marks:
+            self._marks, before = marks, self._lacks
+            found = ((one[:-1], one) for one in self._cannot_tell())  # its words may count seconds
+            self._lacks = {mark: before.get(mark, (one, given.at)) for mark, one in found}
+        lacks = tuple(one for one, since in self._lacks.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
+        if changed or lacks != self.findings.cannot_tell:
             self._publish(changed, lacks)
         return self.findings
 
@@ -218,17 +218,13 @@ class FindingEngine:
         self._steps.extend(steps)
         if self._steps and self._given.snapshot.time_ns:
             self._given.steps, self._steps = self._steps, []
-            changed = self._changes([judge for judge in self._judges if judge.of_steps])
+            changed: list[Finding] = []
+            for judge in self._judges:
+                if judge.of_steps:
+                    judge.judge(self._given, changed)
             if changed:
                 self._publish(changed, self.findings.cannot_tell)
         return self.findings
-
-    def _changes(self, judges: Iterable[_Judge]) -> list[Finding]:
-        """Return what begins and what ends, as these rules see it."""
-        changed = list[Finding]()
-        for judge in judges:
-            judge.judge(self._given, changed)
-        return changed
 
     def _publish(self, changed: Sequence[Finding], lacks: tuple[CannotTell, ...]) -> None:
         for finding in changed:
@@ -240,35 +236,9 @@ class FindingEngine:
         current.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         self.findings = Findings(tuple(current), tuple(self._ended), lacks)
 
-
-class _Lacks:
-    """What rules cannot judge: found out anew when devices, keys or reasons change, told once it has lasted."""
-
-    def __init__(self, judges: Sequence[_Judge]) -> None:
-        self._judges = judges
-        self._marks: tuple[object, ...] = ()
-        self._logged: set[str] = set()
-        self._found: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
-        self._told: tuple[CannotTell, ...] = ()
-
-    def after(self, given: RuleInput) -> tuple[CannotTell, ...]:
-        """Return what cannot be judged for a while now; the same object while nothing changes."""
-        snapshot = given.snapshot
-        for step in given.steps:
-            if len(self._logged) < MOST:
-                self._logged.update(map(plain_name, step.values))
-        marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
-        if marks != self._marks:
-            self._marks = marks
-            before = self._found
-            found = ((one[:-1], one) for one in self._of_rules(given))  # its words may count seconds
-            self._found = {mark: before.get(mark, (one, given.at)) for mark, one in found}
-        told = tuple(one for one, since in self._found.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
-        if told != self._told:
-            self._told = told
-        return self._told
-
-    def _of_rules(self, given: RuleInput) -> Iterator[CannotTell]:
+    def _cannot_tell(self) -> Iterator[CannotTell]:
+        """Yield what each rule lacks, devices with the same reason together."""
+        given = self._given
         for judge in self._judges:
             rule = judge.rule
             if judge.failure is not None:
@@ -279,49 +249,15 @@ class _Lacks:
             elif rule.logged and rule.logged != ANY and self._logged.isdisjoint(rule.logged):
                 yield CannotTell(rule.name, (), rule.logged[0], NOT_LOGGED, f"the program logs no {rule.logged[0]}")
                 continue
-            yield from self._of_devices(rule, given)
-
-    def _of_devices(self, rule: Rule, given: RuleInput) -> Iterator[CannotTell]:
-        """Yield what a rule lacks of devices, those with the same reason together."""
-        lacks: dict[tuple[str, str], tuple[str, list[str]]] = {}
-        for slot in given.snapshot.identities:
-            if slot.identity.parent or (rule.vendor and slot.identity.vendor != rule.vendor):
-                continue
-            names = next((names for names in rule.needs if not given.has(slot.key, names)), None)
-            if names is not None:
-                found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
-                why = next((why for why in found if why is not None), None)
-                why = why or Unavailable("not_read", "it is not among the metrics that are read, or its source does not give it")
-                lacks.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
-        for (metric, reason), (detail, keys) in lacks.items():
-            yield CannotTell(rule.name, tuple(keys), metric, reason, detail)
-
-
-class FindingNotifier:
-    """Calls a function with every finding that begins, and again when it is over.
-
-    Args:
-        callback: The function.
-    """
-
-    name = "on_finding"
-
-    def __init__(self, callback: Callable[[Finding], object]) -> None:
-        self._callback = callback
-        self._told: frozenset[Finding] = frozenset()
-
-    def open(self) -> None:
-        """Do nothing: a function needs no opening."""
-
-    def export(self, record: Record) -> None:
-        """Tell what is new in a record."""
-        told, self._told = self._told, frozenset((*record.findings.current, *record.findings.ended))
-        for finding in (*record.findings.ended, *record.findings.current):
-            if finding not in told:
-                self._callback(finding)
-
-    def flush(self) -> None:
-        """Do nothing: nothing waits."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+            lacks: dict[tuple[str, str], tuple[str, list[str]]] = {}
+            for slot in given.snapshot.identities:
+                if slot.identity.parent or (rule.vendor and slot.identity.vendor != rule.vendor):
+                    continue
+                names = next((names for names in rule.needs if not given.has(slot.key, names)), None)
+                if names is not None:
+                    found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
+                    why = next((why for why in found if why is not None), None)
+                    why = why or Unavailable("not_read", "it is not among the metrics that are read, or its source does not give it")
+                    lacks.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
+            for (metric, reason), (detail, keys) in lacks.items():
+                yield CannotTell(rule.name, tuple(keys), metric, reason, detail)

@@ -19,7 +19,7 @@ from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
-from accelmetrics.monitor.findings import FindingEngine, FindingNotifier
+from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice, rules_of
 from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
@@ -35,7 +35,7 @@ from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.history import History
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
-from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Step
+from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Record, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.work import Totals
@@ -155,7 +155,7 @@ class Monitor:
             if not any(exporter is known.exporter for known in self._workers.values()):
                 self._add_worker(exporter)
         if on_finding is not None:
-            self._add_worker(FindingNotifier(_callable(on_finding)))
+            self._add_worker(_calling("on_finding", _told_once(_callable(on_finding))))
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
         extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
@@ -351,9 +351,8 @@ class Monitor:
         """
         _callable(callback)
         self._current()
-        exporter = SimpleNamespace(name="callback", open=bool, export=lambda record: callback(record.snapshot), flush=bool, close=bool)
         with self._lock:
-            worker = self._add_worker(cast("Exporter", exporter))
+            worker = self._add_worker(_calling("callback", lambda record: callback(record.snapshot)))
             if self._run.running:
                 self._run.add(worker)
 
@@ -406,6 +405,25 @@ def _callable(callback: T) -> T:
     if not callable(callback):
         raise InvalidOptionError(f"{callback!r} cannot be called: give a function that takes a snapshot, or a finding")
     return callback
+
+
+def _calling(name: str, export: Callable[[Record], object]) -> Exporter:
+    """Return an exporter that hands each record to a function."""
+    return cast("Exporter", SimpleNamespace(name=name, open=bool, export=export, flush=bool, close=bool))
+
+
+def _told_once(callback: Callable[[Finding], object]) -> Callable[[Record], None]:
+    """Return what calls a function with every finding of records that begins, and again when it is over."""
+    told: frozenset[Finding] = frozenset()
+
+    def export(record: Record) -> None:
+        nonlocal told
+        before, told = told, frozenset((*record.findings.current, *record.findings.ended))
+        for finding in (*record.findings.ended, *record.findings.current):
+            if finding not in before:
+                callback(finding)
+
+    return export
 
 
 def _interval(interval: object) -> float:

@@ -21,12 +21,11 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.ticker import Observer, Ticker
+from accelmetrics.monitor.ticker import Ticker
 from accelmetrics.monitor.window import Windows, living
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.history import History, RowMaker
-from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -132,7 +131,7 @@ class Phase(IntEnum):
     """No reading will come; exporters deliver what is queued until their time is up."""
 
 
-class Run(Observer):
+class Run:
     """Observes a ticker. ``take``, ``miss``, ``fail`` and ``end`` are called on the ticker's thread, the rest by the program.
 
     Without a lock: a signal handler may stop the monitor wherever it interrupts the program.
@@ -205,7 +204,12 @@ class Run(Observer):
         tick_row = self._rows.tick_row(snapshot, row)
         self.state.history.add(tick_row)
         self.latest = snapshot
-        self._note_silence(snapshot.backends)  # what it says can be looked up there
+        silent = [status for status in snapshot.backends if status.silent]
+        self._silent = {status.name: status.detail for status in silent}
+        for status in silent:
+            if (status.name, status.status) not in self._told:
+                self._told.add((status.name, status.status))
+                log.warning("source %s: %s (`accelmetrics doctor` says what to do)", status.name, status.detail)
         steps = self.state.steps.take(self._meter)
         findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged, last=self.phase is Phase.STOPPING)
         self._judged = True
@@ -227,16 +231,6 @@ class Run(Observer):
         if words != self.failure:
             self.failure = words
             log.warning("no reading: %s", words)
-
-    def _note_silence(self, sources: Iterable[BackendStatus]) -> None:
-        """Keep why sources do not answer, and log it once for each and the way in which it does not."""
-        silent = [status for status in sources if status.silent]
-        self._silent = {status.name: status.detail for status in silent}
-        for status in silent:
-            mark = status.name, status.status
-            if mark not in self._told:
-                self._told.add(mark)
-                log.warning("source %s: %s (`accelmetrics doctor` says what to do)", status.name, status.detail)
 
     def begin(self, workers: Iterable[ExportWorker]) -> None:
         """Open the exporters and take the first reading, in the background."""

@@ -21,8 +21,8 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 
 if TYPE_CHECKING:
+    from accelmetrics.monitor.run import Run
     from accelmetrics.sampling.node import NodeSampler
-    from accelmetrics.schemas.errors import Unavailable
     from accelmetrics.schemas.snapshot import Snapshot
 
 REQUEST_PAUSE = 0.02
@@ -51,30 +51,8 @@ class MonitorClock:
         woken.wait(seconds)
 
 
-class Observer:
-    """What a ticker calls, on its thread.
-
-    Attributes:
-        paused: Whether readings are passed over.
-    """
-
-    paused = False
-
-    def take(self, snapshot: Snapshot, at: float, due: bool) -> None:
-        """Take a reading of this moment, of the schedule or one that it was owed."""
-
-    def miss(self, count: int) -> None:
-        """Note so many ticks that could not be taken in time."""
-
-    def fail(self, detail: str) -> None:
-        """Note why no reading could be taken."""
-
-    def end(self) -> None:
-        """Note that no reading will come."""
-
-
 class Ticker:
-    """One sampler read at one pace, for as long as it has observers.
+    """One sampler read at one pace, for as long as it has observers: the runs of monitors, whose methods it calls on its thread.
 
     Args:
         make: Makes the sampler; called when the thread starts.
@@ -88,15 +66,15 @@ class Ticker:
         self._clock = clock
         self._woken = Flag()
         self._thread = OnDemandThread("accelmetrics-monitor", lambda: self._observers, self._run)
-        self._observers: dict[Observer, None] = {}
-        self._joined: set[Observer] = set()  # owed a first reading
-        self._leaving: set[Observer] = set()  # owed a last one
+        self._observers: dict[Run, None] = {}
+        self._joined: set[Run] = set()  # owed a first reading
+        self._leaving: set[Run] = set()  # owed a last one
         self._requested = False
         self._due = 0.0  # when the next tick is
         self._closed = Flag()  # not while there is a sampler
         self._closed.set()
 
-    def join(self, observer: Observer) -> None:
+    def join(self, observer: Run) -> None:
         """Call an observer from now on, beginning with a reading that is taken at once."""
         self._observers[observer] = None
         self._joined.add(observer)
@@ -106,14 +84,14 @@ class Ticker:
             observer.fail(f"no thread is to be had: {failure.detail}")
             self._end(observer)
 
-    def leave(self, observer: Observer) -> None:
+    def leave(self, observer: Run) -> None:
         """Take one last reading for an observer, which begins after this call, and end it; at once where none will be taken."""
         self._leaving.add(observer)
         self._woken.set()
         if self._thread.is_current or not self._thread.alive or observer not in self._observers:
             self._end(observer)
 
-    def drop(self, observer: Observer) -> None:
+    def drop(self, observer: Run) -> None:
         """Give an observer no reading any more."""
         self._observers.pop(observer, None)
         self._joined.discard(observer)
@@ -130,7 +108,7 @@ class Ticker:
         self._requested = True
         self._woken.set()
 
-    def _end(self, observer: Observer) -> None:
+    def _end(self, observer: Run) -> None:
         self.drop(observer)
         guarded(observer.end)
 
@@ -143,9 +121,6 @@ class Ticker:
             self._due = self._clock.monotonic()
             failure = guarded(self._tick, made.value).failure
             guarded(made.value.close)
-        self._end_all(failure)
-
-    def _end_all(self, failure: Unavailable | None) -> None:
         self._closed.set()
         if failure is not None:  # else those that are there now have joined just now
             for observer in tuple(self._observers):
@@ -181,7 +156,7 @@ class Ticker:
             # A shared reading costs its time elsewhere, where requests are held up for it.
             self._wait(began, clock.monotonic() - began if shared is None else 0.0)
 
-    def _hand_out(self, outcome: Outcome[Snapshot], began: float, due: bool, owed: set[Observer]) -> None:
+    def _hand_out(self, outcome: Outcome[Snapshot], began: float, due: bool, owed: set[Run]) -> None:
         at, snapshot = began, outcome.value
         if snapshot is not None:
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
