@@ -151,7 +151,7 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
     """
     names = [details["dest"] for group in groups.values() for details in group.values() if details.get("default") is argparse.SUPPRESS]
     wanted = [settings.OPTIONS[name] for name in names]
-    file = settings.read_file(options.config) if command in settings.COMMANDS else settings.ConfigFile("", {})
+    file = settings.read_file(options.config) if command in settings.COMMANDS else {}
     told = given(options, wanted)
     options.flags_given = [settings.OPTIONS[name].long_flag for name in told]
     found = settings.resolve(wanted, told, command, file)

@@ -10,9 +10,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.monitor.monitor import Monitor
@@ -38,14 +38,6 @@ MEASURES = {
 log = logging.getLogger("accelmetrics")
 
 
-class _Watched(NamedTuple):
-    """A job that goes on, and the window since it was noticed."""
-
-    job: Job
-    window: Window
-    noticed: float
-
-
 class JobSummaries:
     """Follows the jobs of this machine. Called with them at each look, from one thread.
 
@@ -59,7 +51,7 @@ class JobSummaries:
         self._monitor = monitor
         self._folder = Path(folder)
         self._wall = wall
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, tuple[Job, Window, float]] = {}  # jobs that go on, the window since each was noticed, and when that was
         self._failed = ""
         self._closed = False
         self._lock = threading.Lock()
@@ -67,53 +59,47 @@ class JobSummaries:
     def __call__(self, jobs: Sequence[Job]) -> None:
         """Begin windows of jobs that are new, and write what those came to that have ended, or are there no more."""
         with self._lock:
-            if not self._closed:  # a look that was going on meanwhile would begin them all anew
-                self._follow(jobs)
+            if self._closed:  # a look that was going on meanwhile would begin them all anew
+                return
+            listed = {job.job_id: job for job in jobs}
+            for job_id, (before, window, noticed) in list(self._watched.items()):
+                job = listed.get(job_id)
+                # The same id with another beginning is another job: Slurm runs a job again under its number.
+                same = job if job is not None and job.began == before.began else None
+                if same is None or same.ended is not None:
+                    del self._watched[job_id]
+                    window.end()
+                    self._write(before, window, noticed, self._wall() if same is None else same.ended)
+                    self._prune()
+            for job in jobs:
+                if job.ended is None and job.job_id not in self._watched and job.devices:
+                    watched = job, self._monitor.window(f"job {job.job_id}").begin(), self._wall()
+                    self._watched[job.job_id] = watched
+                    self._write(*watched, None)
 
     def close(self) -> None:
         """Write what the jobs that go on have come to until now: it is measured no further."""
         with self._lock:
             self._closed = True
             for watched in self._watched.values():
-                watched.window.end()
-                self._write(watched, None)
+                watched[1].end()
+                self._write(*watched, None)
             self._watched.clear()
 
-    def _follow(self, jobs: Sequence[Job]) -> None:
-        listed = {job.job_id: job for job in jobs}
-        for job_id, watched in list(self._watched.items()):
-            job = listed.get(job_id)
-            # The same id with another beginning is another job: Slurm runs a job again under its number.
-            if job is None or job.ended is not None or job.began != watched.job.began:
-                del self._watched[job_id]
-                self._finish(watched, job if job is not None and job.began == watched.job.began else None)
-        for job in jobs:
-            if job.ended is None and job.job_id not in self._watched and job.devices:
-                watched = self._watched[job.job_id] = _Watched(job, self._monitor.window(f"job {job.job_id}").begin(), self._wall())
-                self._write(watched, None)
-
-    def _finish(self, watched: _Watched, job: Job | None) -> None:
-        watched.window.end()
-        ended = job.ended if job is not None and job.ended is not None else self._wall()
-        self._write(watched, ended)
-        self._prune()
-
-    def _write(self, watched: _Watched, ended: float | None) -> None:
+    def _write(self, job: Job, window: Window, noticed: float, ended: float | None) -> None:
         """Write a summary; a folder that cannot be written to is told once."""
-        job = watched.job
         latest = self._monitor.latest
         slots = () if latest is None else tuple(latest.identities)
-        document = summary(job._replace(ended=ended), watched.window, slots, watched.noticed, self._wall())
+        document = summary(job._replace(ended=ended), window, slots, noticed, self._wall())
         document["hostname"] = self._monitor.labels.get("hostname", "")
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             replace_file(self._folder / f"{job.job_id}.json", (json.dumps(document) + "\n").encode())
+            self._failed = ""
         except OSError as error:
             if str(error) != self._failed:
                 self._failed = str(error)
                 log.warning("no summaries of jobs: %s", error)
-        else:
-            self._failed = ""
 
     def _prune(self) -> None:
         """Remove the oldest summaries; what else may lie in the folder stays."""
@@ -145,14 +131,34 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
     """
     held = max(0.0, (now if job.ended is None else job.ended) - job.began)
     mine = {holder.device for holder in resolve([job.claim], slots)}
-    devices = [_device(window, slot, held) for slot in slots if slot.key in mine]
+    devices: list[dict[str, Any]] = []
+    for slot in slots:
+        if slot.key not in mine:
+            continue
+        busy, energy = first(window.summary, slot.key, UTILIZATION), window.energy_joules.get(slot.key)
+        measured = 0.0 if busy is None else min(busy.seconds, held)  # readings go on for the moment in which the end was noticed
+        found = {name: (first(window.summary, slot.key, names), part) for name, (names, part) in MEASURES.items()}
+        devices.append(
+            {
+                "device": slot.key,
+                "uuid": slot.unique_id,
+                "name": slot.identity.name or slot.identity.vendor,
+                "held_seconds": held,
+                "measured_seconds": measured,
+                # During which it computed: its utilisation over the time that this was read.
+                "used_seconds": None if busy is None else busy.mean / 100.0 * measured,
+                **{name: None if one is None else getattr(one, part) for name, (one, part) in found.items()},
+                "energy_joules": None if energy is None else energy.joules,
+                "energy_source": None if energy is None else energy.source,
+            }
+        )
     given = max(len(job.devices), len(devices))  # those that are not read here are held too
 
     def total(name: str) -> float | None:
         values = [device[name] for device in devices if device[name] is not None]
         return sum(values) if values else None
 
-    measured, used = total("measured_seconds") or 0.0, total("used_seconds")
+    all_measured, used = total("measured_seconds") or 0.0, total("used_seconds")
     return {
         "version": VERSION,
         "job_id": job.job_id,
@@ -165,30 +171,8 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
         "devices_held": given,
         "held_hours": given * held / HOUR,
         "used_hours": None if used is None else used / HOUR,
-        "wasted_hours": None if used is None else (measured - used) / HOUR,
-        "unmeasured_hours": (given * held - measured) / HOUR,
+        "wasted_hours": None if used is None else (all_measured - used) / HOUR,
+        "unmeasured_hours": (given * held - all_measured) / HOUR,
         "energy_joules": total("energy_joules"),
         "devices": devices,
-    }
-
-
-def _device(window: Window, slot: DeviceSlot, held: float) -> dict[str, Any]:
-    """Return what one device did. Used is the time during which it computed: its utilisation over the time that this was read."""
-    busy, energy = first(window.summary, slot.key, UTILIZATION), window.energy_joules.get(slot.key)
-    # Readings go on for the moment in which the end was noticed.
-    measured = 0.0 if busy is None else min(busy.seconds, held)
-    found: Mapping[str, Any] = {
-        name: None if (one := first(window.summary, slot.key, names)) is None else getattr(one, part)
-        for name, (names, part) in MEASURES.items()
-    }
-    return {
-        "device": slot.key,
-        "uuid": slot.unique_id,
-        "name": slot.identity.name or slot.identity.vendor,
-        "held_seconds": held,
-        "measured_seconds": measured,
-        "used_seconds": None if busy is None else busy.mean / 100.0 * measured,
-        **found,
-        "energy_joules": None if energy is None else energy.joules,
-        "energy_source": None if energy is None else energy.source,
     }

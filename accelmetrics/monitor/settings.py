@@ -12,6 +12,7 @@ import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError, require
@@ -118,26 +119,25 @@ def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], 
     return ValueKind(words, parse, (int, float), example=60)
 
 
+def _parse(words: str, values: Mapping[str, Any], text: str) -> Any:
+    """Return the value of one of a few words."""
+    if text not in values:
+        raise ArgumentTypeError(f"{text!r} must be {words}")
+    return values[text]
+
+
 def _choice(*choices: str) -> ValueKind:
     words = " or ".join(choices)
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ArgumentTypeError(f"{text!r} must be {words}")
-        return text
-
-    return ValueKind(words, parse, choices=choices, example=choices[0])
+    return ValueKind(words, partial(_parse, words, {word: word for word in choices}), choices=choices, example=choices[0])
 
 
 def _switch(*others: str) -> ValueKind:
-    """Make the kind of true and false, and of other words beside them."""
+    """Make the kind of true and false, in any case, and of other words beside them."""
     words = " or ".join(("true", "false", *others))
+    values = {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False), **{word: word for word in others}}
 
-    def parse(text: str) -> bool | str:
-        word = text.lower()
-        if word not in (*TRUE, *FALSE, *others):
-            raise ArgumentTypeError(f"{text!r} must be {words}")
-        return word if word in others else word in TRUE
+    def parse(text: str) -> Any:
+        return _parse(words, values, text.lower() if text.lower() in values else text)
 
     return ValueKind(words, parse, (bool, str) if others else (bool,))
 
@@ -374,22 +374,12 @@ class Setting(NamedTuple):
     where: str = ""
 
 
-class ConfigFile(NamedTuple):
-    """A configuration file that was read and checked: values by table, the top of the file under an empty name. Without a path, none."""
-
-    path: str
-    tables: Mapping[str, Mapping[str, Any]]
-
-    def find(self, option: Option, taker: str) -> Setting | None:
-        """Return what the file says of an option."""
-        for table in (taker, "") if option.is_shared else (taker,):
-            if option.name in self.tables.get(table, {}):
-                return Setting(self.tables[table][option.name], FILE, f"{self.path}: {table and f'{table}.'}{option.name}")
-        return None
+ConfigFile = Mapping[str, Mapping[str, Setting]]
+"""A configuration file that was read and checked: settings by table, the top of the file under an empty name."""
 
 
 def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
-    """Read a configuration file and check all of it: the one that is named, else the environment's, else none.
+    """Read a configuration file and check all of it: the one that is named, else the environment's, else none, which says nothing.
 
     Raises:
         InvalidOptionError: It cannot be read, is no TOML, or has a value that cannot be used.
@@ -398,7 +388,7 @@ def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
     """
     path = os.environ.get(CONFIG, "") if path is None else os.fspath(path)
     if not path:
-        return ConfigFile("", {})
+        return {}
     toml = require("tomllib" if sys.version_info >= (3, 11) else "tomli", "config")
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - standard input and its like are files too
@@ -412,11 +402,11 @@ def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
         why = error.strerror if isinstance(error, OSError) else f"it is no TOML: {error}"
         raise InvalidOptionError(f"the configuration file {path} cannot be read: {why}") from error
     tables = {name: content.pop(name) for name in TAKERS if isinstance(content.get(name), dict)}
-    return ConfigFile(path, {table: dict(_values(path, table, found)) for table, found in {"": content, **tables}.items()})
+    return {table: dict(_settings(path, table, found)) for table, found in {"": content, **tables}.items()}
 
 
-def _values(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values of one table, as options have them."""
+def _settings(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of one table."""
     place = f"[{table}] of {path}" if table else path
     known = [name for name, option in OPTIONS.items() if (table in option.takers if table else option.is_shared)]
     for key, value in content.items():
@@ -429,7 +419,7 @@ def _values(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tuple
         if key not in OPTIONS:
             raise UnknownNameError(f"key in {place}:", key, known if table else [*known, *TAKERS])
         try:
-            yield key, OPTIONS[key].kind.of_file(value)
+            yield key, Setting(OPTIONS[key].kind.of_file(value), FILE, f"{path}: {table and f'{table}.'}{key}")
         except ArgumentTypeError as error:
             raise InvalidOptionError(f"{place}, key {key}: {error}") from None
 
@@ -449,25 +439,21 @@ def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, fil
     """
     found = {}
     for option in options:
-        if option.name in given:
-            found[option.name] = Setting(given[option.name], source, option.long_flag if source == FLAG else option.name)
+        name, words = option.name, os.environ.get(option.variable, "") if option.variable else ""
+        tables = [file.get(taker, {}), file.get("", {}) if option.is_shared else {}]
+        if name in given:
+            found[name] = Setting(given[name], source, option.long_flag if source == FLAG else name)
+        elif taker in TAKERS and words:  # an empty variable says nothing
+            try:
+                found[name] = Setting(option.kind.of_variable(words), ENVIRONMENT, option.variable)
+            except ArgumentTypeError as error:
+                raise InvalidOptionError(f"the environment variable {option.variable}: {error}") from None
         else:
-            found[option.name] = (taker in TAKERS and (_variable(option) or file.find(option, taker))) or Setting(option.default)
+            found[name] = next((table[name] for table in tables if name in table), Setting(option.default))
     timeout = found.get("timeout", Setting(None))
     if timeout.source != DEFAULT and found.get("open_timeout", Setting(None)).source == DEFAULT:
         found["open_timeout"] = timeout
     return found
-
-
-def _variable(option: Option) -> Setting | None:
-    """Return what the environment says of an option; an empty variable says nothing."""
-    words = os.environ.get(option.variable, "") if option.variable else ""
-    if not words:
-        return None
-    try:
-        return Setting(option.kind.of_variable(words), ENVIRONMENT, option.variable)
-    except ArgumentTypeError as error:
-        raise InvalidOptionError(f"the environment variable {option.variable}: {error}") from None
 
 
 def unread_variables() -> list[str]:

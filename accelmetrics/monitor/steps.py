@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 from math import isfinite
-from typing import Any, cast
+from typing import Any
 
-from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.monitor.tensors import Deferred, noted
+from accelmetrics.backends.guard import guarded
+from accelmetrics.monitor.tensors import Pending, noted
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.record import Step, StepSource, in_json
@@ -143,17 +143,13 @@ class StepLog:
         numbers: dict[str, Any] = {}
         whole: Flag | None = None
         for name, value in values.items():
-            kind = type(value)
             found: Any = value
-            if kind is float or kind is int:
-                number = cast("float", value)
-                if not -LARGEST <= number <= LARGEST and source is None:  # NaN is in no order
-                    found = self._number(name, number)
-            elif value is None:
-                continue
-            else:
+            if type(value) is float or type(value) is int:
+                if not -LARGEST <= value <= LARGEST and source is None:  # NaN is in no order
+                    found = self._number(name, value)
+            elif value is not None:
                 found = self._noted(name, value)
-                if type(found) is Deferred:
+                if callable(found):
                     whole = whole or Flag()
             if found is not None:
                 numbers[name] = found
@@ -171,7 +167,10 @@ class StepLog:
         if len(process.pending) == PENDING:
             self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
         if step is not None and not (type(step) is int and -LARGEST_STEP <= step < LARGEST_STEP):
-            step = self._step(step)
+            kind, index = type(step).__name__, guarded(operator.index, step).value  # type: ignore[arg-type]  # that is what is asked
+            step = int(index) if index is not None and -LARGEST_STEP <= index < LARGEST_STEP else None
+            if step is None:
+                self._warn("step", "monitor.log: the step is a %s that is no whole number of 64 bits: left out", kind)
         logged = _Logged(at, time_ns, step, numbers, whole)
         process.pending.append(logged)
         if whole is not None:
@@ -214,7 +213,12 @@ class StepLog:
             return ()
         try:
             if everything:
-                self._settle()
+                by = time.monotonic() + SETTLING
+                for logged in [logged for process in tuple(self._processes.values()) for logged in process.pending.copy()]:
+                    if logged.whole is not None and not logged.whole.wait(by - time.monotonic()):
+                        self._warn("late", "monitor.log: a device has not computed what was logged: it is left out")
+                self._ending = True
+                self._woken.set()
             for process in tuple(self._processes.values()):
                 pending = process.pending
                 while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
@@ -236,7 +240,7 @@ class StepLog:
         process.last = (logged, joules)
         values = logged.values
         if not self._is_whole(logged):  # given out without them: the device may never answer
-            values = {name: value for name, value in values.copy().items() if type(value) is not Deferred}
+            values = {name: value for name, value in values.copy().items() if not callable(value)}
         derived: dict[str, float] = {}
         if before is not None and logged.at > before[0].at:
             seconds, last = logged.at - before[0].at, before[1]
@@ -251,29 +255,17 @@ class StepLog:
             for name, rate in process.rates.items():
                 derived[f"{name}_per_second"] = rate
                 if used > 0:
-                    per_joule = self._rate(name, logged.at) * seconds / used
+                    # The devices' energy is that of all processes together: so is their work.
+                    rates = [one.rates.get(name, 0.0) for one in tuple(self._processes.values()) if logged.at <= one.until]
+                    per_joule = sum(rates) * seconds / used
                     derived[f"{name}_per_joule"] = per_joule
                     derived[f"{name}_per_joule_of_mean_device"] = per_joule * meter.devices
         told = {**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values}
         return Step(logged.time_ns, logged.step, told, *process.source)
 
-    def _rate(self, name: str, at: float) -> float:
-        """Return the work of all processes in a second: their devices' energy is that of all together."""
-        return sum(process.rates.get(name, 0.0) for process in tuple(self._processes.values()) if at <= process.until)
-
     @staticmethod
     def _is_whole(logged: _Logged) -> bool:
         return logged.whole is None or logged.whole.is_set()
-
-    def _settle(self) -> None:
-        """Wait for the tensors that are still computed, a second at most, and end the thread that converts them."""
-        by = time.monotonic() + SETTLING
-        for process in tuple(self._processes.values()):
-            for logged in process.pending.copy():
-                if logged.whole is not None and not logged.whole.wait(by - time.monotonic()):
-                    self._warn("late", "monitor.log: a device has not computed what was logged: it is left out")
-        self._ending = True
-        self._woken.set()
 
     def _convert(self) -> None:
         """Convert tensors in the order in which they were logged, on a thread of its own; ends where there are none for a while."""
@@ -286,7 +278,7 @@ class StepLog:
                     return
                 continue
             for name, value in logged.values.copy().items():
-                if type(value) is Deferred:
+                if callable(value):
                     number = self._converted(name, value)
                     if number is None:
                         logged.values.pop(name)
@@ -297,19 +289,20 @@ class StepLog:
             assert logged.whole is not None
             logged.whole.set()
 
-    def _converted(self, name: str, value: Deferred) -> float | None:
+    def _converted(self, name: str, value: Pending) -> float | None:
         """Convert one, when the device has computed it; None where it does not before the end."""
         pause = FIRST_LOOK
-        while not (ready := guarded(value.ready)).value and ready.failure is None:
+        while True:
+            outcome = guarded(value)
+            if outcome.failure is not None:
+                self._refuse(name, "tensor", outcome.failure.detail)
+                return None
+            if outcome.value is not None:
+                return self._number(name, outcome.value)
             if self._ending:
                 return None
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-        outcome = guarded(value.value) if ready.failure is None else ready
-        if outcome.failure is not None:
-            self._refuse(name, "tensor", outcome)
-            return None
-        return None if outcome.value is None else self._number(name, outcome.value)
 
     def _number(self, name: str, value: float) -> float | None:
         """Return a number, counted where it is not finite; None for a whole one that no float holds."""
@@ -324,25 +317,17 @@ class StepLog:
         self._warn(f"{name} not finite", "monitor.log: %s is %s: kept, and counted as %s from now on", name, value, NOT_FINITE)
         return value
 
-    def _noted(self, name: str, value: object) -> float | Deferred | None:
+    def _noted(self, name: str, value: object) -> float | Pending | None:
         """Return a number, or what gives it later; None for what is none."""
         outcome = guarded(noted, value)  # a tensor of several numbers, or of another package, may raise anything
         if isinstance(outcome.error, SystemExit):
             raise outcome.error  # of a signal handler: the program ends while it waits for the number
         if outcome.failure is not None:
-            self._refuse(name, type(value).__name__, outcome)
+            self._refuse(name, type(value).__name__, outcome.failure.detail)
         return self._number(name, outcome.value) if isinstance(outcome.value, float) else outcome.value
 
-    def _refuse(self, name: str, kind: str, outcome: Outcome[Any]) -> None:
-        detail = outcome.failure.detail if outcome.failure is not None else ""
+    def _refuse(self, name: str, kind: str, detail: str) -> None:
         self._warn(name, "monitor.log: %s is a %s that is no single number: left out, here and from now on (%s)", name, kind, detail)
-
-    def _step(self, step: object) -> int | None:
-        whole = step if isinstance(step, int) else guarded(operator.index, step).value  # type: ignore[arg-type]  # that is what is asked
-        if whole is not None and -LARGEST_STEP <= whole < LARGEST_STEP:
-            return int(whole)
-        self._warn("step", "monitor.log: the step is a %s that is no whole number of 64 bits: left out", type(step).__name__)
-        return None
 
     def _warn(self, mark: str, words: str, *details: object) -> None:
         if mark not in self._warned:

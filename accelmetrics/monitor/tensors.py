@@ -12,10 +12,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, SupportsFloat, cast
 
-from accelmetrics.schemas.named_tuple import NamedTuple
+Pending = Callable[[], "float | None"]
+"""Gives a number that a device computes; None while it is not there yet, as far as that can be told without waiting."""
 
 EXCHANGE_CAPTURE_MODE = {
     "libcuda.so.1": "cuThreadExchangeStreamCaptureMode",
@@ -27,23 +27,7 @@ RELAXED = 2
 _this_thread = threading.local()
 
 
-def _at_once() -> bool:
-    return True
-
-
-class Deferred(NamedTuple):
-    """A number that a device may still be computing.
-
-    Attributes:
-        value: Converts it; may wait for the device.
-        ready: Returns whether that would not wait, as far as can be told. Waits for nothing.
-    """
-
-    value: Callable[[], float]
-    ready: Callable[[], bool] = _at_once
-
-
-def noted(value: object) -> float | Deferred:
+def noted(value: object) -> float | Pending:
     """Return a value that is one number: at once if the host has it, else what gives it later.
 
     Raises:
@@ -62,11 +46,11 @@ def noted(value: object) -> float | Deferred:
     if isinstance(value, own) or type(value).__module__ == "numpy":
         host: Any = value
         _single(host.size)
-        return _item(host)
-    return Deferred(partial(float, cast("SupportsFloat", value)))  # of TensorFlow and others, whose tensors do not change
+        return float(host.item())
+    return lambda: float(cast("SupportsFloat", value))  # of TensorFlow and others, whose tensors do not change
 
 
-def _of_jax(array: Any) -> Deferred:
+def _of_jax(array: Any) -> Pending:
     """Take the part of an array that this process holds, as an object of its own.
 
     The program may give the array itself to a computation that reuses its memory. Asking that one whether it is ready ends the
@@ -76,10 +60,10 @@ def _of_jax(array: Any) -> Deferred:
     if not array.is_fully_replicated:
         raise TypeError("an array that is not replicated")
     own = array.addressable_data(0)
-    return Deferred(partial(_item, own), own.is_ready)
+    return lambda: float(own.item()) if own.is_ready() else None
 
 
-def _of_torch(tensor: Any) -> float | Deferred:
+def _of_torch(tensor: Any) -> float | Pending:
     """Copy a tensor on the stream that the program uses; the events of CUDA, ROCm and XPU tell when that is done."""
     _single(tensor.numel())
     placements = getattr(tensor, "placements", None)
@@ -89,21 +73,24 @@ def _of_torch(tensor: Any) -> float | Deferred:
         tensor = tensor.to_local()
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
-        return _item(tensor)
+        return float(tensor.item())
     device: Any = getattr(sys.modules["torch"], tensor.device.type, None)
     if getattr(device, "is_current_stream_capturing", bool)():
         raise TypeError("a tensor of a graph that is being captured: log it where the graph is replayed")
     copy = tensor.clone()
     if not (hasattr(device, "Event") and hasattr(device, "current_stream")):
-        return Deferred(partial(_item, copy))
+        return lambda: float(copy.item())
     event = device.Event()
     event.record(device.current_stream(tensor.device))
-    return Deferred(partial(_fetched, device, copy), partial(_is_complete, event))
 
+    def fetch() -> float | None:
+        _let_others_capture()
+        if not event.query():
+            return None
+        with device.stream(device.Stream(copy.device)):  # on the program's stream it would wait for what is queued there
+            return float(copy.item())
 
-def _is_complete(event: Any) -> bool:
-    _let_others_capture()
-    return bool(event.query())
+    return fetch
 
 
 def _let_others_capture() -> None:
@@ -114,16 +101,6 @@ def _let_others_capture() -> None:
             with suppress(OSError, AttributeError):
                 found = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only what the framework has loaded
                 getattr(found, function)(ctypes.byref(ctypes.c_int(RELAXED)))
-
-
-def _fetched(device: Any, copy: Any) -> float:
-    """Fetch a copy that is complete, on a stream of its own: on the program's it would wait for what is queued there."""
-    with device.stream(device.Stream(copy.device)):
-        return _item(copy)
-
-
-def _item(array: Any) -> float:
-    return float(array.item())
 
 
 def _single(elements: int) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -42,8 +41,9 @@ class TorchMemory:
 
     def __call__(self, snapshot: Snapshot) -> Mapping[str, int | float]:
         """Return bytes by key; nothing where the program does not use PyTorch on a GPU."""
-        cuda = _started()
-        if cuda is None:
+        # While another thread is still importing torch, parts may be missing.
+        cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+        if not getattr(cuda, "is_initialized", bool)():
             return {}
         if snapshot.identities is not self._identities:
             self._identities, self._keys = snapshot.identities, _matches(cuda, snapshot)
@@ -57,39 +57,24 @@ class TorchMemory:
         return {key: value for key, value in found.items() if self._metrics.wants(key)}
 
 
-def _started() -> Any:
-    """Return ``torch.cuda``, if the program has imported it and started it."""
-    # While another thread is still importing it, parts may be missing.
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    is_initialized = getattr(cuda, "is_initialized", None)
-    return cuda if is_initialized is not None and is_initialized() else None
-
-
 def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
-    """Return, by PyTorch's number, the number in our key; a device that cannot be told for certain is left out."""
+    """Return, by PyTorch's number, the number in our key; a device that cannot be told for certain is left out.
+
+    PyTorch gives a UUID without the driver's ``GPU-``, and without ``MIG-`` of a partition. HIP has the sixteen digits of AMD's unique id
+    in the place of a UUID's sixteen bytes, which PyTorch then writes as a UUID. Releases without UUIDs number the devices that the
+    vendor's ``*_VISIBLE_DEVICES`` leaves, which is only certain on machines of one vendor.
+    """
+    by_uuid = {(slot.identity.uuid or "").lower(): slot for slot in reversed(snapshot.identities)}
+    gpus = [slot for slot in snapshot.identities if slot.identity.kind == "gpu" and slot.visible_index is not None]
+    one_vendor = len({slot.identity.vendor for slot in gpus}) == 1
+    by_position = {slot.visible_index: slot for slot in reversed(gpus)} if one_vendor else {}
     found = {}
     for number in range(cuda.device_count()):
-        uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
-        slot = _by_uuid(uuid.lower(), snapshot) if uuid else _by_position(number, snapshot)
+        uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "").lower()
+        names = [uuid, f"gpu-{uuid}", f"mig-{uuid}"]
+        with suppress(ValueError):
+            names.append(f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}")
+        slot = next((by_uuid[name] for name in names if name in by_uuid), None) if uuid else by_position.get(number)
         if slot is not None:
             found[number] = slot.key.split(".")[1]
     return found
-
-
-def _by_uuid(uuid: str, snapshot: Snapshot) -> DeviceSlot | None:
-    """Return the device whose UUID PyTorch gives: without the driver's ``GPU-``, and without ``MIG-`` of a partition.
-
-    HIP has the sixteen digits of AMD's unique id in the place of a UUID's sixteen bytes, which PyTorch then writes as a UUID.
-    """
-    names = [uuid, f"gpu-{uuid}", f"mig-{uuid}"]
-    with suppress(ValueError):
-        names.append(f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}")
-    return next((slot for slot in snapshot.identities if (slot.identity.uuid or "").lower() in names), None)
-
-
-def _by_position(number: int, snapshot: Snapshot) -> DeviceSlot | None:
-    """Match devices by what the vendor's ``*_VISIBLE_DEVICES`` leaves, for releases without UUIDs; on machines of one vendor."""
-    gpus = [slot for slot in snapshot.identities if slot.identity.kind == "gpu" and slot.visible_index is not None]
-    if len({slot.identity.vendor for slot in gpus}) != 1:
-        return None
-    return next((slot for slot in gpus if slot.visible_index == number), None)

@@ -16,7 +16,7 @@ import os
 import threading
 from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
@@ -168,6 +168,8 @@ class Window:
         told: Whether a record has said that it is open.
     """
 
+    _trailing = False  # whether a reading stands for the time since the one before, and not until the next one
+
     def __init__(self, owner: Windows, name: str) -> None:
         self.name = name
         self._owner = owner
@@ -293,19 +295,21 @@ class Window:
 
     def fold(self) -> WindowAggregator:
         """Fold the rows so far and forget them. The owner's lock must be held."""
-        folded = self._folded or self._nothing()
+        folded = self._folded or self._new()
         rows = []
         while self._rows:  # one by one: the child of a fork in between may lack rows, and folds none twice
             rows.append(self._rows.popleft())
-        folded.fold(self._kept_columns(rows), self.end_moment)
+        folded.fold(map(self._reduced, rows), self.end_moment)
         self._folded = folded
         return folded
 
-    def _nothing(self) -> WindowAggregator:
-        return WindowAggregator(self._begin or 0.0, self._before)
+    def _new(self) -> WindowAggregator:
+        """Return statistics of no reading yet."""
+        return WindowAggregator(self._owner.now() if self._begin is None else self._begin, self._before, self._trailing)
 
-    def _kept_columns(self, rows: list[HistoryRow]) -> Iterable[HistoryRow]:
-        return rows
+    def _reduced(self, row: HistoryRow) -> HistoryRow:
+        """Return what is folded of a row."""
+        return row
 
     def __repr__(self) -> str:
         state = "not begun" if self._begin is None else f"{self.duration:.1f} s" + ("" if self.ended else ", open")
@@ -338,7 +342,7 @@ class Window:
         with self._owner.lock:
             mark = FINAL if self.closed.is_set() else self._last
             if self._begin is not None and self._kept[0] is not mark:
-                folded = copy.deepcopy(self._folded) or self._nothing()
+                folded = copy.deepcopy(self._folded) or self._new()
                 folded.fold(self._rows.copy(), self.end_moment)
                 self._kept = (mark, folded, {})
                 if mark is FINAL:
@@ -355,6 +359,8 @@ class TumblingWindow(Window):
 
     A reading stands for the time since the one before. Each is part of one window, and so is each joule.
     """
+
+    _trailing = True
 
     def __init__(self, owner: Windows, name: str) -> None:
         super().__init__(owner, name)
@@ -379,20 +385,13 @@ class TumblingWindow(Window):
             self._folded = folded.following() if folded.readings else folded
             return folded
 
-    def _nothing(self) -> WindowAggregator:
-        return WindowAggregator(self._owner.now() if self._begin is None else self._begin, self._before, trailing=True)
-
-    def _kept_columns(self, rows: list[HistoryRow]) -> Iterator[HistoryRow]:
-        """Yield the rows with the columns that some selection wants, and those of energy; all columns before the first call."""
+    def _reduced(self, row: HistoryRow) -> HistoryRow:
+        """Return a row with the columns that some selection wants, and those of energy; with all of them before the first call."""
         if not self._selections or any(selection.everything for selection in self._selections):
-            yield from rows
-            return
-        for row in rows:
-            if row.layout is not self._columns[0]:
-                chosen = [column for column, key in enumerate(row.layout) if self._wants(key)]
-                self._columns = (row.layout, tuple(row.layout[column] for column in chosen), chosen)
-            _, layout, columns = self._columns
-            yield row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
-
-    def _wants(self, key: str) -> bool:
-        return key.endswith(ENERGY) or any(selection.wants(key) for selection in self._selections)
+            return row
+        if row.layout is not self._columns[0]:
+            wants = [selection.wants for selection in self._selections]
+            chosen = [column for column, key in enumerate(row.layout) if key.endswith(ENERGY) or any(want(key) for want in wants)]
+            self._columns = (row.layout, tuple(row.layout[column] for column in chosen), chosen)
+        _, layout, columns = self._columns
+        return row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
