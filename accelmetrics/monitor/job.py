@@ -51,19 +51,11 @@ def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     values = os.environ if environment is None else environment
     labels = {label: value for name, label in VARIABLES.items() if (value := values.get(name, ""))}
-    labels.update(_pod(values))
+    if "KUBERNETES_SERVICE_HOST" in values:
+        told = {label: value for name, label in POD_VARIABLES.items() if (value := values.get(name, ""))}
+        # A pod's host name is its name unless its manifest says otherwise.
+        usual = {"k8s.pod.name": values.get("HOSTNAME", ""), "k8s.namespace.name": (read_text(_NAMESPACE) or "").strip()}
+        labels |= {label: value for label, value in usual.items() if value} | told
     own = position(values)
     numbers = {"rank": own.rank, "local_rank": own.local_rank, "world_size": first_number(values, WORLD_SIZES, least=1)}
     return labels | {name: str(number) for name, number in numbers.items() if number is not None}
-
-
-def _pod(values: Mapping[str, str]) -> dict[str, str]:
-    if "KUBERNETES_SERVICE_HOST" not in values:
-        return {}
-    labels = {label: value for name, label in POD_VARIABLES.items() if (value := values.get(name, ""))}
-    if "k8s.pod.name" not in labels and (name := values.get("HOSTNAME", "")):
-        labels["k8s.pod.name"] = name  # a pod's host name is its name unless its manifest says otherwise
-    namespace = (read_text(_NAMESPACE) or "").strip()
-    if "k8s.namespace.name" not in labels and namespace:
-        labels["k8s.namespace.name"] = namespace
-    return labels

@@ -90,22 +90,21 @@ def checked(rule: Rule) -> Rule:
         InvalidOptionError: It cannot; the message says what is wrong with it.
     """
     numbers = {name: getattr(rule, name) for name in ("above", "below", "clear", "seconds", "clear_seconds")}
-    unfit = [name for name, value in numbers.items() if value is not None and not _is_number(value)]
-    wrong = ""
+    unfit = {name: value for name, value in numbers.items() if value is not None and not _is_number(value)}
     measure: object = rule.measure
-    if not callable(measure):
-        wrong = f"its measure {measure!r} cannot be called"
-    elif not all(isinstance(names, (tuple, list)) for names in (rule.needs, *rule.needs, rule.logged)):
-        wrong = "needs is a list of lists of metrics, and logged a list of names: needs=[['powerWatts']], logged=['loss']"
-    elif rule.severity not in SEVERITIES:
-        wrong = f"severity is {rule.severity!r}: it must be one of {', '.join(SEVERITIES)}"
-    elif (rule.above is None) == (rule.below is None):
-        wrong = "it needs a limit: above or below, and not both"
-    elif unfit:
-        wrong = f"{unfit[0]} is {numbers[unfit[0]]!r}: it must be a number"
-    elif min(rule.seconds, rule.clear_seconds) < 0:
+    complaints = {
+        f"its measure {measure!r} cannot be called": not callable(measure),
+        "needs is a list of lists of metrics, and logged a list of names: needs=[['powerWatts']], logged=['loss']": not all(
+            isinstance(names, (tuple, list)) for names in (rule.needs, *rule.needs, rule.logged)
+        ),
+        f"severity is {rule.severity!r}: it must be one of {', '.join(SEVERITIES)}": rule.severity not in SEVERITIES,
+        "it needs a limit: above or below, and not both": (rule.above is None) == (rule.below is None),
+        **{f"{name} is {value!r}: it must be a number": True for name, value in unfit.items()},
+    }
+    wrong = next((words for words, applies in complaints.items() if applies), "")
+    if not wrong and min(rule.seconds, rule.clear_seconds) < 0:
         wrong = "seconds and clear_seconds must not be below 0"
-    elif rule.clear is not None and (rule.clear > rule.limit if rule.below is None else rule.clear < rule.limit):
+    elif not wrong and rule.clear is not None and (rule.clear > rule.limit if rule.below is None else rule.clear < rule.limit):
         wrong = f"clear is {rule.clear:g}, which is beyond the limit {rule.limit:g}: no finding would end"
     if wrong:
         raise InvalidOptionError(f"the rule {rule.name!r} cannot be used: {wrong}")

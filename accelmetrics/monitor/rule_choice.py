@@ -78,6 +78,7 @@ def _items(choice: RuleChoice) -> Iterator[tuple[str, Rule | Mapping[str, Any] |
     """Yield by name what is said of rules: the rule where it is chosen, its settings, None where it is left out."""
     listed: object = choice.split(",") if isinstance(choice, str) else [choice] if isinstance(choice, Mapping) else choice
     for item in listed if isinstance(listed, Iterable) else [listed]:
+        word = item.strip() if isinstance(item, str) else None
         if isinstance(item, Rule):
             yield item.name, checked(item)
         elif isinstance(item, Mapping):
@@ -85,27 +86,20 @@ def _items(choice: RuleChoice) -> Iterator[tuple[str, Rule | Mapping[str, Any] |
                 if settings is not None and not isinstance(settings, Mapping):
                     raise InvalidOptionError(f"rules[{name!r}] is {settings!r}: it must be a mapping such as {{'above': 75}}, or None")
                 yield name, settings
-        elif isinstance(item, str):
-            yield from _word(item.strip())
-        else:
+        elif word is None:
             raise InvalidOptionError(
                 f"rules has {item!r}: it takes 'default', 'none', names of rules, Rule objects and mappings of settings"
             )
-
-
-def _word(word: str) -> Iterator[tuple[str, Rule | Mapping[str, Any] | None]]:
-    """Yield what one item of a text says."""
-    if word == DEFAULT:
-        yield from BUILT_IN.items()
-    elif word == NONE:
-        yield NONE, {}
-    elif word.startswith("-"):
-        yield word[1:].strip(), None
-    elif match := _SETTING.fullmatch(word):
-        outcome = match["number"]
-        try:
-            yield match["rule"], {match["setting"]: float(outcome)}
-        except ValueError:
-            raise InvalidOptionError(f"rules has {word!r}: {outcome!r} is no number") from None
-    else:
-        yield word, rule_of(word)
+        elif word == DEFAULT:
+            yield from BUILT_IN.items()
+        elif word == NONE:
+            yield NONE, {}
+        elif word.startswith("-"):
+            yield word[1:].strip(), None
+        elif match := _SETTING.fullmatch(word):
+            try:
+                yield match["rule"], {match["setting"]: float(match["number"])}
+            except ValueError:
+                raise InvalidOptionError(f"rules has {word!r}: {match['number']!r} is no number") from None
+        else:
+            yield word, rule_of(word)

@@ -156,8 +156,8 @@ class Ticker:
             # A shared reading costs its time elsewhere, where requests are held up for it.
             self._wait(began, clock.monotonic() - began if shared is None else 0.0)
 
-    def _hand_out(self, outcome: Outcome[Snapshot], began: float, due: bool, owed: set[Run]) -> None:
-        at, snapshot = began, outcome.value
+    def _hand_out(self, outcome: Outcome[Snapshot], at: float, due: bool, owed: set[Run]) -> None:
+        snapshot = outcome.value
         if snapshot is not None:
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
             ages = [status.age_seconds for status in snapshot.backends if status.age_seconds is not None]
