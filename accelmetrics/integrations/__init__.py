@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
 from typing import Any
 
 LIGHTNING = "ACCELMETRICS_LIGHTNING"
@@ -18,13 +19,7 @@ def lightning_callbacks() -> list[Any]:
         return []
     from accelmetrics.backends.guard import guarded
 
-    outcome = guarded(_lightning_callback)
+    outcome = guarded(lambda: import_module("accelmetrics.integrations.lightning").AddedMonitor())
     if outcome.failure is not None:
         log.warning("training: %s adds no callback: %s", LIGHTNING, outcome.failure.detail)
     return [] if outcome.value is None else [outcome.value]
-
-
-def _lightning_callback() -> Any:
-    from accelmetrics.integrations.lightning import AddedMonitor
-
-    return AddedMonitor()

@@ -9,30 +9,24 @@ turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from accelerate import tracking
 
-from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.hook import WithRun
 from accelmetrics.integrations.training import TrainingRun
-from accelmetrics.schemas.selection import MetricChoice
 
 NAME = "accelmetrics"
 """In ``log_with`` and ``init_kwargs``."""
 
 
-class DeviceTracker(tracking.GeneralTracker):
+class DeviceTracker(WithRun, tracking.GeneralTracker):
     """Adds a row of the devices to each row that is logged, and hears its numbers.
 
     Args:
         run_name: The name that ``init_trackers`` has for the project; it is not used.
-        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
-        prefix: What names begin with.
-        keys: The metrics of a row.
-        stats: Their statistics.
-        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
 
     Attributes:
         name: Its name for ``Accelerator``.
@@ -44,25 +38,10 @@ class DeviceTracker(tracking.GeneralTracker):
     requires_logging_directory = False
     main_process_only = True
 
-    def __init__(
-        self,
-        run_name: str = "",
-        run: TrainingRun | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        keys: MetricChoice = BRIEF,
-        stats: Iterable[str] = ("mean",),
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+    def __init__(self, run_name: str = "", run: TrainingRun | None = None, **options: Any) -> None:
+        super().__init__(run, **options)
         self._row: dict[str, float] = {}
         self._step: int | None = None
-
-    @property
-    def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor."""
-        return self._hook.run
 
     @property
     def tracker(self) -> TrainingRun:

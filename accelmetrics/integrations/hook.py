@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
-from accelmetrics.integrations.training import TrainingRun, training
+from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun, training
 from accelmetrics.schemas.selection import MetricChoice
 
 
@@ -87,3 +86,32 @@ class RunHook:
         """End with the framework's training."""
         if self._given is None:
             self.run.close()
+
+
+class WithRun:
+    """A framework's callback with a training run behind it. It stands before the framework's own class.
+
+    Args:
+        run: As for :class:`RunHook`, like the others.
+        prefix: What names begin with.
+        keys: The metrics of a row.
+        stats: Their statistics.
+        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        keys: MetricChoice = BRIEF,
+        stats: Iterable[str] = ("mean",),
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+
+    @property
+    def run(self) -> TrainingRun:
+        """The training run: its findings, its monitor. Where Lightning starts the other processes itself, it is made anew in ``fit``."""
+        return self._hook.run

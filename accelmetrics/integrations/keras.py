@@ -9,27 +9,21 @@ any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import nan
 from typing import Any
 
 import keras
 
-from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.hook import WithRun
 from accelmetrics.integrations.training import TrainingRun
-from accelmetrics.schemas.selection import MetricChoice
 
 
-class DeviceMonitor(keras.callbacks.Callback):
+class DeviceMonitor(WithRun, keras.callbacks.Callback):
     """Adds a row of the devices to each epoch's logs, and hears the batches.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
-        prefix: What names begin with.
-        keys: The metrics of a row.
-        stats: Their statistics.
-        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
 
     Attributes:
         async_safe: Keras may tell of batches from threads of its own, where it does not wait for the device's numbers.
@@ -37,24 +31,10 @@ class DeviceMonitor(keras.callbacks.Callback):
 
     async_safe = True
 
-    def __init__(
-        self,
-        run: TrainingRun | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        keys: MetricChoice = BRIEF,
-        stats: Iterable[str] = ("mean",),
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+    def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
+        super().__init__(run, **options)
         self._names: dict[str, float] = {}
         self._before = self._steps = 0
-
-    @property
-    def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor."""
-        return self._hook.run
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin."""

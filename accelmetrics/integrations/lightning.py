@@ -12,14 +12,12 @@ number.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.hook import WithRun
 from accelmetrics.integrations.training import TrainingRun
-from accelmetrics.schemas.selection import MetricChoice
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The same framework under two names. Each wants callbacks of its own class."""
@@ -42,38 +40,23 @@ def _callback_classes() -> tuple[type, ...]:
 Callback: Any = type("Callback", _callback_classes(), {})
 
 
-class DeviceMonitor(Callback):
+class DeviceMonitor(WithRun, Callback):
     """Logs what the devices did since the last row, as often as the trainer logs, and hears its steps.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
-        prefix: What names begin with.
-        keys: The metrics of a row.
-        stats: Their statistics.
-        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
     """
 
-    def __init__(
-        self,
-        run: TrainingRun | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        keys: MetricChoice = BRIEF,
-        stats: Iterable[str] = ("mean",),
-        **options: Any,
-    ) -> None:
-        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+    def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
+        super().__init__(run, **options)
         self._noted: int | None = None
-
-    @property
-    def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor. Where Lightning starts the other processes itself, it is made anew in ``fit``."""
-        return self._hook.run
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin."""
         self._noted = None
-        self._hook.contain(self._place, trainer)
+        if trainer.world_size > 1:  # it may have started the other processes itself, after this was made
+            self._hook.contain(self._hook.place, trainer.global_rank)
         self._hook.begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -88,16 +71,17 @@ class DeviceMonitor(Callback):
         """End."""
         self._hook.end()
 
-    def _place(self, trainer: Any) -> None:
-        if trainer.world_size > 1:  # it may have started the other processes itself, after this was made
-            self._hook.place(trainer.global_rank)
-
     def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
-        step = _step(trainer)
+        # The step that the trainer's loggers have for this batch, which it counts on its own; else that of the optimizer.
+        counted = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
+        step = int(max(0, trainer.global_step - 1) if counted is None else counted)
         if step == self._noted:  # another batch of a step that accumulates gradients
             return
         self._noted = step
-        self.run.step(step, epoch=trainer.current_epoch, loss=_loss(trainer, pl_module, outputs))
+        loss, batches = outputs.get("loss") if isinstance(outputs, Mapping) else outputs, trainer.accumulate_grad_batches
+        if loss is not None and batches != 1 and pl_module.automatic_optimization:
+            loss = loss * batches  # of a step that accumulates gradients the trainer has it as a share of the step's
+        self.run.step(step, epoch=trainer.current_epoch, loss=loss)
         every = trainer.log_every_n_steps
         if trainer.is_global_zero and every and ((step + 1) % every == 0 or trainer.should_stop):
             row = self._hook.row()
@@ -108,9 +92,11 @@ class DeviceMonitor(Callback):
 class AddedMonitor(DeviceMonitor):
     """The one that the environment adds. It leaves a training to one that the program has."""
 
+    _stands_back = False
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin, unless the trainer has a monitor of the program."""
-        self._hook.contain(self._look_around, trainer)
+        self._stands_back = any(isinstance(one, DeviceMonitor) and not isinstance(one, AddedMonitor) for one in trainer.callbacks)
         if not self._stands_back:
             super().setup(trainer, pl_module, stage)
 
@@ -118,21 +104,3 @@ class AddedMonitor(DeviceMonitor):
         """Do what a monitor does, unless there is one."""
         if not self._stands_back:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
-    _stands_back = False
-
-    def _look_around(self, trainer: Any) -> None:
-        self._stands_back = any(isinstance(one, DeviceMonitor) and not isinstance(one, AddedMonitor) for one in trainer.callbacks)
-
-
-def _step(trainer: Any) -> int:
-    """Return the step that the trainer's loggers have for this batch, which it counts on its own; else that of the optimizer."""
-    counted = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
-    return int(max(0, trainer.global_step - 1) if counted is None else counted)
-
-
-def _loss(trainer: Any, pl_module: Any, outputs: Any) -> Any:
-    """Return the loss of a batch; of a step that accumulates gradients the trainer has it as a share of the step's."""
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    batches = trainer.accumulate_grad_batches
-    return loss * batches if loss is not None and batches != 1 and pl_module.automatic_optimization else loss

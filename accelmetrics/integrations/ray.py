@@ -18,16 +18,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.integrations.ray_allocation import devices_among
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, headed, measured, named
-from accelmetrics.integrations.training import TrainingRun, training
+from accelmetrics.integrations.ray_allocation import devices_among, node_name
+from accelmetrics.integrations.training import (
+    BRIEF,
+    DEFAULT_PREFIX,
+    RowChoice,
+    TrainingRun,
+    headed,
+    measured,
+    named,
+    row_choice,
+    training,
+)
 from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker
 from accelmetrics.schemas.selection import MetricChoice
 from accelmetrics.schemas.snapshot import Snapshot
@@ -55,25 +64,10 @@ LONGEST_WORDS = 300
 log = logging.getLogger("accelmetrics")
 
 
-class NumberedRow(NamedTuple):
-    """A reading and which one of its actor it is, from 1 on."""
-
-    number: int
-    row: HistoryRow
-
-
-class Batch(NamedTuple):
-    """What an actor answers.
-
-    Attributes:
-        reader: Which process of it that was: one that was started again counts anew.
-        devices: The keys of its devices.
-        rows: Its readings.
-    """
-
-    reader: str
-    devices: tuple[str, ...]
-    rows: list[NumberedRow]
+NumberedRow = tuple[int, HistoryRow]
+"""A reading, with which one of its actor it is, from 1 on."""
+Batch = tuple[str, tuple[str, ...], list[NumberedRow]]
+"""What an actor answers: which process of it that was (one that was started again counts anew), the keys of its devices, its readings."""
 
 
 class NodeReader:
@@ -100,12 +94,12 @@ class NodeReader:
     def rows(self, reader: str, after: int) -> Batch:
         """Return the readings after one of a number; all that are kept where that was another process's."""
         first = after if reader == self._reader else 0
-        return Batch(self._reader, self._devices, [one for one in list(self._rows) if one.number > first])
+        return self._reader, self._devices, [one for one in list(self._rows) if one[0] > first]
 
     def _take(self, snapshot: Snapshot) -> None:
         self._count += 1
         self._devices = tuple(slot.key for slot in snapshot.identities)
-        self._rows.append(NumberedRow(self._count, self._maker.row(snapshot, time.monotonic(), joined=True)))
+        self._rows.append((self._count, self._maker.row(snapshot, time.monotonic(), joined=True)))
 
 
 class NodeRows:
@@ -122,6 +116,7 @@ class NodeRows:
         pending: The answer that is waited for.
         asked_at: Since when.
         retry_at: When an actor is tried again.
+        read: The process of its actor that answered last, and the number of its last reading.
     """
 
     def __init__(self, name: str) -> None:
@@ -133,22 +128,19 @@ class NodeRows:
         self.asked_at = self.retry_at = 0.0
         self._pause = 0.5
         self._lock = threading.Lock()
-        self._reader, self._number = "", 0
+        self.read = "", 0
         self._devices: tuple[str, ...] = ()
         self._last: dict[str, float] = {}
         self._taken: WindowAggregator | None = None
 
-    def ask(self, now: float) -> None:
-        """Ask the actor for what it has read since the last answer."""
-        self.pending, self.asked_at = self.actor.rows.remote(self._reader, self._number), now
-
     def add(self, batch: Batch) -> None:
         """Take what it has answered."""
+        reader, devices, numbered = batch
         rows = []
-        for number, row in batch.rows:
-            following = batch.reader == self._reader and number == self._number + 1
+        for number, row in numbered:
+            following = self.read == (reader, number - 1)
             rows.append(row if following else row._replace(joined=False))
-            self._reader, self._number = batch.reader, number
+            self.read = reader, number
         if rows:
             with self._lock:
                 self._taken = self._taken or WindowAggregator(rows[0].at, trailing=True)
@@ -160,7 +152,7 @@ class NodeRows:
                         for key, value in zip(row.layout, row.values, strict=True)
                         if value != REPEATED or key in before
                     }
-                self._devices = batch.devices
+                self._devices = devices
         self.trouble, self._pause = "" if self._taken is not None else "no reading yet", 0.5
 
     def fail(self, words: str, now: float, dead: bool) -> None:
@@ -171,7 +163,7 @@ class NodeRows:
 
     def row(self, choice: RowChoice, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
         """Return what its devices did since the last call; nothing before the first reading, and where it does not answer."""
-        selection, chosen = choice.selection(keys), choice.statistics(stats)
+        selection, chosen = choice(keys, stats)
         with self._lock:
             taken = self._taken
             if taken is None:
@@ -206,7 +198,7 @@ class Fleet:
         self._nodes: dict[str, NodeRows] = {}
         self._here = ""
         self._told: set[str] = set()
-        self._choice = RowChoice(self._tell)
+        self._choice = row_choice(self._tell)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -301,8 +293,7 @@ class Fleet:
         names = {node.name for node in known.values()}
         for node_id, told in alive.items():
             if node_id not in known:
-                name = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
-                known[node_id] = NodeRows(f"{name}-{node_id[:8]}" if name in names else name)
+                known[node_id] = NodeRows(node_name(told, names))
                 names.add(known[node_id].name)
         self._nodes = known
 
@@ -346,7 +337,7 @@ class Fleet:
                 strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
                 maker = ray.remote(NodeReader).options(scheduling_strategy=strategy, **options)
                 node.actor, node.made = maker.remote(self._interval, self._options), True
-        node.ask(now)
+        node.pending, node.asked_at = node.actor.rows.remote(*node.read), now
 
     def _check(self, what: str, outcome: Outcome[None]) -> None:
         if outcome.failure is not None:

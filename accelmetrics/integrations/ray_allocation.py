@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any, NamedTuple
 
 import ray
@@ -180,8 +181,7 @@ def _read(meant: Mapping[str, tuple[int, ...]]) -> RayAllocation:
     alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     names: dict[str, str] = {}
     for node_id, told in alive.items():
-        name = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
-        names[node_id] = f"{name}-{node_id[:8]}" if name in names.values() else name
+        names[node_id] = node_name(told, names.values())
     groups = {}
     for group_id, group in placement_group_table().items():
         places = group["bundles_to_node_id"]
@@ -189,13 +189,16 @@ def _read(meant: Mapping[str, tuple[int, ...]]) -> RayAllocation:
         if group["state"] != "REMOVED" and any(count for _, count in bundles):
             groups[group_id] = RayGroup(group["name"] or group_id, group["state"], tuple(bundles))
     actors = sorted(_actors(names, groups, meant), key=lambda actor: (actor.node, actor.sees, actor.name))
-    held = {role: _held(actor for actor in actors if _belongs(actor, role)) for role in meant}
+    held = {role: defaultdict[str, dict[str, None]](dict) for role in meant}  # by role and node, the devices
+    for role, actor in product(meant, actors):
+        if actor.sees and _belongs(actor, role):
+            held[role][actor.node].update(dict.fromkeys(actor.sees))
     return RayAllocation(
         rfc3339(time.time_ns()),
         tuple(RayNode(name, devices_among(alive[node_id]["Resources"])) for node_id, name in names.items()),
         tuple(groups.values()),
         tuple(actors),
-        tuple(RayPool(role, counts, held[role]) for role, counts in meant.items()),
+        tuple(RayPool(role, counts, {node: tuple(names) for node, names in held[role].items()}) for role, counts in meant.items()),
         (),
     )
 
@@ -234,6 +237,12 @@ def _actors(names: Mapping[str, str], groups: Mapping[str, RayGroup], roles: Col
             yield actor
 
 
+def node_name(told: Mapping[str, Any], taken: Collection[str]) -> str:
+    """Return the host name of a node, with a part of its id behind it where another node has the same."""
+    name: str = told.get("NodeManagerHostname") or told["NodeManagerAddress"]
+    return f"{name}-{told['NodeID'][:8]}" if name in taken else name
+
+
 def devices_among(resources: Mapping[str, float]) -> float:
     """Return how many devices there are among resources; those of a placement group stand there twice."""
     return max([amount for name, amount in resources.items() if RESOURCE.fullmatch(name)], default=0.0)
@@ -241,15 +250,6 @@ def devices_among(resources: Mapping[str, float]) -> float:
 
 def _belongs(actor: RayActor, role: str) -> bool:
     return any(name.startswith(role) or fnmatchcase(name, role) for name in (actor.name, actor.kind, actor.group) if name)
-
-
-def _held(actors: Iterator[RayActor]) -> dict[str, tuple[str, ...]]:
-    """Return, by node, the devices that actors were given."""
-    found: dict[str, dict[str, None]] = {}
-    for actor in actors:
-        if actor.sees:
-            found.setdefault(actor.node, {}).update(dict.fromkeys(actor.sees))
-    return {node: tuple(devices) for node, devices in found.items()}
 
 
 def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
@@ -274,11 +274,6 @@ def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
         elif actor.node and not actor.sees:
             text = f"{actor.label} on {actor.node} was given no device" + (f", in the placement group {actor.group}" if actor.group else "")
             yield AllocationFinding("no_device", text, (actor.pid,))
-    yield from _shares(made)
-
-
-def _shares(made: RayAllocation) -> Iterator[AllocationFinding]:
-    """Find devices that several actors hold, and devices that no actor holds."""
     holders: dict[tuple[str, str], list[RayActor]] = defaultdict(list)
     for actor in made.actors:
         for device in actor.sees:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.engine import hostname
@@ -38,36 +38,8 @@ _NODES = ("GROUP_WORLD_SIZE", "SLURM_NNODES")
 _NODE = ("GROUP_RANK", "SLURM_NODEID")
 
 
-class NodePlace(NamedTuple):
-    """Where the first rank of a node stands in its job.
-
-    Attributes:
-        node: The number of its node.
-        nodes: How many there are.
-        address: Where the store is.
-        port: And its port.
-    """
-
-    node: int
-    nodes: int
-    address: str
-    port: int
-
-
-class HeardRow(NamedTuple):
-    """The latest row of another node.
-
-    Attributes:
-        number: Which one of that node.
-        at: When it came, on this machine's monotonic clock.
-        name: The node's.
-        row: Its numbers.
-    """
-
-    number: int
-    at: float
-    name: str
-    row: Mapping[str, float]
+NodePlace = tuple[int, int, str, int]
+"""Where the first rank of a node stands in its job: the number of its node, how many there are, and the store's address and port."""
 
 
 def node_place(values: Mapping[str, str] | None = None) -> NodePlace | None:
@@ -77,17 +49,17 @@ def node_place(values: Mapping[str, str] | None = None) -> NodePlace | None:
         values: The environment; this process's own when left out.
     """
     values = os.environ if values is None else values
-    rank, local = position(values).rank, position(values).local_rank
+    own = position(values)
     world, here = first_number(values, ("WORLD_SIZE", "SLURM_NTASKS"), least=1), first_number(values, _HERE, least=1)
     node, nodes = first_number(values, _NODE), first_number(values, _NODES, least=1)
-    if node is None and rank is not None and here is not None:
-        node = rank // here
+    if node is None and own.rank is not None and here is not None:
+        node = own.rank // here
     if nodes is None and world is not None and here is not None:
         nodes = -(-world // here)
     port = first_number(values, ("MASTER_PORT",), least=1)
-    if local != 0 or node is None or nodes is None or nodes < 2 or not values.get("MASTER_ADDR") or port is None:
+    if own.local_rank != 0 or node is None or nodes is None or nodes < 2 or not values.get("MASTER_ADDR") or port is None:
         return None
-    return NodePlace(node, nodes, values["MASTER_ADDR"], port)
+    return node, nodes, values["MASTER_ADDR"], port
 
 
 class TorchStoreRows:
@@ -100,10 +72,10 @@ class TorchStoreRows:
     """
 
     def __init__(self, place: NodePlace, take: Callable[[], Mapping[str, float]], interval: float) -> None:
-        self._place = place
+        self._node, self._nodes, self._address, self._port = place
         self._take = take
         self._interval = interval
-        self._heard: dict[int, HeardRow] = {}
+        self._heard: dict[int, tuple[int, str, Mapping[str, float], float]] = {}  # by node: number, name, the latest row, when it came
         self._begin()
 
     def _begin(self) -> None:
@@ -130,11 +102,11 @@ class TorchStoreRows:
         oldest = time.monotonic() - max(LOST, LOST_INTERVALS * self._interval)
         found: dict[str, float] = {}
         names = {hostname()}
-        for node, heard in sorted(self._heard.copy().items()):
-            name = f"{heard.name}-{node}" if heard.name in names else heard.name
+        for node, (_, said, row, at) in sorted(self._heard.copy().items()):
+            name = f"{said}-{node}" if said in names else said
             names.add(name)
-            if heard.at >= oldest:
-                found.update((f"{name}/{key}", value) for key, value in heard.row.items())
+            if at >= oldest:
+                found.update((f"{name}/{key}", value) for key, value in row.items())
         return found
 
     def _run(self) -> None:
@@ -158,27 +130,25 @@ class TorchStoreRows:
         made = getattr(distributed, "is_initialized", None)
         if distributed is None or made is None or not (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or made()):
             return None
-        store = distributed.TCPStore(
-            self._place.address, self._place.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CALL_TIMEOUT)
-        )
+        timeout = timedelta(seconds=CALL_TIMEOUT)
+        store = distributed.TCPStore(self._address, self._port, is_master=False, wait_for_workers=False, timeout=timeout)
         return distributed.PrefixStore(PREFIX, store)
 
     def _exchange(self, store: Any, number: int) -> None:
         row = {name.removeprefix("/"): value for name, value in self._take().items() if isfinite(value)}
-        store.set(f"node/{self._place.node}", json.dumps({"number": number, "name": hostname(), "row": row}))
-        for node in range(1, self._place.nodes) if self._place.node == 0 else ():
+        store.set(f"node/{self._node}", json.dumps({"number": number, "name": hostname(), "row": row}))
+        for node in range(1, self._nodes) if self._node == 0 else ():
             key = f"node/{node}"
             if store.check([key]):
-                said = guarded(_heard, store.get(key)).value  # of another release, it may be anything
-                known = self._heard.get(node)
-                if said is not None and (known is None or said.number != known.number):
-                    self._heard[node] = said
+                said = guarded(_parsed, store.get(key)).value  # of another release, it may be anything
+                if said is not None and (node not in self._heard or said[0] != self._heard[node][0]):
+                    self._heard[node] = (*said, time.monotonic())
 
 
-def _heard(text: bytes) -> HeardRow:
-    """Return what another node has written."""
+def _parsed(text: bytes) -> tuple[int, str, Mapping[str, float]]:
+    """Return the number, the name and the row that another node has written."""
     if len(text) > LONGEST_ROW:
         raise ValueError("the row is too long")
     said = json.loads(text)
     row = {str(key): number for key, value in said["row"].items() if isfinite(number := float(value))}
-    return HeardRow(int(said["number"]), time.monotonic(), str(said["name"]), row)
+    return int(said["number"]), str(said["name"]), row

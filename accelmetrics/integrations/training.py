@@ -13,23 +13,120 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX, RowChoice, headed, measured, named
 from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
 from accelmetrics.monitor.monitor import Monitor, Share
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
+from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.record import Exporter
-from accelmetrics.schemas.selection import MetricChoice
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTILIZATION
 from accelmetrics.schemas.work import Totals, rates
 
 T = TypeVar("T")
 
+BRIEF = "brief"
+"""Of each device utilisation, share of memory, power, temperature and energy; of the job its throughput and work per joule."""
+BRIEF_NAMES = (UTILIZATION, MEMORY_PERCENT, POWER, TEMPERATURE)
+BRIEF_SELECTION = MetricSelection([*chain(*BRIEF_NAMES), COUNTER])
+READINGS = "readings"
+"""The name in a row that says how many readings it is made of."""
+STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
+DEFAULT_PREFIX = "system/"
+
+_REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
+"""What trackers do not take in a name."""
+
 log = logging.getLogger("accelmetrics")
+
+
+RowChoice = Callable[[MetricChoice, Iterable[str]], tuple[MetricSelection, Sequence[str]]]
+
+
+def row_choice(tell: Callable[[str, str], object]) -> RowChoice:
+    """Return what reads what a row is asked for. What cannot be used is told, and replaced by the default.
+
+    Args:
+        tell: Called with a mark of what is wrong and with words for it, each time.
+    """
+    selections: dict[object, MetricSelection] = {BRIEF: BRIEF_SELECTION}
+
+    def read(keys: MetricChoice, stats: Iterable[str]) -> tuple[MetricSelection, Sequence[str]]:
+        choice = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
+        if choice not in selections:
+            outcome = guarded(MetricSelection, choice)
+            if outcome.failure is not None:
+                tell(f"keys {choice}", f"row: {outcome.failure.detail}: it has the brief keys instead")
+            selections[choice] = outcome.value or BRIEF_SELECTION
+        asked = [stats] if isinstance(stats, str) else list(stats)
+        wrong = [stat for stat in asked if stat not in STATISTICS]
+        if wrong:
+            tell(f"stats {wrong}", f"row: there is no statistic {wrong[0]!r}: there are {', '.join(STATISTICS)}")
+        return selections[choice], [stat for stat in asked if stat in STATISTICS] or ["mean"]
+
+    return read
+
+
+def measured(
+    taken: WindowAggregator, devices: Iterable[str], last: Mapping[str, float], selection: MetricSelection, stats: Sequence[str]
+) -> dict[str, float]:
+    """Return the statistics of what was read, of what was not read anew the last reading, energy, and the number of readings.
+
+    Args:
+        taken: The readings.
+        devices: The devices' keys.
+        last: The last reading.
+        selection: What is wanted.
+        stats: Which statistics.
+    """
+    read = taken.metrics
+    keys: Iterable[str] = filter(selection.wants, {**last, **read})
+    if selection is BRIEF_SELECTION:  # of each device the first of each measure's names that it has
+        known = read.keys() | last.keys()
+        named = ([f"{device}.{name}" for name in names] for device in devices for names in BRIEF_NAMES)
+        keys = [key for alike in named for key in [next((one for one in alike if one in known), "")] if key]
+    found: dict[str, float] = {}
+    for key in keys:
+        if key.endswith(f".{COUNTER}"):
+            continue
+        if _only_rises(key):
+            found[key] = read[key].last if key in read else last[key]
+            continue
+        summary = read[key].summary() if key in read else None
+        found.update(
+            (key if stat == "mean" else f"{key}.{stat}", last[key] if summary is None else getattr(summary, stat)) for stat in stats
+        )
+    for device, used in taken.energy_joules().items():
+        if selection.wants(f"{device}.{COUNTER}"):
+            found[f"{device}.{COUNTER}"] = used.joules
+    return {**found, READINGS: taken.readings}
+
+
+@lru_cache(maxsize=16384)
+def _only_rises(key: str) -> bool:
+    """Return whether a metric is a counter, so that its mean says nothing."""
+    row = match(key)
+    return row is not None and row.kind == "counter"
+
+
+def headed(prefix: str) -> str:
+    """Return what names begin with: one without a slash gets one, since trackers group by it."""
+    return prefix if "/" in prefix else f"{prefix or DEFAULT_PREFIX.rstrip('/')}/"
+
+
+def named(found: Mapping[str, float], head: str) -> dict[str, float]:
+    """Return numbers under names that trackers take."""
+    return {_REFUSED.sub("_", head + name): value for name, value in found.items()}
 
 
 class TrainingRun:
@@ -57,7 +154,7 @@ class TrainingRun:
         self._window = monitor.tumbling_window()
         self._begun_in = 0  # the process: windows of a parent get no readings in its child
         self._worked: Totals = {}
-        self._choice = RowChoice(self._tell)
+        self._choice = row_choice(self._tell)
         self._told: set[str] = set()
         self._other_nodes: TorchStoreRows | None = None
         self._for_others: TrainingRun | None = None
@@ -147,7 +244,7 @@ class TrainingRun:
             self._other_nodes = TorchStoreRows(place, lambda: own.row("/"), self.monitor.interval)
 
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
-        selection, chosen = self._choice.selection(keys), self._choice.statistics(stats)
+        selection, chosen = self._choice(keys, stats)
         taken = self._window.take(selection)
         latest = self.monitor.latest
         devices = [slot.key for slot in latest.identities] if latest is not None else []

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, rewrite_logs
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.rows import BRIEF, DEFAULT_PREFIX
+from accelmetrics.integrations.hook import WithRun
 from accelmetrics.integrations.training import TrainingRun
-from accelmetrics.schemas.selection import MetricChoice
 
 NAME = "accelmetrics"
 """In ``report_to``."""
@@ -38,38 +35,24 @@ SUMMARY = "train_loss"
 log = logging.getLogger("accelmetrics")
 
 
-class MonitorCallback(TrainerCallback):
+class MonitorCallback(WithRun, TrainerCallback):
     """Adds a row of the devices to each row of the training, and hears its steps.
 
     Rows have them under ``system/…``, which the trainer's reporters call ``train/system/…``. They stand for the time since the row before,
     evaluations within it included.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
-        prefix: What names begin with.
-        keys: The metrics of a row.
-        stats: Their statistics.
-        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
     """
 
-    def __init__(
-        self,
-        run: TrainingRun | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        keys: MetricChoice = BRIEF,
-        stats: Iterable[str] = ("mean",),
-        **options: Any,
-    ) -> None:
-        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
-        self._first = False
+    _reported = False  # whether `report_to` made it, which puts it where its name stands there
+
+    def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
+        super().__init__(run, **options)
+        self._first = False  # whether it was attached
         self._tokens = 0
         self._told = False
-
-    @property
-    def run(self) -> TrainingRun:
-        """The training run: its findings, its monitor."""
-        return self._hook.run
 
     def attach(self, trainer: Any) -> MonitorCallback:
         """Stand before the trainer's other callbacks, so that all of them log the rows.
@@ -107,17 +90,15 @@ class MonitorCallback(TrainerCallback):
         if state.is_world_process_zero:
             row = self._hook.row()
             logs.update(row)
-            passed = self._passed(args)
-            if passed:
+            names = [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
+            # The reporters that have logged the row before this callback saw it.
+            passed = names[: names.index(NAME) if NAME in names else 0] if self._reported else [name for name in names if name != NAME]
+            if passed and not self._first:
                 self._follow(passed, row, state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
         """End."""
         self._hook.end()
-
-    def _passed(self, args: TrainingArguments) -> list[str]:
-        """Return the reporters that have logged the row before this callback saw it."""
-        return [] if self._first else [name for name in _reporters(args) if name != NAME]
 
     def _follow(self, passed: list[str], row: dict[str, float], step: int) -> None:
         """Bring a row to the W&B run that its reporter has open, and tell what the other reporters miss."""
@@ -137,13 +118,7 @@ class MonitorCallback(TrainerCallback):
 class ReportedCallback(MonitorCallback):
     """The callback that ``report_to`` makes: it stands where its name does there."""
 
-    def _passed(self, args: TrainingArguments) -> list[str]:
-        names = _reporters(args)
-        return names[: names.index(NAME)] if NAME in names and not self._first else []
-
-
-def _reporters(args: TrainingArguments) -> list[str]:
-    return [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
+    _reported = True
 
 
 INTEGRATION_TO_CALLBACK.setdefault(NAME, ReportedCallback)

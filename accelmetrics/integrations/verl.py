@@ -14,7 +14,7 @@ import functools
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from verl.utils.tracking import Tracking
@@ -52,7 +52,8 @@ def _begin(
         InvalidOptionError: The interval cannot be used.
     """
     asked = {name: options.pop(name) for name in (ENABLE, INTERVAL) if name in options}
-    trainer = _trainer(config)
+    found: Any = guarded(lambda: config["trainer"]).value if config else None  # of a dictionary, or OmegaConf's
+    trainer = found if hasattr(found, "get") else {}
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
     wanted = asked.get(ENABLE, trainer.get(ENABLE, NAME in names))
     interval = asked.get(INTERVAL, trainer.get(INTERVAL))
@@ -72,7 +73,7 @@ def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any
     """Log what the devices did since the row before beside the trainer's numbers, whose dictionary stays as it is."""
     hook: RunHook | None = getattr(self, ATTRIBUTE, None)
     if hook is not None:
-        found = guarded(_numbers, data).value
+        found = guarded(lambda: {ours: data[theirs] for theirs, ours in LOGGED.items() if theirs in data}).value
         hook.run.step(step, **(found or {}))
         fleet = getattr(self, FLEET, None)
         data = {**data, **(hook.row() if fleet is None else fleet.row())}
@@ -102,22 +103,9 @@ def _end(self: Any, *arguments: Any, **options: Any) -> None:
         _finish(self, *arguments, **options)
 
 
-def _trainer(config: Any) -> Mapping[str, Any]:
-    """Return the trainer's part of the configuration, a dictionary or OmegaConf's; nothing where there is none."""
-    found: Any = guarded(lambda: config["trainer"]).value if config else None
-    return found if hasattr(found, "get") else {}
-
-
-def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {ours: data[theirs] for theirs, ours in LOGGED.items() if theirs in data}
-
-
-def _listed(names: Iterable[str]) -> Any:
-    return type(names)([*names, NAME]) if NAME not in names else names  # type: ignore[call-arg]  # a list, or a tuple
-
-
 if not hasattr(Tracking, "_accelmetrics_replaced"):
-    Tracking.supported_backend = _listed(Tracking.supported_backend)
+    known = Tracking.supported_backend  # a list, or a tuple
+    Tracking.supported_backend = known if NAME in known else type(known)([*known, NAME])
     Tracking.__init__, Tracking.log, Tracking._accelmetrics_replaced = _begin, _log_with_row, True
     if _finish is not None:
         Tracking.finish = functools.wraps(_finish)(_end)

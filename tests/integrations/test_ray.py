@@ -315,11 +315,11 @@ def test_readings_that_were_missed_are_a_gap(integration: Any) -> None:
 
     def row(number: int, at: float, joules: float, watts: float) -> Any:
         values = array("d", [joules, watts])
-        return integration.NumberedRow(number, HistoryRow(("gpu.0.energyJoules", "gpu.0.powerWatts"), values, at, at, True))
+        return number, HistoryRow(("gpu.0.energyJoules", "gpu.0.powerWatts"), values, at, at, True)
 
-    choice = integration.RowChoice(lambda mark, words: None)
-    node.add(integration.Batch("one", ("gpu.0",), [row(1, 0.0, 0.0, 100.0), row(2, 1.0, 100.0, 100.0)]))
+    choice = integration.row_choice(lambda mark, words: None)
+    node.add(("one", ("gpu.0",), [row(1, 0.0, 0.0, 100.0), row(2, 1.0, 100.0, 100.0)]))
     assert node.row(choice, "brief", ["mean"]) == {"gpu.0.powerWatts": 100.0, "gpu.0.energyJoules": 100.0, "readings": 2}
-    node.add(integration.Batch("one", ("gpu.0",), [row(9, 8.0, 1000.0, 200.0), row(10, 9.0, 1200.0, REPEATED)]))
+    node.add(("one", ("gpu.0",), [row(9, 8.0, 1000.0, 200.0), row(10, 9.0, 1200.0, REPEATED)]))
     assert node.row(choice, "brief", ["last"]) == {"gpu.0.powerWatts.last": 200.0, "gpu.0.energyJoules": 200.0, "readings": 2}
     assert node.row(choice, "brief", ["mean"]) == {"gpu.0.powerWatts": 200.0, "readings": 0}

@@ -18,7 +18,7 @@ from accelmetrics.integrations.torch_store import NodePlace, TorchStoreRows, nod
 from accelmetrics.sampling.engine import hostname
 from tests.support.waiting import HANG, Gate, wait_for
 
-TWO = NodePlace(0, 2, "127.0.0.1", 29500)
+TWO = (0, 2, "127.0.0.1", 29500)
 
 
 class Store:
@@ -91,7 +91,7 @@ def exchanging(place: NodePlace = TWO, interval: float = 0.01, **row: float) -> 
 
 def test_each_node_writes_its_row_and_the_first_reads_the_others(store: Store) -> None:
     store.say(1, 1, {"gpu.0.powerWatts": 300.0})
-    with exchanging(NodePlace(0, 3, "127.0.0.1", 29500), readings=4.0) as rows:
+    with exchanging((0, 3, "127.0.0.1", 29500), readings=4.0) as rows:
         wait_for(rows.rows)
         assert rows.rows() == {"b/gpu.0.powerWatts": 300.0}
         store.say(2, 1, {"gpu.0.powerWatts": 100.0})
@@ -102,7 +102,7 @@ def test_each_node_writes_its_row_and_the_first_reads_the_others(store: Store) -
 
 def test_other_nodes_write_and_read_nothing(store: Store) -> None:
     store.say(0, 1, {"gpu.0.powerWatts": 300.0})
-    with exchanging(NodePlace(1, 2, "127.0.0.1", 29500), readings=4.0, bad=float("nan")) as rows:
+    with exchanging((1, 2, "127.0.0.1", 29500), readings=4.0, bad=float("nan")) as rows:
         wait_for(lambda: "node/1" in store.kept)
         assert json.loads(store.kept["node/1"])["row"] == {"readings": 4.0}
         assert json.loads(store.kept["node/1"])["name"] == hostname()
@@ -194,9 +194,9 @@ JOB = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
     ("values", "place"),
     [
         ({"RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"}, TWO),
-        ({"RANK": "8", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, TWO._replace(node=1)),
-        ({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, TWO._replace(node=1)),
-        ({"SLURM_PROCID": "4", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}, TWO._replace(node=1)),
+        ({"RANK": "8", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, (1, *TWO[1:])),
+        ({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, (1, *TWO[1:])),
+        ({"SLURM_PROCID": "4", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}, (1, *TWO[1:])),
         ({"RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}, None),
         ({"RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"}, None),
         ({"RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2", "MASTER_PORT": "x"}, None),

@@ -6,11 +6,11 @@ One table, of any vendor's devices. ``startup/_accelmetrics_nvml.py`` hands the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
@@ -32,64 +32,49 @@ UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 PCI_ADDRESS = re.compile(r"[0-9a-f]*:?[0-9a-f]+:[0-9a-f]+\.[0-9a-f]", re.IGNORECASE)
 
 
-class NvmlAnswer(NamedTuple):
-    """One number that NVML gives of a device.
-
-    Attributes:
-        function: The function's name, with the numbers that it is asked with behind it.
-        metrics: The metrics that it is; the first that there is counts.
-        factor: What the metric is multiplied by.
-    """
-
-    function: str
-    metrics: tuple[str, ...]
-    factor: float = 1
-
-
-def _errors(kind: int, name: str) -> tuple[NvmlAnswer, ...]:
-    """Return the rows of one kind of memory errors: since the driver was loaded, and over the device's life."""
-    return tuple(
-        row
+ANSWERS: tuple[tuple[str, tuple[str, ...], float], ...] = (
+    ("nvmlDeviceGetUtilizationRates", UTILIZATION, 1),
+    ("memory", ("memory",), 1),
+    ("nvmlDeviceGetTemperature:0", TEMPERATURE, 1),
+    ("nvmlDeviceGetTemperatureThreshold:0", ("tempLimit.shutdown",), 1),
+    ("nvmlDeviceGetTemperatureThreshold:1", ("tempLimit.slowdown",), 1),
+    ("nvmlDeviceGetPowerUsage", POWER, 1000),
+    ("nvmlDeviceGetEnforcedPowerLimit", POWER_LIMIT, 1000),
+    ("nvmlDeviceGetPowerManagementLimit", POWER_LIMIT, 1000),
+    ("nvmlDeviceGetClockInfo:0", ("graphicsClock", "freq", "smClock"), 1),
+    ("nvmlDeviceGetClockInfo:1", ("smClock",), 1),
+    ("nvmlDeviceGetClockInfo:2", ("memoryClock",), 1),
+    ("nvmlDeviceGetMaxClockInfo:0", ("maxSmClock",), 1),
+    ("nvmlDeviceGetMaxClockInfo:1", ("maxSmClock",), 1),
+    ("nvmlDeviceGetMaxClockInfo:2", ("maxMemoryClock",), 1),
+    ("nvmlDeviceGetFanSpeed", ("fanSpeed",), 1),
+    ("nvmlDeviceGetFanSpeed:0", ("fanSpeed",), 1),
+    ("nvmlDeviceGetPerformanceState", ("performanceState",), 1),
+    ("nvmlDeviceGetPowerState", ("performanceState",), 1),
+    ("nvmlDeviceGetEncoderUtilization", ("encoderUtilization",), 1),
+    ("nvmlDeviceGetDecoderUtilization", ("decoderUtilization",), 1),
+    ("nvmlDeviceGetCurrPcieLinkGeneration", ("pcieLinkGen",), 1),
+    ("nvmlDeviceGetCurrPcieLinkWidth", ("pcieLinkWidth",), 1),
+    ("nvmlDeviceGetMaxPcieLinkGeneration", ("maxPcieLinkGen",), 1),
+    ("nvmlDeviceGetMaxPcieLinkWidth", ("maxPcieLinkWidth",), 1),
+    ("nvmlDeviceGetPcieThroughput:0", ("pcieTxBytes",), 1 / 1024),
+    ("nvmlDeviceGetPcieThroughput:1", ("pcieRxBytes",), 1 / 1024),
+    ("nvmlDeviceGetPcieReplayCounter", ("pcieReplays",), 1),
+    ("field:82", ("memoryTemp",), 1),
+    ("nvmlDeviceGetTotalEnergyConsumption", ("energyJoules",), 1000),
+    *(
+        (f"nvmlDeviceGetTotalEccErrors:{kind}:{counter}", (f"{name}EccErrors{suffix}", f"{name}MemoryErrors{suffix}"), 1)
+        for kind, name in enumerate(("corrected", "uncorrected"))
+        for counter, suffix in enumerate(("", "Aggregate"))  # since the driver was loaded, and over the device's life
+    ),
+    *(
+        (f"nvmlDeviceGetMemoryErrorCounter:{kind}:{counter}:2", (f"{name}MemoryErrors{suffix}",), 1)
+        for kind, name in enumerate(("corrected", "uncorrected"))
         for counter, suffix in enumerate(("", "Aggregate"))
-        for row in (
-            NvmlAnswer(f"nvmlDeviceGetTotalEccErrors:{kind}:{counter}", (f"{name}EccErrors{suffix}", f"{name}MemoryErrors{suffix}")),
-            NvmlAnswer(f"nvmlDeviceGetMemoryErrorCounter:{kind}:{counter}:2", (f"{name}MemoryErrors{suffix}",)),
-        )
-    )
-
-
-ANSWERS = (
-    NvmlAnswer("nvmlDeviceGetUtilizationRates", UTILIZATION),
-    NvmlAnswer("memory", ("memory",)),
-    NvmlAnswer("nvmlDeviceGetTemperature:0", TEMPERATURE),
-    NvmlAnswer("nvmlDeviceGetTemperatureThreshold:0", ("tempLimit.shutdown",)),
-    NvmlAnswer("nvmlDeviceGetTemperatureThreshold:1", ("tempLimit.slowdown",)),
-    NvmlAnswer("nvmlDeviceGetPowerUsage", POWER, 1000),
-    NvmlAnswer("nvmlDeviceGetEnforcedPowerLimit", POWER_LIMIT, 1000),
-    NvmlAnswer("nvmlDeviceGetPowerManagementLimit", POWER_LIMIT, 1000),
-    NvmlAnswer("nvmlDeviceGetClockInfo:0", ("graphicsClock", "freq", "smClock")),
-    NvmlAnswer("nvmlDeviceGetClockInfo:1", ("smClock",)),
-    NvmlAnswer("nvmlDeviceGetClockInfo:2", ("memoryClock",)),
-    NvmlAnswer("nvmlDeviceGetMaxClockInfo:0", ("maxSmClock",)),
-    NvmlAnswer("nvmlDeviceGetMaxClockInfo:1", ("maxSmClock",)),
-    NvmlAnswer("nvmlDeviceGetMaxClockInfo:2", ("maxMemoryClock",)),
-    NvmlAnswer("nvmlDeviceGetFanSpeed", ("fanSpeed",)),
-    NvmlAnswer("nvmlDeviceGetFanSpeed:0", ("fanSpeed",)),
-    NvmlAnswer("nvmlDeviceGetPerformanceState", ("performanceState",)),
-    NvmlAnswer("nvmlDeviceGetPowerState", ("performanceState",)),
-    NvmlAnswer("nvmlDeviceGetEncoderUtilization", ("encoderUtilization",)),
-    NvmlAnswer("nvmlDeviceGetDecoderUtilization", ("decoderUtilization",)),
-    NvmlAnswer("nvmlDeviceGetCurrPcieLinkGeneration", ("pcieLinkGen",)),
-    NvmlAnswer("nvmlDeviceGetCurrPcieLinkWidth", ("pcieLinkWidth",)),
-    NvmlAnswer("nvmlDeviceGetMaxPcieLinkGeneration", ("maxPcieLinkGen",)),
-    NvmlAnswer("nvmlDeviceGetMaxPcieLinkWidth", ("maxPcieLinkWidth",)),
-    NvmlAnswer("nvmlDeviceGetPcieThroughput:0", ("pcieTxBytes",), 1 / 1024),
-    NvmlAnswer("nvmlDeviceGetPcieThroughput:1", ("pcieRxBytes",), 1 / 1024),
-    NvmlAnswer("nvmlDeviceGetPcieReplayCounter", ("pcieReplays",)),
-    NvmlAnswer("field:82", ("memoryTemp",)),
-    *_errors(0, "corrected"),
-    *_errors(1, "uncorrected"),
+    ),
 )
+"""Numbers of a device: the function, with the numbers that it is asked with behind it; the metrics of which the first that there is counts;
+and what that is multiplied by."""
 FIELDS = {83: "nvmlDeviceGetTotalEnergyConsumption", 185: "nvmlDeviceGetPowerUsage", 186: "nvmlDeviceGetPowerUsage"}
 """By a field's number, the function that gives the same."""
 WIDE_FIELDS = (83,)
@@ -125,27 +110,54 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
         slot: The device.
         integrated_joules: What it used by its power since the program began; for a device that has no counter.
     """
-    identity, device = slot.identity, _OneDevice(snapshot, slot.key)
-    for row in ANSWERS:
-        device.give(row.function, row.metrics, row.factor)
-    device.give_memory(identity.memory_total_bytes)
-    device.give_energy(integrated_joules)
-    device.give_clock_reasons()
-    device.give_processes()
-    if not {"nvmlDeviceGetPcieThroughput:0", "nvmlDeviceGetPcieThroughput:1"} <= device.values.keys():
-        # Panels that find a generation ask for the throughput, and break where there is none.
-        device.refuse("nvmlDeviceGetMaxPcieLinkGeneration", NOT_SUPPORTED)
-    for field, function in FIELDS.items():
-        if function in device.values:
-            device.values[f"field:{field}"] = device.values[function]
+    key, identity, metrics = slot.key, slot.identity, snapshot.metrics
+    values: dict[str, Any] = {}
+    errors: dict[str, int] = {}
+
+    def give(name: str, value: Any, lacks: Iterable[str]) -> None:
+        """Answer with a value; where there is none, with why: the first reason that is not merely that the device has none of these."""
+        if value is not None:
+            values[name] = value
+            return
+        codes = [_code_of(snapshot.unavailable.get(f"{key}.{lack}")) for lack in lacks]
+        errors[name] = next((code for code in codes if code != NOT_SUPPORTED), NOT_SUPPORTED)
+
+    for function, names, factor in ANSWERS:
+        number = first(metrics, key, names)
+        if number is not None and round(number * factor) < 0:  # NVML's numbers have no sign
+            errors[function] = UNKNOWN
         else:
-            device.errors[f"field:{field}"] = device.errors[function]
-    return {"anchor": identity.anchor, "values": {**_facts(slot, identity), **CONSTANTS, **device.values}, "errors": device.errors}
+            give(function, None if number is None else round(number * factor), names)
+    if integrated_joules is not None:
+        values.setdefault("nvmlDeviceGetTotalEnergyConsumption", round(integrated_joules * 1000))
 
+    total = first(metrics, key, MEMORY_TOTAL) or identity.memory_total_bytes
+    used, free = first(metrics, key, MEMORY_USED), first(metrics, key, ("memoryFreeBytes",))
+    memory = None
+    if total is not None and used is not None:
+        left = max(0, total - used)
+        memory = [round(total), round(min(used, total)), round(left if free is None else min(free, left))]
+    give("nvmlDeviceGetMemoryInfo", memory, (*MEMORY_USED, *MEMORY_TOTAL))
 
-def _facts(slot: DeviceSlot, identity: DeviceIdentity) -> dict[str, str | int]:
-    """Return what does not change about a device, where it is known. Programs tell devices apart by the UUID, so each has one."""
-    facts: dict[str, str | int | None] = {
+    reasons = {f"throttle.{reason}": bit for reason, bit in CLOCK_REASONS.items()}
+    known = [(bit, active) for name, bit in reasons.items() if (active := metrics.get(f"{key}.{name}")) is not None]
+    for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        give(function, sum({bit for bit, active in known if active}) if known else None, reasons)
+
+    listed = snapshot.processes.get(key)
+    if listed is None:
+        code = _code_of(snapshot.unlisted.get(key))
+        errors["processes"] = NOT_SUPPORTED if code == NO_PERMISSION else code  # programs go on without what is not supported
+    else:
+        values["processes"] = [_process(process) for process in listed]
+    if not {"nvmlDeviceGetPcieThroughput:0", "nvmlDeviceGetPcieThroughput:1"} <= values.keys():
+        # Panels that find a generation ask for the throughput, and break where there is none.
+        values.pop("nvmlDeviceGetMaxPcieLinkGeneration", None)
+        errors["nvmlDeviceGetMaxPcieLinkGeneration"] = NOT_SUPPORTED
+    for field, function in FIELDS.items():
+        kept: dict[str, Any] = values if function in values else errors
+        kept[f"field:{field}"] = kept[function]
+    facts = {  # where they are known. Programs tell devices apart by the UUID, so each has one.
         "nvmlDeviceGetName": identity.name or identity.vendor,
         "nvmlDeviceGetUUID": slot.unique_id,
         "nvmlDeviceGetSerial": identity.serial,
@@ -156,84 +168,8 @@ def _facts(slot: DeviceSlot, identity: DeviceIdentity) -> dict[str, str | int]:
         "nvmlDeviceGetNumaNodeId": identity.numa_node,
         "nvmlDeviceGetNumGpuCores": identity.cores,
     }
-    return {name: fact for name, fact in facts.items() if fact is not None and fact != ""}
-
-
-class _OneDevice:
-    """Collects a device's answers.
-
-    Attributes:
-        values: Answers by name.
-        errors: Return codes by name.
-    """
-
-    def __init__(self, snapshot: Snapshot, key: str) -> None:
-        self.values: dict[str, Any] = {}
-        self.errors: dict[str, int] = {}
-        self._snapshot = snapshot
-        self._key = key
-
-    def refuse(self, name: str, code: int) -> None:
-        """Answer with a return code."""
-        self.values.pop(name, None)
-        self.errors[name] = code
-
-    def give(self, name: str, metrics: Sequence[str], factor: float = 1) -> None:
-        """Answer with a metric, rounded to a whole number as NVML has them."""
-        found = self._first(metrics)
-        if found is None:
-            self.refuse(name, self._code(metrics))
-        elif (answer := round(found * factor)) < 0:  # NVML's numbers have no sign
-            self.refuse(name, UNKNOWN)
-        else:
-            self.values[name] = answer
-
-    def give_memory(self, known_total: int | None) -> None:
-        """Answer with total, used and free bytes."""
-        total, used, free = self._first(MEMORY_TOTAL) or known_total, self._first(MEMORY_USED), self._first(("memoryFreeBytes",))
-        if total is None or used is None:
-            self.refuse("nvmlDeviceGetMemoryInfo", self._code((*MEMORY_USED, *MEMORY_TOTAL)))
-        else:
-            left = max(0, total - used)
-            self.values["nvmlDeviceGetMemoryInfo"] = [
-                round(total),
-                round(min(used, total)),
-                round(left if free is None else min(free, left)),
-            ]
-
-    def give_energy(self, integrated_joules: float | None) -> None:
-        """Answer with the device's own counter of energy, else with what was integrated."""
-        name = "nvmlDeviceGetTotalEnergyConsumption"
-        self.give(name, ("energyJoules",), 1000)
-        if name not in self.values and integrated_joules is not None:
-            self.values[name] = round(integrated_joules * 1000)
-
-    def give_clock_reasons(self) -> None:
-        """Answer with the bits of why clocks are low, of the reasons that are known."""
-        names = {f"throttle.{reason}": bit for reason, bit in CLOCK_REASONS.items()}
-        known = [(bit, active) for name, bit in names.items() if (active := self._first((name,))) is not None]
-        for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            if known:
-                self.values[function] = sum({bit for bit, active in known if active})
-            else:
-                self.refuse(function, self._code(names))
-
-    def give_processes(self) -> None:
-        """Answer with the processes on the device."""
-        found = self._snapshot.processes.get(self._key)
-        if found is None:
-            code = _code_of(self._snapshot.unlisted.get(self._key))
-            self.refuse("processes", NOT_SUPPORTED if code == NO_PERMISSION else code)  # programs go on without what is not supported
-        else:
-            self.values["processes"] = [_process(process) for process in found]
-
-    def _first(self, metrics: Iterable[str]) -> float | None:
-        return first(self._snapshot.metrics, self._key, tuple(metrics))
-
-    def _code(self, metrics: Iterable[str]) -> int:
-        """Return why none of some metrics is there: the first reason that is not merely that the device has none."""
-        codes = [_code_of(self._snapshot.unavailable.get(f"{self._key}.{name}")) for name in metrics]
-        return next((code for code in codes if code != NOT_SUPPORTED), NOT_SUPPORTED)
+    told = {name: fact for name, fact in facts.items() if fact is not None and fact != ""}
+    return {"anchor": identity.anchor, "values": {**told, **CONSTANTS, **values}, "errors": errors}
 
 
 def _code_of(why: Unavailable | None) -> int:

@@ -89,7 +89,21 @@ class NvmlFeed:
 
         Installers such as pipx write ``-E`` into the first line of scripts. What else the options there say stays as it is.
         """
-        return _without_isolation(command)
+        path = shutil.which(command[0])
+        try:
+            with open(path or "", "rb") as file:  # noqa: PTH123 - a path, or none
+                found = SHEBANG.match(file.readline(4096).rstrip())
+        except OSError:
+            found = None
+        if path is None or found is None:
+            return list(command)
+        interpreter, options = os.fsdecode(found[1]), found[2].decode()
+        if "python" not in Path(interpreter).name or not {"E", "I"} & set(options):
+            return list(command)
+        kept = [f"-{option}" for option in dict.fromkeys(options) if option not in "EI"]
+        if "I" in options:
+            kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if _has_safe_path(interpreter) else [])]))
+        return [interpreter, *kept, path, *command[1:]]
 
     @property
     def attached(self) -> bool:
@@ -145,25 +159,6 @@ class NvmlFeed:
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _without_isolation(command: Sequence[str]) -> list[str]:
-    """Return a command that starts the same Python script without options that have its interpreter pass over ``PYTHONPATH``."""
-    path = shutil.which(command[0])
-    try:
-        with open(path or "", "rb") as file:  # noqa: PTH123 - a path, or none
-            found = SHEBANG.match(file.readline(4096).rstrip())
-    except OSError:
-        found = None
-    if path is None or found is None:
-        return list(command)
-    interpreter, options = os.fsdecode(found[1]), found[2].decode()
-    if "python" not in Path(interpreter).name or not {"E", "I"} & set(options):
-        return list(command)
-    kept = [f"-{option}" for option in dict.fromkeys(options) if option not in "EI"]
-    if "I" in options:
-        kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if _has_safe_path(interpreter) else [])]))
-    return [interpreter, *kept, path, *command[1:]]
 
 
 def _has_safe_path(interpreter: str) -> bool:

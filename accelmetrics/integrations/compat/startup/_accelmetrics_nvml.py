@@ -272,14 +272,12 @@ class Functions:
         target = _target(temperature)
         target.temperature = _answer(self._readings.device(handle), "nvmlDeviceGetTemperature:%d" % target.sensorType)
 
-    def nvmlDeviceGetEncoderUtilization(self, handle: Any, share: Any, period: Any) -> None:
+    def nvmlDeviceGetEncoderUtilization(self, handle: Any, share: Any, _period: Any) -> None:
         """Write a share; over which time it was taken is not known, and stays 0."""
-        del period
         _target(share).value = _answer(self._readings.device(handle), "nvmlDeviceGetEncoderUtilization")
 
-    def nvmlDeviceGetDecoderUtilization(self, handle: Any, share: Any, period: Any) -> None:
+    def nvmlDeviceGetDecoderUtilization(self, handle: Any, share: Any, _period: Any) -> None:
         """Write a share; over which time it was taken is not known, and stays 0."""
-        del period
         _target(share).value = _answer(self._readings.device(handle), "nvmlDeviceGetDecoderUtilization")
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> None:
@@ -368,7 +366,7 @@ class NvmlStandIn:
         if not name.startswith("nvml"):
             raise AttributeError(name)
         if name == "nvmlErrorString":
-            return _error_string
+            return lambda code: WORDS.get(_value(code), "Unknown Error").encode()
         plain = VERSION.sub("", name)
         own = getattr(self._functions, plain, None)
 
@@ -395,10 +393,6 @@ class NvmlStandIn:
         while frame is not None and frame.f_globals is self._names:
             frame = frame.f_back
         return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in SCHEDULERS
-
-
-def _error_string(code: Any) -> bytes:
-    return WORDS.get(_value(code), "Unknown Error").encode()
 
 
 def attach(module: Any, folder: str) -> None:
