@@ -22,9 +22,8 @@ from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice, rules_of
-from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
+from accelmetrics.monitor.run import MonitorClock, MonitorState, Phase, Run, Stream, Ticker, end_all, log, shared_ticker, stop_all_at_exit
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
 from accelmetrics.sampling.channel import NodeChannel

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import Coverage, Detection, Number, Processes, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
-from accelmetrics.monitor.ticker import MonitorClock
+from accelmetrics.monitor.run import MonitorClock
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess

@@ -17,8 +17,7 @@ import pytest
 
 from accelmetrics import InvalidOptionError, Snapshot, UnknownNameError
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.run import Run
-from accelmetrics.monitor.ticker import Ticker
+from accelmetrics.monitor.run import Run, Ticker
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, returned, spending, threads, ticks

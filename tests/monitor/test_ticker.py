@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.monitor.run import Run
-from accelmetrics.monitor.ticker import REQUEST_PAUSE, REQUEST_SHARE, Ticker, shared_ticker
+from accelmetrics.monitor.run import REQUEST_PAUSE, REQUEST_SHARE, Run, Ticker, shared_ticker
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock

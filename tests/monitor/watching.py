@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.ticker import REQUEST_PAUSE
+from accelmetrics.monitor.run import REQUEST_PAUSE
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.history import HistoryRow
 from accelmetrics.schemas.record import Record
