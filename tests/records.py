@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas import reading
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
@@ -44,3 +45,11 @@ def record(gpus: int = 2, steps: bool = True) -> Record:
     taken = snapshot(gpus)
     logged = Step(taken.time_ns, 7, {"loss": 0.25, "learning_rate": 3e-4, "epoch": 1, "step_seconds": 0.5, "tokens_per_second": 8192.0})
     return Record(taken, LABELS, (logged,) if steps else (), STATUS)
+
+
+def unknown(one: Record) -> Record:
+    """The same record, of whose header nothing is kept yet."""
+    reading._known.clear()
+    kept = one.snapshot
+    taken = Snapshot(kept.time_ns, kept.hostname, dict(kept.metrics), kept.identities, kept.unavailable, kept.backends, kept.processes)
+    return one._replace(snapshot=taken)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
@@ -17,7 +17,6 @@ from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.errors import DocumentError, Reason
-from accelmetrics.schemas.lines import are_finite
 from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import LOGGED, Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -26,8 +25,6 @@ TIME = "timestamp"
 LABEL = "label."
 
 _ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
-
-Cells = dict[str, int | float | str]
 
 
 class CsvExporter(FileExporter):
@@ -41,40 +38,40 @@ class CsvExporter(FileExporter):
 
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
         del fresh  # what is in the file is known from its head
-        if head and head == self._head:
-            header, logged = record.snapshot.header, _logged(record)
-            name = "csv", head, *logged, *record.labels.items()
-            template = header.kept(name, lambda: (_template(header.keys, tuple(logged), record.labels, self._in_file),))[0]
-            if template is not None and _are_usual(record.snapshot.numbers):
-                values = [record.snapshot.timestamp, *record.snapshot.numbers, *logged.values()]
-                return template.fill([*map(str, values)]).encode()
-        cells = row(record)
-        if not head:
-            columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(record.snapshot), *cells)))
-            return csv_text([columns, [cells.get(column, "") for column in columns]])
-        if head != self._head:
+        snapshot, logged = record.snapshot, _logged(record)
+        keys = snapshot.header.keys
+        for key, number in zip(keys, snapshot.numbers, strict=True):
+            if isinstance(number, float) and not isfinite(number):
+                raise DocumentError(f"the record cannot be written as a row: {key} = {number} is not finite")
+        labels = {_plain(LABEL + name): _plain(value) for name, value in record.labels.items()}
+        if head and head != self._head:
             self._head, self._in_file = head, columns_in(head)
             self._columns = tuple(dict.fromkeys((*self._in_file, *self._columns)))
-        if not cells.keys() <= set(self._in_file):
+        columns, begin = self._in_file, b""
+        if not head:
+            columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(snapshot), *logged, *labels)))
+            begin = csv_text([columns])
+        name = "csv", begin or head, *logged, *labels.items()
+        template = snapshot.header.kept(name, lambda: (_template([TIME, *map(_plain, keys), *logged], labels, columns),))[0]
+        if template is None:
             return None
-        return csv_text([[cells.get(column, "") for column in self._in_file]])
+        return begin + template.fill([*map(str, (snapshot.timestamp, *snapshot.numbers, *logged.values()))]).encode()
 
     def complete(self, tail: bytes) -> bool:
         del tail  # what is left of 12.5 may be 12
         return False
 
 
-def _template(keys: Sequence[str], logged: Sequence[str], labels: Mapping[str, str], columns: Sequence[str]) -> NumberTemplate | None:
+def _template(numbered: Sequence[str], labels: Mapping[str, str], columns: Sequence[str]) -> NumberTemplate | None:
     """Make the text of a row but for its numbers; None where something has no column.
 
     Args:
-        keys: The metrics.
-        logged: The columns of what the program logged.
-        labels: The labels.
+        numbered: The columns of the time and the numbers; of two with one name the last counts.
+        labels: The labels by their columns, which go before numbers.
         columns: The file's columns.
     """
-    places = {column: place for place, column in enumerate((TIME, *map(_plain, keys), *logged))}
-    texts = {column: csv_text([["", text]]).decode()[1:-1] for column, text in _labels(labels).items()}
+    places = {column: place for place, column in enumerate(numbered)}
+    texts = {column: csv_text([["", text]]).decode()[1:-1] for column, text in labels.items()}
     if not {*places, *texts} <= set(columns):
         return None
     pieces, read = [""], list[int]()
@@ -87,32 +84,9 @@ def _template(keys: Sequence[str], logged: Sequence[str], labels: Mapping[str, s
     return NumberTemplate(pieces, read)
 
 
-def _are_usual(numbers: Collection[object]) -> bool:
-    try:
-        return are_finite(numbers)
-    except OverflowError:
-        return False
-
-
-def row(record: Record) -> Cells:
-    """Return the fields of a record that have something in them, by column.
-
-    Of numbers that were logged several times since the last record these are the latest.
-
-    Raises:
-        DocumentError: A metric is not finite.
-    """
-    metrics = record.snapshot.metrics
-    cells: Cells = {TIME: record.snapshot.timestamp}
-    cells.update((_plain(key), value) for key, value in metrics.items())
-    wrong = [name for name, value in metrics.items() if isinstance(value, float) and not isfinite(value)]
-    if wrong:
-        raise DocumentError(f"the record cannot be written as a row: {wrong[0]} = {metrics[wrong[0]]} is not finite")
-    return {**cells, **_logged(record), **_labels(record.labels)}
-
-
-def _logged(record: Record) -> Cells:
-    cells: Cells = {}
+def _logged(record: Record) -> dict[str, int | float]:
+    """Return what the program logged by its columns: of numbers that were logged several times since the last record the latest."""
+    cells: dict[str, int | float] = {}
     metrics = record.snapshot.metrics
     for step in record.own_steps:
         if step.step is not None:
@@ -121,10 +95,6 @@ def _logged(record: Record) -> Cells:
             taken = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
             cells[_plain(LOGGED + name if taken else name)] = value
     return cells
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {_plain(LABEL + name): _plain(value) for name, value in labels.items()}
 
 
 def columns_of(snapshot: Snapshot) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -18,9 +18,8 @@ from typing import Literal
 from accelmetrics.exporters.fields import INT64, by_device, identity_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
 from accelmetrics.exporters.network import Poster, RejectedError, check_timeout, words
-from accelmetrics.schemas.catalogue import match, per_key
+from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -32,8 +31,6 @@ PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 """Nanoseconds in each unit that a server takes timestamps in."""
 PASSING_STATUSES = frozenset({408, 429})
 
-_MOMENT = "\0"
-"""Stands for the time in what is kept, which has no other control character."""
 _HALF_AN_ADDRESS = re.compile(r"^//|^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AMBIGUOUS = re.compile(r"\\+(?=[\\,= ]|$)")
@@ -87,7 +84,13 @@ class InfluxExporter:
         self.metrics = MetricSelection(metrics)
         self._token_file = token_file
         self._target: LineFile | Poster
-        if _is_server(target):
+        # A message about a target that is neither an address nor a file may not repeat it: see the password.
+        scheme, mark, _ = target.partition("://")
+        if mark and scheme.lower() not in ("http", "https"):
+            raise InvalidOptionError("influx: the address must begin with http:// or https://")
+        if not mark and _HALF_AN_ADDRESS.search(target):
+            raise InvalidOptionError("influx: the target looks like an address: write http:// before it, or ./ before the name of a file")
+        if mark:
             query = {"db": db, "rp": rp, "org": org, "bucket": bucket}
             self._target = _poster(Poster(target, timeout, (ca_file, None, None), "influx"), query, precision)
         else:
@@ -105,7 +108,11 @@ class InfluxExporter:
             return
         headers = {"content-type": "text/plain; charset=utf-8"}
         if self._token_file is not None:
-            headers["authorization"] = _authorization(Path(self._token_file).read_text("utf-8").strip())
+            secret = Path(self._token_file).read_text("utf-8").strip()
+            if not secret or not (secret.isascii() and secret.isprintable()):  # the message does not repeat it
+                raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
+            pair = ":" in secret
+            headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if pair else f"Token {secret}"
         answer = self._target.post(self._points.text(record).encode(), headers)
         if not 200 <= answer.status < 300:
             message = f"{self._target.shown}: HTTP {answer.status}: {words(answer.text)}"
@@ -129,16 +136,6 @@ class InfluxExporter:
         self._target.close()
 
 
-def _is_server(target: str) -> bool:
-    """Return whether the target is a server rather than a file. A message about one that is neither may not repeat it: see the password."""
-    scheme, mark, _ = target.partition("://")
-    if mark and scheme.lower() not in ("http", "https"):
-        raise InvalidOptionError("influx: the address must begin with http:// or https://")
-    if not mark and _HALF_AN_ADDRESS.search(target):
-        raise InvalidOptionError("influx: the target looks like an address: write http:// before it, or ./ before the name of a file")
-    return bool(mark)
-
-
 def _poster(poster: Poster, query: dict[str, str], precision: str) -> Poster:
     """Complete the address by the path and the query of the server's version."""
     if poster.url.path in ("", "/"):
@@ -149,124 +146,67 @@ def _poster(poster: Poster, query: dict[str, str], precision: str) -> Poster:
     return poster
 
 
-def _authorization(secret: str) -> str:
-    """Make a header from a token, or from a name and a password. A message about a bad one does not repeat it."""
-    if not secret or not (secret.isascii() and secret.isprintable()):
-        raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
-    return f"Basic {base64.b64encode(secret.encode()).decode()}" if ":" in secret else f"Token {secret}"
-
-
 # Line protocol
 
 
-def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[str]:
-    """Return the record's points, each a line without its end.
+class PointWriter:
+    """Writes records; the text around the numbers is made once for each header.
 
     Args:
-        record: One tick.
         prefix: What every measurement's name begins with.
         precision: Unit of the timestamps: ``ns``, ``us``, ``ms``, ``s``.
-    """
-    yield from _measured(record, prefix, record.snapshot.time_ns // PRECISIONS[precision])
-    yield from _told(record, prefix, PRECISIONS[precision])
-
-
-class PointWriter:
-    """Writes records as :func:`lines` does; the text around the numbers is made once for each header.
-
-    Args:
-        prefix: What every measurement's name begins with.
-        precision: Unit of the timestamps.
     """
 
     def __init__(self, prefix: str = "", precision: str = "ns") -> None:
         self._prefix, self._unit = prefix, PRECISIONS[precision]
 
     def text(self, record: Record) -> str:
-        """Return the points of a record, each a whole line."""
-        snapshot, moment = record.snapshot, record.snapshot.time_ns // self._unit
-        template, whole = snapshot.header.kept(("influx", self._prefix, *record.labels.items()), lambda: self._template(record))
-        try:
+        """Return the points of a record, each a whole line: of the devices and the host, of what the program logged, of the monitor."""
+        snapshot, prefix = record.snapshot, self._prefix
+        moment = snapshot.time_ns // self._unit
+        common = {**record.labels, "host": snapshot.hostname}
+
+        def around() -> tuple[list[tuple[str, dict[str, int]]], list[Callable[[int | float], str]]]:
+            places = {key: place for place, key in enumerate(snapshot.header.keys)}
+            points = []
+            for slot, named in by_device(snapshot):
+                head = _head(f"{prefix}{slot.identity.kind}", {**common, **identity_tags(slot)}) if slot else _head(f"{prefix}host", common)
+                points.append((head, {escaped(_free(name)): places[key] for name, key in named.items() if name}))
             # A value keeps the type that its field always has: a server refuses one that changes it.
-            texts = [_integer(number) if is_whole else _float(number) for number, is_whole in zip(snapshot.numbers, whole, strict=True)]
-        except (OverflowError, ValueError):
-            texts = [""]
-        if "" in texts:  # a number has no room in its field, which is left out
-            metrics = "".join(f"{line}\n" for line in _measured(record, self._prefix, moment))
-        else:
-            metrics = template.fill(texts).replace(_MOMENT, str(moment))
-        return metrics + "".join(f"{line}\n" for line in _told(record, self._prefix, self._unit))
+            return points, [_integer if (row := match(key)) is not None and row.integer else _float for key in places]
 
-    def _template(self, record: Record) -> tuple[NumberTemplate, list[bool]]:
-        """Return the text of the metrics but for numbers and time, and which metrics are whole numbers."""
-        keys = record.snapshot.header.keys
-        stands = {key: place for place, key in enumerate(keys)}
-        pieces, places = [""], list[int]()
-        for measurement, tags, named in _points(record):
-            names = {escaped(_free(name)): key for name, key in named.items() if name}
-            for number, (name, key) in enumerate(names.items()):
-                pieces[-1] += f"{',' if number else f'{_head(self._prefix + measurement, tags)} '}{name}="
-                pieces.append("")
-                places.append(stands[key])
-            if names:
-                pieces[-1] += f" {_MOMENT}\n"
-        return NumberTemplate(pieces, places), [*map(_is_whole, keys)]
+        points, writers = snapshot.header.kept(("influx", prefix, *record.labels.items()), around)
+        texts = [write(number) for write, number in zip(writers, snapshot.numbers, strict=True)]
+        lines = [_line(head, {name: texts[place] for name, place in fields.items()}, moment) for head, fields in points]
+        for step in record.steps:
+            logged = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no others
+            if step.step is not None:
+                logged["step"] = _integer(step.step)
+            source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
+            head = _head(f"{prefix}training", {**common, **{name: text for name, text in source.items() if text}})
+            lines.append(_line(head, _named(logged), step.time_ns // self._unit))
+        if record.monitor is not None:
+            counted = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
+            counted["interval"] = _float(record.monitor.interval)  # the one that is no counter
+            lines.append(_line(_head(f"{prefix}monitor", common), _named(counted), moment))
+        return "".join(lines)
 
 
-def _points(record: Record) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
-    """Return for each device, and the host, what is measured, its tags, and its keys by their names."""
-    common = _common(record)
-    for slot, keys in by_device(record.snapshot):
-        yield slot.identity.kind if slot else "host", {**common, **identity_tags(slot)} if slot else common, keys
+def _named(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return fields under names that the protocol has."""
+    return {escaped(_free(name)): value for name, value in fields.items() if name}
 
 
-def _common(record: Record) -> dict[str, str]:
-    return {**record.labels, "host": record.snapshot.hostname}
-
-
-def _measured(record: Record, prefix: str, moment: int) -> Iterator[str]:
-    """Return the points of the metrics."""
-    metrics = record.snapshot.metrics
-    for measurement, tags, keys in _points(record):
-        # A value keeps the type that its field always has: a server refuses one that changes it.
-        fields = {name: (_integer if _is_whole(key) else _float)(metrics[key]) for name, key in keys.items()}
-        yield from _line(prefix + measurement, tags, fields, moment)
-
-
-def _told(record: Record, prefix: str, unit: int) -> Iterator[str]:
-    """Return the points of what the program logged, and of the monitor."""
-    common = _common(record)
-    for step in record.steps:
-        fields = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no others
-        source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
-        if step.step is not None:
-            fields["step"] = _integer(step.step)
-        tags = {**common, **{name: text for name, text in source.items() if text}}
-        yield from _line(f"{prefix}training", tags, fields, step.time_ns // unit)
-    if record.monitor is not None:
-        fields = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
-        fields["interval"] = _float(record.monitor.interval)  # the one that is no counter
-        yield from _line(f"{prefix}monitor", common, fields, record.snapshot.time_ns // unit)
-
-
-def _line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, str], timestamp: int) -> Iterator[str]:
-    """Format one point, no name in it twice. Nothing where there are no fields, which the protocol does not have."""
-    numbers = {escaped(_free(name)): value for name, value in fields.items() if name and value}
-    if numbers:
-        written = ",".join(f"{name}={value}" for name, value in numbers.items())
-        yield f"{_head(measurement, tags)} {written} {timestamp}"
+def _line(head: str, fields: Mapping[str, str], timestamp: int) -> str:
+    """Format one point; nothing without fields, which the protocol does not have. A number without room in its field is left out."""
+    written = ",".join([f"{name}={value}" for name, value in fields.items() if value])
+    return f"{head} {written} {timestamp}\n" if written else ""
 
 
 def _head(measurement: str, tags: Mapping[str, str]) -> str:
     """Format what a point begins with."""
     texts = {escaped(_free(tag)): escaped(value) for tag, value in tags.items() if tag and value}
     return measurement_name(measurement) + "".join(f",{tag}={texts[tag]}" for tag in sorted(texts))
-
-
-@per_key
-def _is_whole(key: str) -> bool:
-    row = match(key)
-    return row is not None and row.integer
 
 
 def _integer(value: int | float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
@@ -17,7 +17,6 @@ from typing import Literal
 from accelmetrics.exporters.fields import by_device, identity_tags
 from accelmetrics.exporters.network import Address
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -30,7 +29,6 @@ MAX_NAME, MAX_TAG, MAX_NUMBER = 400, 200, 40
 """Characters of a name, of a tag's value (as Datadog has it), of a number with what stands around it."""
 
 LONGEST_NUMBER = MAX_NUMBER - len(":|g") - 1
-_WITH = b"\0"
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_TAGS = re.compile(r"[^!-~]+|[,|#]+")
@@ -68,7 +66,7 @@ class StatsdExporter:
             raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
         self.metrics = MetricSelection(metrics)
         self._turn = 0
-        self._packets = PacketMaker(prefix, tags == "datadog")
+        self._prefix, self._tagged = prefix, tags == "datadog"
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
@@ -85,7 +83,7 @@ class StatsdExporter:
             self.open()
         assert self._socket is not None
         with self._telling():
-            for packet in self._packets.of(record):
+            for packet in packets_of(record, self._prefix, self._tagged):
                 self._socket.send(packet)
 
     @contextmanager
@@ -112,64 +110,37 @@ class StatsdExporter:
             self._socket = None
 
 
-class PacketMaker:
-    """Makes packets of records: what names and tags come to is kept for as long as they stay, and numbers are put into it.
+def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
+    """Make the packets of a record: what was measured, what the program logged, and the monitor's own counters.
+
+    The text around numbers is kept in the record's header. No template has it: a negative number takes a line more.
 
     Args:
+        record: The record.
         prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
         tagged: Whether devices and labels are tags.
     """
+    snapshot = record.snapshot
+    head = clean(prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
+    flat = record.monitor.flat() if record.monitor is not None else {}
 
-    def __init__(self, prefix: str, tagged: bool) -> None:
-        self._prefix = prefix
-        self._tagged = tagged
-        self._head = ""
+    def around(name: str, tags: Tags) -> tuple[str, str]:
+        full = f"{head}.{clean(name)}" if head else clean(name)
+        return full, _tail(full, tags)
 
-    def of(self, record: Record) -> Iterator[bytes]:
-        """Return the packets of a record."""
-        snapshot, flat = record.snapshot, _flat(record)
-        prefix = clean(self._prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
-        self._head = f"{prefix}." if prefix else ""
-        name = "statsd", self._prefix, self._tagged, *record.labels.items()
-        metrics = _filled(snapshot.header.kept(name, lambda: self._metrics(record)), snapshot.numbers)
-        monitor = _filled(snapshot.header.kept((*name, "monitor", *flat), lambda: self._monitor(record)), list(flat.values()))
-        if metrics is None or monitor is None:
-            return packets(map(self._gauge, gauges(record, self._tagged)))
-        steps = [self._gauge(one) for one in logged(record, self._tagged)]
-        return _cut(b"\n".join(filter(None, (metrics, *(line.replace(b"\n", _WITH) for line in steps), monitor))))
+    def measured() -> list[tuple[tuple[str, str], int]]:
+        places = {key: place for place, key in enumerate(snapshot.header.keys)}
+        return [(around(name, tags), places[key]) for name, key, tags in named(record, tagged)]
 
-    def _metrics(self, record: Record) -> NumberTemplate:
-        stands = {key: place for place, key in enumerate(record.snapshot.header.keys)}
-        found = list(named(record, self._tagged))
-        return _template([(self._name(name), tags) for name, _, tags in found], [stands[key] for _, key, _ in found])
+    def counted() -> list[tuple[str, str]]:
+        return [around(name, _common(record, tagged)) for name in flat]
 
-    def _monitor(self, record: Record) -> NumberTemplate:
-        common, flat = _common(record, self._tagged), _flat(record)
-        return _template([(self._name(name), common) for name in flat], range(len(flat)))
-
-    def _gauge(self, one: Gauge) -> bytes:
-        name, value, tags = one
-        return gauge(self._name(name), value, tags)
-
-    def _name(self, name: str) -> str:
-        return self._head + clean(name)
-
-
-def _template(those: Sequence[tuple[str, Tags]], places: Sequence[int]) -> NumberTemplate:
-    """Make the lines of some gauges but for their numbers."""
-    tails = ["", *(f"{_tail(name, tags)}\n" for name, tags in those)]
-    tails[-1] = tails[-1].removesuffix("\n")
-    return NumberTemplate([tail + head for tail, head in zip(tails, [*(f"{name}:" for name, _ in those), ""], strict=True)], places)
-
-
-def _filled(template: NumberTemplate, values: Sequence[int | float]) -> bytes | None:
-    """Return the lines; None where a number is negative, whose line takes another one before it."""
-    numbers = [_number(value) for value in values]
-    return None if "-" in "".join(numbers) else template.fill(numbers).encode()
-
-
-def _flat(record: Record) -> dict[str, int | float]:
-    return record.monitor.flat() if record.monitor is not None else {}
+    kept = "statsd", prefix, tagged, *record.labels.items()
+    lines = [gauge(*texts, snapshot.numbers[place]) for texts, place in snapshot.header.kept(kept, measured)]
+    lines += [gauge(*around(name, tags), value) for name, value, tags in logged(record, tagged)]
+    counters = snapshot.header.kept((*kept, "monitor", *flat), counted)
+    lines += [gauge(*texts, value) for texts, value in zip(counters, flat.values(), strict=True)]
+    return packets(lines)
 
 
 def _common(record: Record, tagged: bool) -> Tags:
@@ -202,18 +173,9 @@ def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
                 yield f"training.{name}", value, own
 
 
-def gauges(record: Record, tagged: bool) -> Iterator[Gauge]:
-    """Return name, value and tags of what was measured, of what the program logged, and of the monitor's own counters."""
-    for name, key, tags in named(record, tagged):
-        yield name, record.snapshot.metrics[key], tags
-    yield from logged(record, tagged)
-    for name, value in _flat(record).items():
-        yield name, value, _common(record, tagged)
-
-
-def gauge(name: str, value: int | float, tags: Tags) -> bytes:
+def gauge(name: str, tail: str, value: int | float) -> bytes:
     """Return the line of one gauge. A sign makes StatsD add to the last value: a negative number takes a line that sets 0 before it."""
-    number, tail = _number(value), _tail(name, tags)
+    number = _number(value)
     line = f"{name}:{number}{tail}"
     return (f"{name}:0{tail}\n{line}" if number.startswith("-") else line).encode()
 
@@ -252,21 +214,6 @@ def packets(lines: Iterable[bytes]) -> Iterator[bytes]:
         packet = packet + b"\n" + line if packet else line
     if packet:
         yield packet
-
-
-def _cut(lines: bytes) -> Iterator[bytes]:
-    """Do as :func:`packets` with lines that are one text, in which ``_WITH`` stands between two that stay together."""
-    begin = 0
-    while len(lines) - begin > MAX_PACKET:
-        end = lines.rfind(b"\n", begin, begin + MAX_PACKET + 1)
-        if end < 0:
-            end = lines.find(b"\n", begin)
-            if end < 0:
-                break
-        yield lines[begin:end].replace(_WITH, b"\n")
-        begin = end + 1
-    if begin < len(lines):
-        yield lines[begin:].replace(_WITH, b"\n")
 
 
 @lru_cache(maxsize=8192)

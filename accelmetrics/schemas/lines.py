@@ -25,7 +25,7 @@ from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.reading import Header, NumberTemplate, header
 from accelmetrics.schemas.record import MonitorStatus, Record
-from accelmetrics.schemas.snapshot import Snapshot, device_entry, reason_entry, surrogates_escaped, to_text
+from accelmetrics.schemas.snapshot import device_entry, reason_entry, surrogates_escaped, to_text
 
 LINES_VERSION = "2.0"
 """Of the lines. The number before the dot rises when a reader of the old form would misread the new one."""
@@ -119,22 +119,9 @@ def are_finite(values: Collection[object]) -> bool:
     return set(map(type, values)) <= {int, float} and (isfinite(sum(values)) or all(map(isfinite, values)))  # type: ignore[arg-type]
 
 
-def _metrics_text(snapshot: Snapshot) -> str | None:
-    """Write metrics as ``json`` does; None where a value is one that few readings have: not finite, huge, or of a type of its own."""
-    numbers = snapshot.numbers
-    try:
-        if not are_finite(numbers):
-            return None
-    except OverflowError:
-        return None
-    head = snapshot.header
-    template = head.kept("json", lambda: _template(head.keys))
-    return template.fill([*map(repr, numbers)])  # repr() of an int and of a float is what JSON has
-
-
 def _template(keys: Sequence[str]) -> NumberTemplate:
-    names = [surrogates_escaped(json.dumps(key)) for key in keys]
-    heads = [f"{',' if place else '{'}{name}:" for place, name in enumerate(names)]
+    """Make the text of metrics as JSON but for their numbers."""
+    heads = [f"{',' if place else '{'}{surrogates_escaped(json.dumps(key))}:" for place, key in enumerate(keys)]
     return NumberTemplate([*heads, "}" if heads else "{}"], range(len(keys)))
 
 
@@ -178,16 +165,18 @@ class LineWriter:
         head = _plain_text(header_line(made.header, self.stream)) + "\n" if begins else ""
         monitor = begins or before is None or before.monitor != made.monitor
         line = reading(record, self.stream, monitor, NO_FINDINGS if before is None else before.findings)
-        return f"{head}{self._text(line, record.snapshot)}\n"
-
-    def _text(self, line: dict[str, Any], snapshot: Snapshot) -> str:
-        """Write the line of a reading: what :func:`_plain_text` gives, whose time is mostly spent on keys that stay."""
-        metrics = _metrics_text(snapshot)
-        if metrics is None:
-            return _plain_text(line)
-        # No text has this mark in it: there the quotes would be escaped.
-        before, mark, behind = _plain_text({**line, "metrics": {}}).partition('"metrics":{}')
-        return f"{before}{mark[:-2]}{metrics}{behind}"
+        snapshot = record.snapshot
+        try:
+            usual = are_finite(snapshot.numbers)
+        except OverflowError:
+            usual = False
+        if not usual:  # not finite, huge, or of a type of its own
+            return f"{head}{_plain_text(line)}\n"
+        # Most of the time of writing JSON is spent on keys, which stay. No text has this mark in it: there the quotes would be escaped.
+        ahead, mark, behind = _plain_text({**line, "metrics": {}}).partition('"metrics":{}')
+        keys = snapshot.header.keys
+        metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])  # repr() is what JSON has
+        return f"{head}{ahead}{mark[:-2]}{metrics}{behind}\n"
 
     def wrote(self) -> None:
         """Note that what was made last is written."""

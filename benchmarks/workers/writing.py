@@ -22,7 +22,7 @@ from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.influx import PointWriter
 from accelmetrics.exporters.otlp import RequestBuilder
 from accelmetrics.exporters.scrape_cache import ScrapeCache
-from accelmetrics.exporters.statsd import PacketMaker
+from accelmetrics.exporters.statsd import packets_of
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD
@@ -128,11 +128,10 @@ def csv(records: Sequence[Record], turns: int) -> tuple[float, float]:
 
 def statsd(records: Sequence[Record], turns: int) -> tuple[float, float]:
     """Packets with tags, and a line for each metric without any."""
-    packets = PacketMaker("accelmetrics", tagged=True)
     return by_turns(
         records,
         turns,
-        lambda record: list(packets.of(record)),
+        lambda record: list(packets_of(record, "accelmetrics", tagged=True)),
         lambda record: "\n".join([f"accelmetrics.{key}:{value}|g" for key, value in record.snapshot.metrics.items()]).encode(),
     )
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
-from accelmetrics.exporters.influx import lines
+from accelmetrics.exporters.influx import PointWriter
 from accelmetrics.exporters.otlp import RequestBuilder
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.scrape_cache import ScrapeCache
-from accelmetrics.exporters.statsd import gauges
+from accelmetrics.exporters.statsd import logged
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import recordings
 from accelmetrics.schemas.snapshot import Snapshot
@@ -78,7 +78,7 @@ def test_home_grown_files_have_the_own_ranks(tmp_path: Path) -> None:
 
 def test_statsd_has_the_count_of_what_it_cannot_carry() -> None:
     """Without tags there is one series a name; with them each rank has its own."""
-    plain = [(name, value) for name, value, _ in gauges(RECORD, tagged=False) if name.startswith("training.")]
+    plain = [(name, value) for name, value, _ in logged(RECORD, tagged=False)]
     assert plain == [
         ("training.loss", 0.5),
         ("training.tokens_per_second", 100.0),
@@ -87,7 +87,7 @@ def test_statsd_has_the_count_of_what_it_cannot_carry() -> None:
         ("training.nonFinite", 3),
         ("training.step", 2),
     ]
-    tagged = {(name, tags["rank"], tags["host"]): value for name, value, tags in gauges(RECORD, tagged=True) if name == "training.loss"}
+    tagged = {(name, tags["rank"], tags["host"]): value for name, value, tags in logged(RECORD, tagged=True) if name == "training.loss"}
     assert tagged == {
         ("training.loss", "0", "node-1"): 0.5,
         ("training.loss", "1", "node-1"): 9.5,
@@ -97,7 +97,7 @@ def test_statsd_has_the_count_of_what_it_cannot_carry() -> None:
 
 def test_influx_has_the_count_of_what_it_cannot_carry() -> None:
     """A point of each step, tagged with its rank and node."""
-    found = [line.rsplit(" ", 1)[0] for line in lines(RECORD) if line.startswith("training")]
+    found = [line.rsplit(" ", 1)[0] for line in PointWriter().text(RECORD).splitlines() if line.startswith("training")]
     assert found == [
         "training,host=node-1,hostname=node-1,rank=0 loss=0.5,tokens_per_second=100.0,step=1i",
         "training,host=node-1,hostname=node-1,rank=1 loss=9.5,tokens_per_second=300.0,step=1i",

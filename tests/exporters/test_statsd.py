@@ -10,13 +10,13 @@ from hypothesis import example, given, settings, strategies as st
 
 from accelmetrics.exporters import statsd as statsd_module
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.statsd import MAX_PACKET, PacketMaker, StatsdExporter, clean, gauge, gauges, packets
+from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets, packets_of
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import Statsd, statsd
-from tests.records import record
+from tests.records import record, unknown
 from tests.support.network import free_port
 from tests.support.waiting import HANG, wait_for
 
@@ -173,7 +173,8 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70
 @given(st.lists(st.tuples(TEXT, NUMBERS, st.dictionaries(TEXT, TEXT, max_size=8)), max_size=30))
 def test_packets_are_whole_lines_of_bounded_size(numbers: list[tuple[str, float, dict[str, str]]]) -> None:
     """Whatever names, numbers and labels there are: no packet is larger than a network carries whole, and no line is cut."""
-    lines = [gauge(f"x.{clean(name)}", value, tags) for name, value, tags in numbers]
+    names = [f"x.{clean(name)}" for name, *_ in numbers]
+    lines = [gauge(name, statsd_module._tail(name, tags), value) for name, (_, value, tags) in zip(names, numbers, strict=True)]
     found = list(packets(lines))
     assert b"\n".join(found).split(b"\n") == b"\n".join(lines).split(b"\n")
     assert all(len(packet) <= MAX_PACKET or packet in lines for packet in found)
@@ -198,20 +199,13 @@ RECORDS = st.builds(
 )
 
 
-def plain_packets(one: Record, tagged: bool) -> list[bytes]:
-    """A record's packets, each gauge of them formatted by itself."""
-    head = f"lab.{one.snapshot.hostname.replace('.', '_')}."
-    return list(packets(gauge(head + clean(name), value, tags) for name, value, tags in gauges(one, tagged)))
-
-
 @settings(max_examples=50, deadline=None)
 @example([Record(Snapshot(1, "node.a", {"cpu": number})) for number in (1.5, -0.0, 1e-7, 1e16, 10**35, 10**36, 10**40, 2)], True)
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.booleans())
 def test_what_is_kept_is_what_would_be_made_anew(several: list[Record], tagged: bool) -> None:
-    """Whatever records follow each other, packets are, byte for byte, those of gauges that are formatted one by one."""
-    maker = PacketMaker("lab.{hostname}", tagged)
+    """Whatever records follow each other, packets are, byte for byte, those of the first record of its kind."""
     for one in several:
-        assert list(maker.of(one)) == plain_packets(one, tagged)
+        assert list(packets_of(one, "lab.{hostname}", tagged)) == list(packets_of(unknown(one), "lab.{hostname}", tagged))
 
 
 @pytest.mark.parametrize("tagged", [False, True])
@@ -225,18 +219,19 @@ def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch, tagg
         return tail(name, tags)
 
     monkeypatch.setattr(statsd_module, "_tail", counted)
-    maker, one = PacketMaker("", tagged), record(2, steps=False)
-    list(maker.of(one))
-    expected = [clean(name) for name, *_ in gauges(one, tagged)]
+    one = record(2, steps=False)
+    assert one.monitor is not None
+    list(packets_of(one, "", tagged))
+    expected = made.copy()
+    assert len(expected) == len(one.snapshot.metrics) + len(one.monitor.flat())
+    list(packets_of(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.temp": 50, "cpu": 2e-7})), "", tagged))
     assert made == expected
-    list(maker.of(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.temp": 50, "cpu": 2e-7}))))
-    assert made == expected
-    list(maker.of(one._replace(labels={"rank": "1"})))
+    list(packets_of(one._replace(labels={"rank": "1"}), "", tagged))
     assert made == expected * 2
-    list(maker.of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics({"gpu.0.new": 1}))))
+    list(packets_of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics({"gpu.0.new": 1})), "", tagged))
     assert len(made) == len(expected) * 3 + 1
     for more in ({}, {"gpu.0.new": 2}) * 2:  # keys of a slower pace come and go
-        list(maker.of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics(more))))
+        list(packets_of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics(more)), "", tagged))
     assert len(made) == len(expected) * 3 + 1
 
 
@@ -246,6 +241,6 @@ def test_a_packet_is_filled_to_its_last_byte(more: int, full: bool) -> None:
     lengths = [350, 350, 350, MAX_PACKET - 3 * 350 - len("\n") * 3 + more]
     names = [letter * (length - len(":1|g")) for letter, length in zip("abcd", lengths, strict=True)] + ["e"]
     one = Record(Snapshot(1, "node", dict.fromkeys(names, 1)))
-    found = list(PacketMaker("", tagged=False).of(one))
+    found = list(packets_of(one, "", tagged=False))
     assert [len(packet) == MAX_PACKET for packet in found] == [full, False]
-    assert found == list(packets(gauge(name, 1, {}) for name in names))
+    assert b"\n".join(found).split(b"\n") == [f"{name}:1|g".encode() for name in names]
