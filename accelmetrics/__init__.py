@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.selection import MetricSelection
     from accelmetrics.schemas.snapshot import Device, Snapshot
     from accelmetrics.schemas.summary import Energy, Summary
-    from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation
+    from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation, visible_devices
     from accelmetrics.visibility.doctor import diagnose
     from accelmetrics.visibility.processes import ProcessInfo, ProcessListing, process_labels, processes
-    from accelmetrics.visibility.visible import visible_devices
 
 __all__ = [
     "AccelMetricsError",
@@ -141,7 +140,7 @@ _HOMES = {
     "sample": "sampling.sampler",
     "training": "integrations.training",
     "visibility": "backends.visible",
-    "visible_devices": "visibility.visible",
+    "visible_devices": "visibility.allocation",
 }
 
 

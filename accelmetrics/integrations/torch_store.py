@@ -49,15 +49,15 @@ def node_place(values: Mapping[str, str] | None = None) -> NodePlace | None:
         values: The environment; this process's own when left out.
     """
     values = os.environ if values is None else values
-    own = position(values)
+    _, rank, local = position(values)
     world, here = first_number(values, ("WORLD_SIZE", "SLURM_NTASKS"), least=1), first_number(values, _HERE, least=1)
     node, nodes = first_number(values, _NODE), first_number(values, _NODES, least=1)
-    if node is None and own.rank is not None and here is not None:
-        node = own.rank // here
+    if node is None and rank is not None and here is not None:
+        node = rank // here
     if nodes is None and world is not None and here is not None:
         nodes = -(-world // here)
     port = first_number(values, ("MASTER_PORT",), least=1)
-    if own.local_rank != 0 or node is None or nodes is None or nodes < 2 or not values.get("MASTER_ADDR") or port is None:
+    if local != 0 or node is None or nodes is None or nodes < 2 or not values.get("MASTER_ADDR") or port is None:
         return None
     return node, nodes, values["MASTER_ADDR"], port
 

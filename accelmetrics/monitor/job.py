@@ -56,6 +56,6 @@ def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
         # A pod's host name is its name unless its manifest says otherwise.
         usual = {"k8s.pod.name": values.get("HOSTNAME", ""), "k8s.namespace.name": (read_text(_NAMESPACE) or "").strip()}
         labels |= {label: value for label, value in usual.items() if value} | told
-    own = position(values)
-    numbers = {"rank": own.rank, "local_rank": own.local_rank, "world_size": first_number(values, WORLD_SIZES, least=1)}
+    _, rank, local_rank = position(values)
+    numbers = {"rank": rank, "local_rank": local_rank, "world_size": first_number(values, WORLD_SIZES, least=1)}
     return labels | {name: str(number) for name, number in numbers.items() if number is not None}

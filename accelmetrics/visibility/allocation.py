@@ -1,22 +1,24 @@
 """``accelmetrics.allocation()``: which process of a distributed job was given which devices, and which it really uses.
 
-What there is to know about that is put into words as findings.
+What there is to know about that is put into words as findings. ``accelmetrics.visible_devices()``: the devices that a program sees, in its
+order.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.kit.processes import DriverNumbers, Environment
+from accelmetrics.backends.kit.processes import DriverNumbers, Environment, environment_of
 from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, DeviceSelection
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.errors import InvalidOptionError, Reason, Unavailable
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
-from accelmetrics.schemas.snapshot import Snapshot, own_processes, plain
+from accelmetrics.schemas.snapshot import Device, Snapshot, own_processes, plain
 from accelmetrics.visibility import job
 from accelmetrics.visibility.processes import located
 
@@ -30,6 +32,42 @@ ONLY_DRAWS = "graphics"
 
 ProcessesByDevice = Mapping[str, tuple[DeviceProcess, ...]]
 """By device key, the processes that use the device."""
+
+
+def visible_devices(
+    pid: int | None = None,
+    *,
+    backends: Sequence[str | Backend] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    open_timeout: float = DEFAULT_OPEN_TIMEOUT,
+) -> tuple[Device, ...]:
+    """List the devices that a program sees by its ``*_VISIBLE_DEVICES``, in its order, each with a fresh reading.
+
+    No framework is imported and no runtime started. The drivers are opened, unless a sampler of this process has them open.
+
+    Args:
+        pid: The program: what it was started with counts. When left out, this one, with the environment it has now.
+        backends: Names, or backend objects, to look at; all that are registered when left out.
+        timeout: Seconds within which the devices are read.
+        open_timeout: Seconds to wait for drivers that are still opening.
+
+    Returns:
+        The devices of one vendor after those of the other, each vendor's in the order of their ``visible_index``. Where only
+        the numbers cannot be told (GPUs of several models without ``CUDA_DEVICE_ORDER=PCI_BUS_ID``), that is None.
+
+    Raises:
+        AccelMetricsError: It cannot be told which devices the program sees; the message says why.
+    """
+    found = environment_of(os.getpid() if pid is None else pid)
+    if found.values is None:
+        raise AccelMetricsError(f"the devices that process {pid} sees cannot be told: {found.why}")
+    with Sampler(backends, timeout=timeout, open_timeout=open_timeout, pid=pid) as sampler:
+        snapshot = sampler.sample()
+    seen = visibility(found.values, [slot.identity for slot in snapshot.identities])
+    if seen.order is None:
+        raise AccelMetricsError(f"the devices that the program sees cannot be told: {'; '.join(seen.caveats)}")
+    slots = [slot._replace(visible_index=index) for slot, index in zip(snapshot.identities, seen.positions, strict=True)]
+    return tuple(Device(snapshot, slots[number]) for number in seen.order)
 
 
 class Use(NamedTuple):
@@ -282,9 +320,9 @@ def _held(members: Sequence[job.Member], processes: ProcessesByDevice) -> dict[i
 
 
 def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots: Sequence[DeviceSlot]) -> Worker:
-    own = member.position
+    own_role, rank, local_rank = member.position
     used = tuple(Use(key, memory) for key, memory in held.items())
-    worker = Worker(member.pid, job.name_of(member), role or own.role, own.rank, own.local_rank, used=used)
+    worker = Worker(member.pid, job.name_of(member), role or own_role, rank, local_rank, used=used)
     values = member.environment.values
     if values is None:
         return worker._replace(notes=(member.environment.why,))

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import pci_address
@@ -38,19 +38,8 @@ It is called by its ``uuid``; by its ``pci`` address; by the number of NVIDIA's 
 (``index``), with ``.<GPU instance>`` behind either for a MIG instance; by the number of a ``tpu``."""
 
 
-class Claim(NamedTuple):
-    """A job or a container, and the devices that it was given.
-
-    Attributes:
-        kind: Which of both it is.
-        labels: What it is called.
-        devices: What it was given.
-    """
-
-    kind: Literal["job", "pod"]
-    labels: Mapping[str, str]
-    devices: tuple[DeviceRef, ...]
-
+Claim = tuple[Literal["job", "pod"], Mapping[str, str], tuple[DeviceRef, ...]]
+"""A job, or a container of a pod: which of both it is, what it is called, and the devices that it was given."""
 
 Listing = tuple[Sequence[Claim], Sequence[str]]
 """One answer of a source: what it says, and what of it could not be used, in words, which are logged once."""
@@ -166,9 +155,9 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
             if whole.identity.minor_number is not None:
                 known.setdefault(("minor", f"{whole.identity.minor_number}{behind}"), slot.key)
     seen: set[tuple[str, str, object]] = set()
-    for claim in claims:
-        called = claim.labels.get("job_id") if claim.kind == "job" else tuple(claim.labels.items())
-        for device in dict.fromkeys(known[each] for each in claim.devices if each in known):
-            if (device, claim.kind, called) not in seen:
-                seen.add((device, claim.kind, called))
-                yield Holder(device, claim.kind, claim.labels)
+    for kind, labels, devices in claims:
+        called = labels.get("job_id") if kind == "job" else tuple(labels.items())
+        for device in dict.fromkeys(known[each] for each in devices if each in known):
+            if (device, kind, called) not in seen:
+                seen.add((device, kind, called))
+                yield Holder(device, kind, labels)

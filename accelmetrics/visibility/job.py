@@ -23,7 +23,6 @@ from accelmetrics.backends.kit.processes import (
 )
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.visible import plain_number
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 ROLE = "ACCELMETRICS_ROLE"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -36,20 +35,14 @@ RAY_KEEPS_OFF = "RAY_EXPERIMENTAL_NOSET_"
 LONGEST_NAME = 48
 
 
-class Position(NamedTuple):
-    """The role and the ranks of a process in its job; None, or empty, where its launcher gave it none."""
-
-    role: str = ""
-    rank: int | None = None
-    local_rank: int | None = None
-
-
-NO_POSITION = Position()
+Position = tuple[str, int | None, int | None]
+"""The role, the rank and the local rank of a process in its job; empty and None where its launcher gave it none."""
+NO_POSITION: Position = ("", None, None)
 
 
 def position(environ: Mapping[str, str]) -> Position:
     """Parse the role and the ranks that a launcher left in an environment."""
-    return Position(environ.get(ROLE, "").strip(), first_number(environ, RANKS), first_number(environ, LOCAL_RANKS))
+    return environ.get(ROLE, "").strip(), first_number(environ, RANKS), first_number(environ, LOCAL_RANKS)
 
 
 def first_number(environ: Mapping[str, str], names: Iterable[str], least: int = 0) -> int | None:
@@ -64,27 +57,26 @@ def ray_decides(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in RAY) and not kept_off
 
 
-class Member(NamedTuple):
+class Member:
     """One process of the job.
 
-    Attributes:
+    Args:
         pid: As it was named, else its number in ``/proc``.
         number: Its number in ``/proc``; None when it is not there.
+        environment: What it was started with.
+
+    Attributes:
         inner: Its numbers in the namespaces further in.
         above: Its parents and theirs.
-        environment: What it was started with.
+        position: Its role and ranks in the job.
     """
 
-    pid: int
-    number: int | None
-    inner: frozenset[int]
-    above: tuple[int, ...]
-    environment: Environment
-
-    @property
-    def position(self) -> Position:
-        """Its role and ranks in the job."""
-        return position(self.environment.values or {})
+    def __init__(self, pid: int, number: int | None, environment: Environment) -> None:
+        self.pid, self.number, self.environment = pid, number, environment
+        status = None if number is None else read_status(number)
+        self.inner = frozenset(status[1][1:]) if status else frozenset()
+        self.above = () if number is None else tuple(ancestors(number))
+        self.position = position(environment.values or {})
 
     def below_in_rank(self, other: Member) -> bool:
         """Return whether it is a helper of the other: below it, and of the same role and ranks."""
@@ -93,19 +85,19 @@ class Member(NamedTuple):
 
 def named(pid: int) -> Member:
     """Describe a process that the user names, by its number in our own namespace."""
-    return _member(pid, number_here(pid), environment_of(pid))
+    return Member(pid, number_here(pid), environment_of(pid))
 
 
 def listed(number: int) -> Member:
     """Describe a process that the driver lists."""
     # Our own environment is known as it is now, which /proc does not show.
     own = number == number_here(os.getpid())
-    return _member(number, number, environment_of(os.getpid()) if own else environment_at(number, number))
+    return Member(number, number, environment_of(os.getpid()) if own else environment_at(number, number))
 
 
 def unseen(pid: int, why: str) -> Member:
     """Describe a process that the driver lists and of which nothing can be said, by the driver's number."""
-    return Member(pid, None, frozenset(), (), Environment(None, why))
+    return Member(pid, None, Environment(None, why))
 
 
 def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
@@ -160,9 +152,3 @@ def in_other_container(member: Member) -> bool:
         return False
     ours, theirs = namespace_of("self", "mnt"), namespace_of(member.number, "mnt")
     return "" not in (ours, theirs) and ours != theirs
-
-
-def _member(pid: int, number: int | None, environment: Environment) -> Member:
-    status = read_status(number) if number is not None else None
-    above = tuple(ancestors(number)) if number is not None else ()
-    return Member(pid, number, frozenset(status[1][1:]) if status else frozenset(), above, environment)

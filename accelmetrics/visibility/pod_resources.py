@@ -84,14 +84,14 @@ def listing(answer: bytes) -> Listing:
     pods = parse_message(_messages()["Answer"], answer).pods
     if len(pods) > MOST_PODS:
         problems.append(f"the kubelet tells of {len(pods)} pods: the first {MOST_PODS} are read")
-    claims = []
+    claims: list[Claim] = []
     for pod in pods[:MOST_PODS]:
         for container in pod.containers:
             labels = {"pod": _text(pod.name), "namespace": _text(pod.namespace), "container": _text(container.name)}
             given = (device_of(_text(one.resource), _text(each)) for one in container.devices for each in one.ids)
             # What is no device that is read here, such as a network interface, has no name in any reading.
             if devices := dict.fromkeys(device for device in given if device is not None):
-                claims.append(Claim("pod", {name: value for name, value in labels.items() if value}, tuple(devices)))
+                claims.append(("pod", {name: value for name, value in labels.items() if value}, tuple(devices)))
             problems += [
                 f"{labels['namespace']}/{labels['pod']} holds {_text(one.device) or 'a device'} of pool {_text(one.pool)} by the claim "
                 f"{_text(claim.namespace)}/{_text(claim.claim)}: which device {_text(one.driver)} means by that stands in the "

@@ -82,7 +82,7 @@ class Job(NamedTuple):
     @property
     def claim(self) -> Claim:
         """What it holds."""
-        return Claim("job", {"scheduler": self.scheduler, "job_id": self.job_id, **self.labels}, self.devices)
+        return "job", {"scheduler": self.scheduler, "job_id": self.job_id, **self.labels}, self.devices
 
 
 # Written by Prolog and Epilog
@@ -368,7 +368,7 @@ def dcgm_source(folder: str) -> ClaimSource:
         ids = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
         if wrong := [one for one in ids if not _JOB_ID.fullmatch(one)]:
             raise ValueError(f"{wrong[0][:LONGEST_LABEL]!r} is no job")
-        return [Claim("job", {"job_id": one}, (("index", name),)) for one in ids]
+        return [("job", {"job_id": one}, (("index", name),)) for one in ids]
 
     def read() -> Listing | None:
         if not Path(folder).is_dir():

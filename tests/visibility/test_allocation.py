@@ -448,14 +448,14 @@ def test_a_list_that_counts_a_containers_devices(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, Position("", None, None)),
-        ({"RANK": "3", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, Position("", 3, 1)),
-        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, Position("", 2, 0)),
-        ({"PMI_RANK": "5", "MPI_LOCALRANKID": "1"}, Position("", 5, 1)),
-        ({"SLURM_PROCID": "9", "SLURM_LOCALID": "1"}, Position("", 9, 1)),
-        ({"RAY_LOCAL_RANK": "2"}, Position("", None, 2)),
-        ({"RANK": "x", "SLURM_PROCID": "4"}, Position("", 4, None)),
-        ({"ACCELMETRICS_ROLE": " critic "}, Position("critic", None, None)),
+        ({}, ("", None, None)),
+        ({"RANK": "3", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, ("", 3, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, ("", 2, 0)),
+        ({"PMI_RANK": "5", "MPI_LOCALRANKID": "1"}, ("", 5, 1)),
+        ({"SLURM_PROCID": "9", "SLURM_LOCALID": "1"}, ("", 9, 1)),
+        ({"RAY_LOCAL_RANK": "2"}, ("", None, 2)),
+        ({"RANK": "x", "SLURM_PROCID": "4"}, ("", 4, None)),
+        ({"ACCELMETRICS_ROLE": " critic "}, ("critic", None, None)),
     ],
 )
 def test_ranks_as_launchers_leave_them(environ: dict[str, str], expected: Position) -> None:

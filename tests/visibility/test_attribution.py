@@ -35,7 +35,7 @@ SLOTS = (
 
 
 def job(job_id: str, *devices: DeviceRef) -> Claim:
-    return Claim("job", {"job_id": job_id}, devices)
+    return ("job", {"job_id": job_id}, devices)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_pci_addresses_are_written_in_one_way(text: str) -> None:
 
 def test_several_hold_a_device_and_each_is_told_once() -> None:
     """Two containers of a pod and two jobs on one GPU; a job that two sources tell of has the labels of the first."""
-    full = Claim("job", {"job_id": "7", "user": "ada"}, (("uuid", FIRST),))
-    pods = [Claim("pod", {"pod": "a", "container": name}, (("uuid", FIRST), ("minor", "1"))) for name in "xy"]
+    full: Claim = ("job", {"job_id": "7", "user": "ada"}, (("uuid", FIRST),))
+    pods: list[Claim] = [("pod", {"pod": "a", "container": name}, (("uuid", FIRST), ("minor", "1"))) for name in "xy"]
     found = list(resolve([full, job("7", ("index", "0")), job("8", ("index", "0")), *pods], SLOTS))
     assert found == [
-        Holder("gpu.0", "job", full.labels),
+        Holder("gpu.0", "job", full[1]),
         Holder("gpu.0", "job", {"job_id": "8"}),
-        *(Holder("gpu.0", "pod", pod.labels) for pod in pods),
+        *(Holder("gpu.0", "pod", pod[1]) for pod in pods),
     ]
 
 

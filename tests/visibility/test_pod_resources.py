@@ -17,7 +17,7 @@ INSTANCE = "MIG-6c4fd5a8-6ac3-5a2d-8a39-4a6b3a7f6f41"
 
 
 def claim(name: str, namespace: str, inside: str, *devices: DeviceRef) -> Claim:
-    return Claim("pod", {"pod": name, "namespace": namespace, "container": inside}, devices)
+    return ("pod", {"pod": name, "namespace": namespace, "container": inside}, devices)
 
 
 def test_pods_and_their_devices(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_kubelet_that_was_started_anew(tmp_path: Path) -> None:
     for name in ("one", "two"):
         with Kubelet(path, pod(name, "ml", container("main", {"nvidia.com/gpu": [FIRST]}))):
             found = pod_source(str(path), needed=True).read()
-        assert found is not None and found[0][0].labels["pod"] == name
+        assert found is not None and found[0][0][1]["pod"] == name
         path.unlink(missing_ok=True)
 
 
@@ -114,4 +114,4 @@ def test_what_is_no_answer(answer: bytes) -> None:
 def test_names_that_are_no_text() -> None:
     """One that is no UTF-8 costs nothing else."""
     raw = pod("x", "ml", container("main", {"nvidia.com/gpu": [FIRST]})).replace(b"\x0a\x01x", b"\x0a\x01\xff")
-    assert listing(raw)[0][0].labels["pod"] == "\ufffd"
+    assert listing(raw)[0][0][1]["pod"] == "\ufffd"

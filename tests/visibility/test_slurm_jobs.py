@@ -41,7 +41,7 @@ def test_what_is_written_is_read_back() -> None:
     assert parse_job(job_text(job)) == job
     ended = job._replace(ended=1_700_000_100.0)
     assert parse_job(job_text(ended)) == ended
-    assert job.claim.labels["scheduler"] == "slurm"
+    assert job.claim[1]["scheduler"] == "slurm"
 
 
 JOB = Job("42", "slurm", {"user": "ada"}, (("uuid", FIRST),), 1.0)
@@ -147,7 +147,7 @@ def test_the_folder_of_dcgms_exporter(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("10")
     listing = dcgm_source(str(tmp_path)).read()
     assert listing is not None
-    assert [(claim.labels["job_id"], claim.devices) for claim in listing[0]] == [
+    assert [(labels["job_id"], devices) for _, labels, devices in listing[0]] == [
         ("7", (("index", "0"),)),
         ("8", (("index", "0"),)),
         ("9", (("index", "2.1"),)),

@@ -9,6 +9,10 @@ no disks.
 
 The network's bytes are those of all interfaces but loopback, and but the ports of a bond or bridge, whose bytes stand in its
 own numbers already.
+
+Of InfiniBand and RoCE, each port of each adapter has its own counters in ``/sys/class/infiniband``, since its driver was loaded or they
+were reset. ``port_rcv_data`` and ``port_xmit_data`` count words of four bytes. A port has those files that its adapter knows: a counter
+without one has no key, and one that answers "N/A" says why. Which ports there are is looked up every ten seconds.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 
-from accelmetrics.backends.host.collector import GIB, MIB, RARE_PACE, Counter, HostReader
-from accelmetrics.backends.kit.system import count, list_directory, read_text, reason_of, sysroot
+from accelmetrics.backends.host.collector import GIB, INFINIBAND, MIB, PORT_FILES, RARE_PACE, Counter, HostReader
+from accelmetrics.backends.kit.system import count, list_directory, read_once, read_text, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.selection import MetricSelection
 
 # The kernel counts in sectors of 512 bytes whatever the device's own are.
 _SECTOR = 512
@@ -30,9 +36,15 @@ _NO_DISK = re.compile(r"^(?:loop|ram|zram)\d*$")
 # How partitions are named, for a tree without /sys/block: a disk whose name ends in a digit puts a p before the number.
 _PARTITION = re.compile(r"^(?:(?:[shv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+|nbd\d+|md\d+)p\d+|mmcblk\d+(?:boot\d+|rpmb))$")
 _STACKED = re.compile(r"^(?:dm-|md)\d+")
-_NO_DEVICE = Unavailable(Reason.NOT_SUPPORTED, "the system lists no disk")
-_NO_INTERFACE = Unavailable(Reason.NOT_SUPPORTED, "there is no network interface but loopback")
 _LOOPBACK_FLAG = 0x8
+
+WORD = 4
+MOST_PORTS = 256
+_ADAPTER = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+_NUMBER = re.compile(r"\d{1,3}", re.ASCII)
+_RATE = re.compile(rb"(\d{1,6}(?:\.\d+)?) Gb/sec")
+_STATE = re.compile(rb"(\d): ")
+ACTIVE = b"4"
 
 
 def file_system_usage(path: str) -> tuple[int, int]:
@@ -145,7 +157,7 @@ def disk_collector(
             for name, counters in devices.items():
                 counters[side].feed({name: moved[name]}, now)
                 reader.put_counter(counters[side], f"disk.{name}.{direction}", f"disk.{name}.{rate}", MIB)
-        reader.fail(_NO_DEVICE)
+        reader.fail(Unavailable(Reason.NOT_SUPPORTED, "the system lists no disk"))
 
     return collect
 
@@ -198,7 +210,7 @@ def network_collector(read: Callable[[], dict[str, tuple[int, int]]], left_out: 
             names, due = tuple(traffic), now + RARE_PACE
             counted = [name for name in names if not left_out(name)]
         if not counted and not received.seen:
-            reader.fail(_NO_INTERFACE)
+            reader.fail(Unavailable(Reason.NOT_SUPPORTED, "there is no network interface but loopback"))
             return
         received.feed({name: traffic[name][0] for name in counted}, now)
         sent.feed({name: traffic[name][1] for name in counted}, now)
@@ -227,3 +239,70 @@ def collect_retransmits(read: Callable[[], int], counter: Counter, reader: HostR
     """Put the TCP segments that were sent again."""
     counter.feed({"": read()})
     reader.put_counter(counter, "network.tcpRetransmits")
+
+
+# InfiniBand and RoCE
+
+RATES = {"rxBytesTotal": "rxBps", "txBytesTotal": "txBps"}
+"""By name of a counter of words, that of its rate."""
+FORMS = {"linkActive": _STATE, "linkRate": _RATE}
+"""By name, how a file is written that holds more than a number: ``4: ACTIVE``, ``200 Gb/sec (4X HDR)``."""
+
+
+def parse_value(name: str, data: bytes) -> int | float:
+    """Parse the file of a value: bytes, Mbit/s of a link, 1 for one that is active and so carries data, plain numbers.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    if name not in FORMS:
+        return count(data) * (WORD if name in RATES else 1)
+    found = FORMS[name].match(data)
+    if found is None:
+        raise ValueError(f"no {PORT_FILES[name]}: {data[:32]!r}")
+    return float(found[1]) * 1000 if name == "linkRate" else int(found[1] == ACTIVE)
+
+
+def infiniband_collector(metrics: MetricSelection) -> Callable[[HostReader], None]:
+    """Make the collector of what ports moved and how they fare.
+
+    Args:
+        metrics: Those that are wanted: other files are not read, each of which may ask the adapter's firmware.
+    """
+    files = {
+        name: file
+        for name, file in PORT_FILES.items()
+        if any(metrics.wants_some(f"ib.{{port}}.{each}") for each in (name, RATES.get(name)) if each)
+    }
+    counters: dict[str, Counter] = {}
+    ports: list[tuple[str, str]] = []
+    due = -math.inf
+
+    def collect(reader: HostReader) -> None:
+        nonlocal counters, ports, due
+        if reader.now >= due:
+            adapters = filter(_ADAPTER.fullmatch, list_directory(INFINIBAND))
+            found = ((adapter, number) for adapter in adapters for number in list_directory(f"{INFINIBAND}/{adapter}/ports"))
+            ports = list(islice((port for port in found if _NUMBER.fullmatch(port[1])), MOST_PORTS))
+            due = reader.now + RARE_PACE
+        known, counters = counters, {}
+        for adapter, number in ports:
+            reader.progress.append(None)
+            head = f"ib.{adapter}.{number}"
+            for name, file in files.items():
+                key = f"{head}.{name}"
+                try:
+                    value = parse_value(name, read_once(f"{INFINIBAND}/{adapter}/ports/{number}/{file}").strip())
+                except FileNotFoundError:
+                    continue  # this adapter does not know it
+                except (OSError, ValueError) as error:
+                    reader.put(key, reason_of(error, file))
+                    continue
+                reader.put(key, value)
+                if name in RATES:
+                    # A port that was away is measured anew when it is back.
+                    counter = counters[key] = known.get(key) or Counter()
+                    counter.feed({"": int(value)}, reader.clock())
+                    reader.put(f"{head}.{RATES[name]}", counter.per_second())
+
+    return collect

@@ -19,12 +19,12 @@ from accelmetrics.backends.host.disks_network import (
     counts_elsewhere,
     disk_collector,
     file_system_usage,
+    infiniband_collector,
     network_collector,
     parse_diskstats,
     parse_net_dev,
     parse_retransmits,
 )
-from accelmetrics.backends.host.infiniband import infiniband_collector
 from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
 from accelmetrics.backends.host.process import LinuxProcesses, mode_collector, numbers_are_ours, process_collector
 from accelmetrics.backends.host.processor import (

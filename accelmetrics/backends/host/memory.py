@@ -34,10 +34,7 @@ T = TypeVar("T")
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _USUAL_MOUNT = "/sys/fs/cgroup"
-_NO_SWAP = Unavailable(Reason.NOT_SUPPORTED, "no swap is configured")
-_NO_CGROUP = Unavailable(Reason.NOT_SUPPORTED, "the process is in no cgroup of version 2 that can be seen from here")
 _NO_QUOTA = Unavailable(Reason.NOT_SUPPORTED, "no CPU quota is set for the process's cgroup")
-_NO_OOM_KILL = Unavailable(Reason.NOT_SUPPORTED, "the kernel's memory.events has no oom_kill")
 _NO_PERIOD = Unavailable(Reason.NEEDS_INTERVAL, "no period of the CPU quota has ended since the last reading")
 
 
@@ -54,7 +51,7 @@ def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
     if memory.swap_total and memory.swap_free is not None:
         reader.put("swap.used_percent", 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total)
     else:
-        reader.put("swap.used_percent", _NO_SWAP)
+        reader.put("swap.used_percent", Unavailable(Reason.NOT_SUPPORTED, "no swap is configured"))
     # A limit above what the host has limits nothing.
     levels = [level for level in reader.memory_levels if level[0] < memory.total]
     if levels:
@@ -267,7 +264,7 @@ class CgroupCollector:
             return
         reader.process_seen = True
         if limits is None:
-            reader.fail(_NO_CGROUP)
+            reader.fail(Unavailable(Reason.NOT_SUPPORTED, "the process is in no cgroup of version 2 that can be seen from here"))
             return
         reader.memory_levels, reader.cpu_quota, quota_directory = limits
         leaf = self._levels[0][0]
@@ -293,11 +290,12 @@ class CgroupCollector:
 
     def _read_kills(self) -> int | Unavailable:
         try:
-            return parse_flat(self._events.read()).get(b"oom_kill", _NO_OOM_KILL)
+            stat = parse_flat(self._events.read())
         except OSError as error:
             why = reason_of(error, self._events.path)
             self._lacks_events = why if error.errno == errno.ENOENT else None
             return why
+        return stat.get(b"oom_kill", Unavailable(Reason.NOT_SUPPORTED, "the kernel's memory.events has no oom_kill"))
 
     def _throttled_percent(self) -> float | Unavailable:
         stat = parse_flat(self._stat.read())

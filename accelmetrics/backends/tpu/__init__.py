@@ -1,7 +1,7 @@
 """Google TPUs.
 
 The chips are known from the PCI bus; what they do is known to the runtime inside the program that holds them, and to no other
-while none does. ``devices`` looks at the machine, ``runtime`` asks over gRPC and ``messages`` reads the answers, ``values``
+while none does. ``devices`` looks at the machine, ``runtime`` asks over gRPC and reads the answers, ``values``
 turns them into metrics, ``sdk`` asks libtpu in a process of its own, and ``driver`` puts them together.
 """
 

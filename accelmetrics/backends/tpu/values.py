@@ -16,8 +16,7 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Coverage, Number, Value
-from accelmetrics.backends.tpu.messages import DistributionMessage, MetricMessage, Scalar
-from accelmetrics.backends.tpu.runtime import MetricAnswer
+from accelmetrics.backends.tpu.runtime import DistributionMessage, MetricAnswer, MetricMessage, Scalar
 from accelmetrics.schemas.catalogue.tpu import FAMILIES, QUEUE_GRPC, QUEUE_KEY, QUEUE_SDK, STATISTICS, Family
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.selection import MetricSelection

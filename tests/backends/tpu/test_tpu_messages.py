@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.backends.tpu.messages import (
+from accelmetrics.backends.tpu.runtime import (
     MAX_ELEMENTS,
     DistributionMessage,
     metric_request,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.tpu.messages import MAX_ELEMENTS
+from accelmetrics.backends.tpu.runtime import MAX_ELEMENTS
 from accelmetrics.backends.tpu.sdk import sdk_counts, sdk_devices, sdk_distributions, understood
 from accelmetrics.backends.tpu.values import FIELDS, MAX_LABELS
 from accelmetrics.schemas.catalogue import match
