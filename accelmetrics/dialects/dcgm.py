@@ -326,7 +326,9 @@ class Dcgm(Dialect):
         for point in self._table.points(snapshot, slot, labels):
             if point.name == XID:
                 codes = tuple(xid_errors(values)) or (point.value,)
-                yield from (point._replace(value=code, labels={**labels, **_xid_labels(code)}) for code in codes)
+                for xid in codes:
+                    words = meaning(int(xid)) if xid else "no error"
+                    yield point._replace(value=xid, labels={**labels, "err_code": str(xid), "err_msg": words})
             elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):
                 yield point
         if whole_devices:
@@ -353,11 +355,6 @@ def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
         elif instance not in told:
             told.add(instance)
             yield slot, False, 0
-
-
-@lru_cache(maxsize=256)
-def _xid_labels(code: Number) -> Mapping[str, str]:
-    return {"err_code": str(code), "err_msg": meaning(int(code)) if code else "no error"}
 
 
 def _verdicts(values: Values) -> dict[str, tuple[int, str]]:

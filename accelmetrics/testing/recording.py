@@ -21,7 +21,7 @@ from typing import Any
 from accelmetrics.backends.contract import Block, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, Reason, SourceError
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
+from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -119,11 +119,9 @@ class ReplayBackend:
         self.name = f"replay-{kind or 'host'}"
         self.snapshots = tuple(snapshots)
         self.loop = loop
-        listed: dict[int, DeviceIdentity] = {}
-        for snapshot in self.snapshots:
-            listed.update((device.index, device.identity) for device in snapshot.devices if device.kind == kind)
-        self.devices = tuple(listed[index] for index in sorted(listed))
+        listed = {device.index: device.identity for snapshot in self.snapshots for device in snapshot.devices if device.kind == kind}
         self.numbers = tuple(sorted(listed))
+        self.devices = tuple(listed[index] for index in self.numbers)
         self.machine_wide = kind is None
 
     def detect(self) -> Detection:

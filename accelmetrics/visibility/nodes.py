@@ -65,13 +65,26 @@ def parse_hosts(text: str, port: int = PORT) -> list[Node]:
     Raises:
         InvalidOptionError: A line is no host, or a host is there twice; the message has its number.
     """
-    if text.lstrip().startswith("["):
-        return _unique(_groups(text, port))
     nodes = []
-    for number, line in enumerate(text.splitlines(), 1):
-        target, *pairs = line.partition("#")[0].split() or [""]
-        if target:
-            nodes.append(_node(target, node_labels(pairs, f"line {number}"), port, f"line {number}"))
+    if not text.lstrip().startswith("["):
+        for number, line in enumerate(text.splitlines(), 1):
+            target, *pairs = line.partition("#")[0].split() or [""]
+            if target:
+                nodes.append(_node(target, node_labels(pairs, f"line {number}"), port, f"line {number}"))
+        return _unique(nodes)
+    try:
+        groups = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidOptionError(f"it is no JSON: {error}") from None
+    for number, group in enumerate(groups, 1):
+        match group:
+            case {"targets": list(targets), **rest} if all(isinstance(target, str) for target in targets):
+                labels = rest.get("labels") or {}
+            case _:
+                raise InvalidOptionError(f"group {number} has no list of targets")
+        if not isinstance(labels, dict) or not all(_LABEL.fullmatch(name) and isinstance(value, str) for name, value in labels.items()):
+            raise InvalidOptionError(f"group {number}: its labels are no texts by name")
+        nodes += [_node(target, labels, port, f"group {number}") for target in targets]
     return _unique(nodes)
 
 
@@ -192,25 +205,6 @@ def node_labels(pairs: Iterable[str], where: str) -> dict[str, str]:
             raise InvalidOptionError(f"{where}: the label {name} is there twice")
         found[name] = value
     return found
-
-
-def _groups(text: str, port: int) -> list[Node]:
-    """Read the JSON of service discovery."""
-    try:
-        groups = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidOptionError(f"it is no JSON: {error}") from None
-    nodes = []
-    for number, group in enumerate(groups, 1):
-        match group:
-            case {"targets": list(targets), **rest} if all(isinstance(target, str) for target in targets):
-                labels = rest.get("labels") or {}
-            case _:
-                raise InvalidOptionError(f"group {number} has no list of targets")
-        if not isinstance(labels, dict) or not all(_LABEL.fullmatch(name) and isinstance(value, str) for name, value in labels.items()):
-            raise InvalidOptionError(f"group {number}: its labels are no texts by name")
-        nodes += [_node(target, labels, port, f"group {number}") for target in targets]
-    return nodes
 
 
 def _unique(nodes: Iterable[Node]) -> list[Node]:

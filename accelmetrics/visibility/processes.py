@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
@@ -137,7 +136,12 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         parents: Whether the processes above each are wanted too.
     """
     told = own_processes(snapshot)
-    uses = [(key, use) for key, found in told.items() if not isinstance(found, Unavailable) for use in sorted(found, key=_by_memory)]
+    uses = [
+        (key, use)
+        for key, found in told.items()
+        if not isinstance(found, Unavailable)
+        for use in sorted(found, key=lambda use: (math.inf if use.memory_bytes is None else -use.memory_bytes, use.pid))
+    ]
     if snapshot.hostname == hostname():
         system = SystemReader()
         about = _about(snapshot, uses, system, parents)
@@ -247,10 +251,6 @@ def _about(snapshot: Snapshot, uses: Sequence[tuple[str, DeviceProcess]], system
     return about
 
 
-def _by_memory(use: DeviceProcess) -> tuple[float, int]:
-    return math.inf if use.memory_bytes is None else -use.memory_bytes, use.pid
-
-
 def _unknown(pid: int, why: str) -> ProcessInfo:
     return ProcessInfo("", pid, unavailable=dict.fromkeys(_SYSTEMS_PART, why))
 
@@ -277,9 +277,9 @@ class SystemReader:
         missing: dict[str, str] = {}
         portable = sys.platform != "linux"
         readers = {"user": self._user, "command": _command, "started": self._started}
-        for field, read in ({field: partial(_ask_psutil, field) for field in readers} if portable else readers).items():
+        for field, read in readers.items():
             try:
-                known[field] = read(pid)
+                known[field] = _ask_psutil(field, pid) if portable else read(pid)
             except (OSError, ValueError, LookupError) as error:
                 missing[field] = _why(pid, error)
         try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from accelmetrics.backends.contract import Detection
@@ -150,47 +150,33 @@ def _installed(module: str) -> bool:
         return False
 
 
-class TpuDevice(NamedTuple):
-    """One device.
-
-    Attributes:
-        number: The runtime's id for it, or a free number where no runtime names it.
-        chip: Its chip; None where only the runtime knows the device.
-    """
-
-    number: int
-    chip: TpuChip | None
-
-    def identity(self) -> DeviceIdentity:
-        """Return its identity as the contract has it."""
-        if self.chip is None:
-            return DeviceIdentity("tpu", "google", self.number, name="TPU")
-        generation = self.chip.generation
-        return DeviceIdentity(
-            "tpu",
-            "google",
-            self.number,
-            name=generation.title,
-            pci_bus_id=self.chip.address,
-            architecture=generation.name,
-            cores=generation.cores,
-            memory_total_bytes=None if generation.memory_gib is None else generation.memory_gib * GIB,
-        )
-
-    def pids(self, holders: NodeHolders) -> tuple[int, ...]:
-        """Return the processes that are seen to hold it."""
-        return holders.of(self.chip.node) if self.chip is not None else ()
-
-    def processes(self, holders: NodeHolders) -> tuple[DeviceProcess, ...] | Unavailable:
-        """Return the processes that hold it, or why that is not known."""
-        pids = self.pids(holders)
-        if pids or (holders.complete and self.chip is not None):
-            return tuple(DeviceProcess(pid) for pid in pids)
-        return UNSEEN if self.chip is not None else NO_CHIP
+def identity(number: int, chip: TpuChip | None) -> DeviceIdentity:
+    """Return the identity of a device as the contract has it. It has no chip where only the runtime knows it."""
+    if chip is None:
+        return DeviceIdentity("tpu", "google", number, name="TPU")
+    generation = chip.generation
+    return DeviceIdentity(
+        "tpu",
+        "google",
+        number,
+        name=generation.title,
+        pci_bus_id=chip.address,
+        architecture=generation.name,
+        cores=generation.cores,
+        memory_total_bytes=None if generation.memory_gib is None else generation.memory_gib * GIB,
+    )
 
 
-def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHolders) -> tuple[TpuDevice, ...]:
-    """List every device, by number.
+def processes(chip: TpuChip | None, holders: NodeHolders) -> tuple[DeviceProcess, ...] | Unavailable:
+    """Return the processes that hold a device's chip, or why that is not known."""
+    if chip is None:
+        return NO_CHIP
+    pids = holders.of(chip.node)
+    return tuple(map(DeviceProcess, pids)) if pids or holders.complete else UNSEEN
+
+
+def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHolders) -> dict[int, TpuChip | None]:
+    """List every device: its chip by its number, which is the runtime's id for it, or a free one where no runtime names it.
 
     Args:
         chips: The chips on the PCI bus.
@@ -203,18 +189,16 @@ def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHold
         positions = ids if all(number < len(devices) for number in ids) else [None] * len(ids)
         if len(devices) == len(ids):
             positions = range(len(devices))
-    named = [TpuDevice(number, None if position is None else devices[position]) for number, position in zip(ids, positions, strict=True)]
-    taken, free = set(ids), set(range(len(devices))) - set(positions)
-    for position in sorted(free, key=lambda position: (position in taken, position)):
-        number = position if position not in taken else next(number for number in range(len(taken) + 1) if number not in taken)
-        taken.add(number)
-        named.append(TpuDevice(number, devices[position]))
-    return tuple(sorted(named, key=lambda device: device.number))
+    named = {number: None if position is None else devices[position] for number, position in zip(ids, positions, strict=True)}
+    for position in sorted(set(range(len(devices))) - set(positions), key=lambda position: (position in named, position)):
+        number = position if position not in named else next(number for number in range(len(named) + 1) if number not in named)
+        named[number] = devices[position]
+    return dict(sorted(named.items()))
 
 
-def chip_groups(devices: Sequence[TpuDevice], per_chip: int) -> list[list[int]]:
+def chip_groups(devices: Mapping[int, TpuChip | None], per_chip: int) -> list[list[int]]:
     """Group the numbers of the devices of each chip, in order."""
     groups: dict[object, list[int]] = {}
-    for device in devices:
-        groups.setdefault(device.chip.address if device.chip else device.number // per_chip, []).append(device.number)
+    for number, chip in devices.items():
+        groups.setdefault(chip.address if chip else number // per_chip, []).append(number)
     return sorted(groups.values())

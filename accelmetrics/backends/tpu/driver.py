@@ -25,10 +25,12 @@ from accelmetrics.backends.kit.fields import make_reading
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,
-    TpuDevice,
+    TpuChip,
     chip_groups,
     find_chips,
+    identity,
     list_devices,
+    processes,
 )
 from accelmetrics.backends.tpu.runtime import HOST, PORTS_VARIABLE, PortAnswers, Runtimes, ports
 from accelmetrics.backends.tpu.sdk import FIRST_WAIT, Sdk, SdkReading, sdk_counts, sdk_devices, sdk_distributions
@@ -153,7 +155,7 @@ class TpuDriver:
             self._lock = threading.Lock()
             self._latest = self._poll(1, names, answers)
             on_failure.pop_all()
-        self._devices = tuple(device.identity() for device in self._listed)
+        self._devices = tuple(identity(number, chip) for number, chip in self._listed.items())
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -202,8 +204,7 @@ class TpuDriver:
     def _poll(self, number: int, asked: frozenset[str], answers: Sequence[PortAnswers]) -> TpuPoll:
         finished = self._clock.monotonic()
         reports, sdk = self._reports(answers), self._sdk.latest()
-        listed = [device.number for device in self._listed]
-        new = {reported for devices, _ in reports.values() for reported in devices}.difference(listed)
+        new = {reported for devices, _ in reports.values() for reported in devices}.difference(self._listed)
         if new:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): they are to be listed again"
@@ -211,16 +212,16 @@ class TpuDriver:
         serving = self._assignment.assign(reports)
         # A runtime that reports no device at all has reasons at least.
         for port in (port for port, (devices, _) in reports.items() if not devices):
-            left = [device for device in listed if self._assignment.ports.get(device) in (None, port)]
+            left = [device for device in self._listed if self._assignment.ports.get(device) in (None, port)]
             serving = {**dict.fromkeys(left, reports[port]), **serving}
-        chips = chip_groups([device for device in self._listed if device.number in serving] or self._listed, self._per_chip)
+        served = {device: chip for device, chip in self._listed.items() if device in serving}
+        chips = chip_groups(served or self._listed, self._per_chip)
         second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip) for field in FIELDS}
         readings = []
-        for device in self._listed:
-            report = serving.get(device.number)
-            unserved = self._why_unserved(device, answers) if report is None else None
-            values = self._values(device.number, report, unserved, second)
-            readings.append(make_reading(values, device.processes(self._holders), finished))
+        for device, chip in self._listed.items():
+            report = serving.get(device)
+            unserved = self._why_unserved(device, chip, answers) if report is None else None
+            readings.append(make_reading(self._values(device, report, unserved, second), processes(chip, self._holders), finished))
         return number, asked, finished, (*readings, make_reading(self._machine_values(answers, sdk), None, finished))
 
     def _values(
@@ -260,12 +261,12 @@ class TpuDriver:
                 first[number, field.name] = use_second
         return with_derived(values)
 
-    def _why_unserved(self, device: TpuDevice, answers: Sequence[PortAnswers]) -> Unavailable:
-        known = self._assignment.ports.get(device.number)
+    def _why_unserved(self, number: int, chip: TpuChip | None, answers: Sequence[PortAnswers]) -> Unavailable:
+        known = self._assignment.ports.get(number)
         for port, failure, _ in answers:
             if failure is not None and failure.reason != Reason.NOT_IN_USE and known in (None, port):
                 return failure
-        pids = device.pids(self._holders)
+        pids = self._holders.of(chip.node) if chip is not None else ()
         if self._assignment.conflict and known is None and (pids or not self._holders.complete):
             return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: which chip each means is not known")
         asked = f"{HOST}:{', '.join(str(port) for port, _, _ in answers)}"

@@ -237,9 +237,8 @@ CLOSE = 1e-9
 
 def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, dict[str, Number]] | Unavailable:
     """Return statistics of one family from the ports' answers, by label (empty where there is none) and by name."""
-    failures = [answer for answer in answers if isinstance(answer, Unavailable)]
-    if len(failures) == len(answers):
-        return failures[0] if failures else NOT_LISTED
+    if all(isinstance(answer, Unavailable) for answer in answers):
+        return next((answer for answer in answers if isinstance(answer, Unavailable)), NOT_LISTED)
     parts: dict[str, list[DistributionMessage]] = {}
     for position, (about, _, measure) in enumerate(_entries(answers)):
         name = label(about, position) if family.labelled else ""
