@@ -9,19 +9,21 @@ stays the same: what it is called, which driver it has and whose job runs on it 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import accumulate
+from math import isfinite
 from typing import NamedTuple
 
-from accelmetrics.dialects.contract import Dialect, Number, Point
+from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
 from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
-from accelmetrics.dialects.steps import source_labels
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
 from accelmetrics.schemas.reading import Header
-from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, StepSource
+from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, Step, StepSource
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
@@ -81,6 +83,7 @@ SHARED: Mapping[str, str] = {
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
+_NOT_FINITE = "Numbers logged under the name that were NaN or infinite."
 _FINDING = "1 while a rule finds something; there is no series when it is over."
 _NUMBERS = (
     *("numa_node", "cores", "gpu_instance_id", "minor_number"),
@@ -259,6 +262,79 @@ def process_points(snapshot: Snapshot, most: int, labels_of: Mapping[int, Mappin
         ):
             if value is not None:
                 yield Point(name, value / over if over > 1 else value, labels, "gauge", unit, meaning)
+
+
+# What is counted over a training's steps, which no single record holds: how many, how long each took, and what was not finite
+
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds of the durations' histogram in our own names, in seconds."""
+DERIVED = ("step_seconds", "_per_second", "_per_joule", "_per_joule_of_mean_device", "nonFinite")
+"""What the names of numbers end with that the monitor adds to a step: none of them is ever not finite."""
+
+
+class StepCounts(NamedTuple):
+    """What the steps of one process come to so far.
+
+    Steps are counted by their own numbers, so that a program which logs every tenth step counts ten, and their duration is
+    observed as often.
+
+    Attributes:
+        bounds: Upper bounds of the histogram of durations, rising, in seconds.
+        observed: Steps by bucket, that of infinity last; empty before the first duration.
+        seconds: The sum of the durations.
+        steps: How many.
+        number: That of the last step.
+        not_finite: By logged name, how many numbers were NaN or infinite.
+    """
+
+    bounds: tuple[float, ...] = BUCKETS
+    observed: tuple[int, ...] = ()
+    seconds: float = 0.0
+    steps: int = 0
+    number: int | None = None
+    not_finite: Mapping[str, int] = {}
+
+    def after(self, step: Step) -> StepCounts:
+        """Count a step; one that is not numbered, or with which a program begins to count anew, is one step more."""
+        before, number = self.number, step.step
+        advanced = 1 if before is None or number is None or number < before else number - before
+        observed, seconds = self.observed, self.seconds
+        duration = step.values.get("step_seconds")
+        if duration is not None and isfinite(duration) and advanced:
+            buckets = list(observed) or [0] * (len(self.bounds) + 1)
+            buckets[bisect_left(self.bounds, duration)] += advanced
+            observed, seconds = tuple(buckets), seconds + duration * advanced
+        # A name that was always finite stands at 0, so that its first NaN is seen as a rise.
+        odd = {
+            name: self.not_finite.get(name, 0) + (not isfinite(value)) for name, value in step.values.items() if not name.endswith(DERIVED)
+        }
+        return StepCounts(
+            self.bounds, observed, seconds, self.steps + advanced, before if number is None else number, {**self.not_finite, **odd}
+        )
+
+    def points(self, labels: Mapping[str, str]) -> Iterator[Point]:
+        """Give the number of steps and, where any duration is known, their histogram."""
+        if self.steps:
+            yield Point("training_steps_total", self.steps, labels, "counter", "1", "Training steps since the monitor saw the first one.")
+        if self.observed:
+            durations = Distribution(sum(self.observed), self.seconds, tuple(zip(self.bounds, accumulate(self.observed), strict=False)))
+            meaning = "Duration of a training step."
+            yield Point("training_step_duration_seconds", durations.mean, labels, "histogram", "s", meaning, durations)
+
+
+def source_labels(source: StepSource) -> dict[str, str]:
+    """Give the labels of what a process logged; none where it has no rank."""
+    rank, node = source
+    return {} if rank is None else {"rank": str(rank), **({"node": node} if node else {})}
+
+
+def step_points(counts: Mapping[StepSource, StepCounts]) -> Iterator[Point]:
+    """Give what was counted of each process's steps, in our own names."""
+    for source, counted in counts.items():
+        labels = source_labels(source)
+        yield from counted.points(labels)
+        for name, number in counted.not_finite.items():
+            yield Point("training_nonfinite_total", number, {**labels, "name": name}, "counter", "1", _NOT_FINITE)
 
 
 class PrometheusDialect(Dialect):

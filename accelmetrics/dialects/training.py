@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
-from accelmetrics.dialects.steps import StepCounts
+from accelmetrics.dialects.prometheus import StepCounts
 from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
 from accelmetrics.schemas.record import Record, in_json
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339

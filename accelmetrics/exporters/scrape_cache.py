@@ -26,9 +26,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from accelmetrics.dialects.columns import PointColumns, columns, metric_columns, numbered
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
-from accelmetrics.dialects.prometheus import PROMETHEUS, described, device_points, largest_uses, process_points, told_points
+from accelmetrics.dialects.prometheus import (
+    PROMETHEUS,
+    StepCounts,
+    described,
+    device_points,
+    largest_uses,
+    process_points,
+    step_points,
+    told_points,
+)
 from accelmetrics.dialects.registry import dialect as dialect_of
-from accelmetrics.dialects.steps import StepCounts, step_points
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.reading import Header, NumberTemplate, header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource

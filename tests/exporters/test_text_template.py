@@ -17,8 +17,7 @@ from accelmetrics import Sampler
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Distribution, Number, Point
 from accelmetrics.dialects.health import health
-from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points
-from accelmetrics.dialects.steps import step_points
+from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points, step_points
 from accelmetrics.exporters.scrape_cache import DROPPED, MAX_SERIES, Exposition, ScrapeCache, TextTemplate
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas import catalogue
