@@ -125,14 +125,6 @@ def test_no_key_but_those_agreed(driver: Driver) -> None:
         assert key in FIXED or per_cpu or per_disk
 
 
-def test_the_first_reading_gives_no_difference_and_no_zero_for_one(tree: HostTree) -> None:
-    watch = tree.reader()
-    values = watch.read()
-    for key in ("cpu", "disk.in", "disk.out", "network.sent", "network.recv", "network.sentBps", "network.tcpRetransmits"):
-        assert key not in values
-        assert watch.reason(key) == "needs_interval"
-
-
 def test_two_readers_of_one_driver_do_not_shorten_each_others_intervals(tree: HostTree) -> None:
     watch = tree.reader()
     other = watch.driver.reader(ReadOptions(PID))
@@ -152,8 +144,7 @@ def test_two_readers_of_one_driver_do_not_shorten_each_others_intervals(tree: Ho
 
 
 def test_a_later_reader_begins_its_own_count(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.network({"eth0": (5000, 2000)})
     later = watch.driver.reader(ReadOptions(PID))
     assert "network.recv" not in values_of(later.read(0, []))
@@ -163,8 +154,7 @@ def test_a_later_reader_begins_its_own_count(tree: HostTree) -> None:
 
 
 def test_names_and_reasons_are_the_same_objects_while_nothing_changes(tree: HostTree) -> None:
-    watch = tree.reader(disk_paths=("/",))
-    watch.read()
+    watch = tree.watch(disk_paths=("/",))
     tree.stat({0: (150, 950), 1: (200, 900)})
     watch.read(1.0)
     before = watch.reading
@@ -280,8 +270,7 @@ def test_a_host_of_which_nothing_is_wanted_is_not_silent() -> None:
 
 def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
     """At ten readings a second the CPUs are read twice and the rest once; at one a second, and seldomer, everything at each."""
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2), memory_events="oom_kill 0")
+    tree.job(cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2), memory_events="oom_kill 0")
     tree.level("/job", cpu_stat="nr_periods 1\nnr_throttled 0")
     watch = tree.reader()
     for _ in range(3):
@@ -305,8 +294,7 @@ def test_files_read_in_a_second(tree: HostTree, mocker: MockerFixture) -> None:
 
 def test_values_are_kept_for_their_pace_and_no_longer(tree: HostTree) -> None:
     """Memory and the process too: a reading 0.9 s later has what was found then, one after a second or more what is there now."""
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     watch.read(0.1)
     tree.write("/proc/meminfo", MEMINFO.replace("MemAvailable:    8192000", "MemAvailable:    4096000"))
     tree.process(PID, ticks=50, threads=7)
@@ -322,8 +310,7 @@ def test_values_are_kept_for_their_pace_and_no_longer(tree: HostTree) -> None:
 
 def test_what_could_not_be_read_is_tried_again_at_the_next_reading_once(tree: HostTree) -> None:
     """A failure that lasts is met at the pace."""
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     watch.read(0.1)
     tree.write("/proc/meminfo", "rubbish")
     watch.read(1.0)
@@ -341,8 +328,7 @@ def test_what_could_not_be_read_is_tried_again_at_the_next_reading_once(tree: Ho
 
 def test_a_process_that_ended_is_not_kept_alive_by_what_was_kept(tree: HostTree) -> None:
     """Nor does a later one of its number take its place."""
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     watch.read(0.1)
     tree.process(PID, start=9999, threads=5)
     assert watch.read(0.5)["proc.cpu.threads"] == 1
@@ -363,8 +349,7 @@ def test_a_closed_driver_holds_no_descriptor_and_reads_again_when_asked(tree: Ho
 
 
 def test_readers_that_are_dropped_give_their_descriptors_back(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     before = descriptors()
     for pid in range(100, 120):
         tree.process(pid)

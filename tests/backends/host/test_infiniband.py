@@ -88,8 +88,7 @@ def test_what_an_adapter_does_not_count_has_no_key(tree: HostTree) -> None:
 def test_counters_that_are_reset(tree: HostTree) -> None:
     """The rate says so once; the total is the port's own again."""
     port(tree, "mlx5_0")
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     port(tree, "mlx5_0", counters__port_rcv_data="1")
     values = watch.read(1.0)
     assert values["ib.mlx5_0.1.rxBytesTotal"] == 4
@@ -99,8 +98,7 @@ def test_counters_that_are_reset(tree: HostTree) -> None:
 def test_adapters_that_go_and_come(tree: HostTree) -> None:
     """Their keys go with them, and a rate does not span the time between."""
     port(tree, "mlx5_0")
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     shutil.rmtree(Path(f"{tree.root}{CLASS}"))
     assert not [key for key in watch.read(1.0) if key.startswith("ib.")]
     port(tree, "mlx5_0", counters__port_rcv_data="9999")
@@ -111,8 +109,7 @@ def test_adapters_that_go_and_come(tree: HostTree) -> None:
 def test_adapters_are_looked_for_every_ten_seconds(tree: HostTree) -> None:
     """One that is new shows then."""
     port(tree, "mlx5_0")
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     port(tree, "mlx5_1")
     assert "ib.mlx5_1.1.rxBytesTotal" not in watch.read(1.0)
     assert {"ib.mlx5_0.1.rxBytesTotal", "ib.mlx5_1.1.rxBytesTotal"} <= watch.read(9.0).keys()
@@ -130,8 +127,7 @@ def test_names_that_are_none(tree: HostTree) -> None:
 def test_only_what_is_wanted_is_read(tree: HostTree) -> None:
     """A rate needs its counter's file, and no other is opened."""
     port(tree, "mlx5_0", state="?")
-    watch = tree.reader(metrics="ib.*.rxBps")
-    watch.read()
+    watch = tree.watch(metrics="ib.*.rxBps")
     port(tree, "mlx5_0", state="?", counters__port_rcv_data="500")
     assert watch.read(1.0)["ib.mlx5_0.1.rxBps"] == pytest.approx(1000.0)
     assert not [key for key in watch.reading.unavailable if key.endswith(("linkActive", "symbolErrorsTotal"))]

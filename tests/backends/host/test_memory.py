@@ -45,8 +45,7 @@ def test_no_swap_is_not_supported_and_not_zero_percent(tree: HostTree) -> None:
 
 
 def test_a_limit_replaces_the_hosts_memory(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(4 * GIB), memory_current=str(GIB))
+    tree.job(memory_max=str(4 * GIB), memory_current=str(GIB))
     tree.process(PID, pages=GIB // PAGE // 2)
     values = tree.reader().read()
     assert values["memory_percent"] == pytest.approx(25.0)
@@ -55,16 +54,17 @@ def test_a_limit_replaces_the_hosts_memory(tree: HostTree) -> None:
     assert values["proc.memory.percent"] == pytest.approx(12.5)
 
 
-def test_max_is_no_limit(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max="max", memory_current=str(GIB))
-    assert tree.reader().read()["memory_percent"] == pytest.approx(50.0)
-
-
-def test_a_limit_above_the_hosts_memory_is_none(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(64 * GIB), memory_current=str(GIB))
-    assert tree.reader().read()["memory_percent"] == pytest.approx(50.0)
+@pytest.mark.parametrize(
+    ("limit", "current", "percent", "available"),
+    [("max", GIB, 50.0, 8000.0), (64 * GIB, GIB, 50.0, 8000.0), (12 * GIB, GIB, 100 / 12, 8000.0), (GIB, 2 * GIB, 200.0, 0.0)],
+    ids=["none", "above the host's memory", "more than the host has left", "lowered below what is used"],
+)
+def test_limits_and_the_host(tree: HostTree, limit: object, current: int, percent: float, available: float) -> None:
+    """What is available is bounded by what the host has left, and never below 0."""
+    tree.job(memory_max=str(limit), memory_current=str(current))
+    values = tree.reader().read()
+    assert values["memory_percent"] == pytest.approx(percent)
+    assert values["proc.memory.availableMB"] == available
 
 
 def test_of_nested_limits_the_tightest_binds(tree: HostTree) -> None:
@@ -78,33 +78,17 @@ def test_of_nested_limits_the_tightest_binds(tree: HostTree) -> None:
     assert values["proc.memory.percent"] == pytest.approx(100 * 100 * PAGE / (2 * GIB))
 
 
-def test_a_host_with_less_to_give_than_the_limit_leaves_bounds_what_is_available(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(12 * GIB), memory_current=str(GIB))
-    assert tree.reader().read()["proc.memory.availableMB"] == 8000.0
-
-
-def test_use_above_a_lowered_limit_leaves_nothing_rather_than_less(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(GIB), memory_current=str(2 * GIB))
-    assert tree.reader().read()["proc.memory.availableMB"] == 0.0
-
-
 def test_a_limit_that_is_changed_is_noticed_within_a_second(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(4 * GIB), memory_current=str(GIB))
-    watch = tree.reader()
-    watch.read()
+    tree.job(memory_max=str(4 * GIB), memory_current=str(GIB))
+    watch = tree.watch()
     tree.level("/job", memory_max=str(2 * GIB))
     assert watch.read(1.0)["memory_percent"] == pytest.approx(50.0)
 
 
 def test_a_limit_that_a_level_had_not_is_noticed_within_ten_seconds(tree: HostTree) -> None:
     """Its controller has been switched on: there is a file now, of limits and of events."""
-    tree.cgroup("/job")
-    tree.level("/job", memory_current=str(GIB))
-    watch = tree.reader()
-    watch.read()
+    tree.job(memory_current=str(GIB))
+    watch = tree.watch()
     assert watch.reason("proc.memory.oomKills") == "not_supported"
     tree.level("/job", memory_max=str(2 * GIB), memory_events="oom_kill 3")
     watch.read(10.0)
@@ -114,8 +98,7 @@ def test_a_limit_that_a_level_had_not_is_noticed_within_ten_seconds(tree: HostTr
 
 def test_a_limit_whose_controller_is_switched_off_is_none_at_once(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file stays open and answers that there is no such device."""
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(2 * GIB), memory_current=str(GIB))
+    tree.job(memory_max=str(2 * GIB), memory_current=str(GIB))
     tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 1\nnr_throttled 0")
     watch = tree.reader()
     assert watch.read()["memory_percent"] == 50.0
@@ -134,8 +117,7 @@ def test_a_limit_whose_controller_is_switched_off_is_none_at_once(tree: HostTree
 
 
 def test_use_that_cannot_be_read_is_a_reason_and_not_the_hosts_number(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(4 * GIB), memory_current="nonsense")
+    tree.job(memory_max=str(4 * GIB), memory_current="nonsense")
     watch = tree.reader()
     assert "memory_percent" not in watch.read()
     assert watch.reason("memory_percent") == watch.reason("proc.memory.availableMB") == watch.reason("memory.usedBytes") == "parse_error"
@@ -144,8 +126,7 @@ def test_use_that_cannot_be_read_is_a_reason_and_not_the_hosts_number(tree: Host
 
 
 def test_a_limit_is_enough_where_the_hosts_memory_is_unknown(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(4 * GIB), memory_current=str(GIB))
+    tree.job(memory_max=str(4 * GIB), memory_current=str(GIB))
     tree.remove("/proc/meminfo")
     watch = tree.reader()
     values = watch.read()
@@ -231,16 +212,12 @@ def test_limits_beyond_32_bits_are_read() -> None:
     assert parse_limit(b"max\n") is None
 
 
-def test_a_container_sees_its_limits_at_the_root_of_its_mount(tree: HostTree) -> None:
-    tree.cgroup("/system.slice/docker-ab.scope", mount_root="/system.slice/docker-ab.scope")
+@pytest.mark.parametrize(("path", "root"), [("/system.slice/docker-ab.scope", "/system.slice/docker-ab.scope"), ("/", "/")])
+def test_a_container_sees_its_limits_at_the_root_of_its_mount(tree: HostTree, path: str, root: str) -> None:
+    """With a namespace of its own too."""
+    tree.cgroup(path, mount_root=root)
     tree.level("", memory_max=str(4 * GIB), memory_current=str(2 * GIB))
     assert tree.reader().read()["memory_percent"] == pytest.approx(50.0)
-
-
-def test_a_container_with_its_own_namespace_sees_them_there_too(tree: HostTree) -> None:
-    tree.cgroup("/")
-    tree.level("", memory_max=str(4 * GIB), memory_current=str(GIB))
-    assert tree.reader().read()["memory_percent"] == pytest.approx(25.0)
 
 
 def test_the_hybrid_hierarchy_is_read_where_it_is_mounted(tree: HostTree) -> None:
@@ -276,28 +253,18 @@ def test_throttling_is_the_share_of_periods_at_the_tightest_quota(tree: HostTree
     assert watch.read(1.0)["proc.cpu.throttledPercent"] == pytest.approx(40.0)
 
 
-def test_an_interval_without_a_period_has_no_share_of_periods(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 100\nnr_throttled 10")
-    watch = tree.reader()
-    watch.read()
+@pytest.mark.parametrize(("quota", "reason", "words"), [("50000", "needs_interval", "no period"), ("max", "not_supported", "no CPU quota")])
+def test_where_there_is_no_share_of_periods(tree: HostTree, quota: str, reason: str, words: str) -> None:
+    """In an interval without a period, and without a quota."""
+    tree.job(cpu_max=f"{quota} 100000", cpu_stat="nr_periods 100\nnr_throttled 10")
+    watch = tree.watch()
     assert "proc.cpu.throttledPercent" not in watch.read(0.05)
-    assert watch.reason("proc.cpu.throttledPercent") == "needs_interval"
-    assert "period" in watch.detail("proc.cpu.throttledPercent")
-
-
-def test_throttling_without_a_quota_is_not_supported(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="max 100000", cpu_stat="nr_periods 0\nnr_throttled 0")
-    watch = tree.reader()
-    watch.read()
-    assert watch.reason("proc.cpu.throttledPercent") == "not_supported"
-    assert "quota" in watch.detail("proc.cpu.throttledPercent")
+    assert watch.reason("proc.cpu.throttledPercent") == reason
+    assert words in watch.detail("proc.cpu.throttledPercent")
 
 
 def test_kills_count_from_the_first_reading(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", memory_events="low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0")
+    tree.job(memory_events="low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0")
     watch = tree.reader()
     assert "proc.memory.oomKills" not in watch.read()
     assert watch.reason("proc.memory.oomKills") == "needs_interval"
@@ -310,8 +277,7 @@ def test_a_process_moved_to_another_cgroup_is_counted_anew_there(tree: HostTree)
     tree.cgroup("/one")
     tree.level("/one", memory_events="oom_kill 2")
     tree.level("/two", memory_events="oom_kill 900")
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert watch.read(1.0)["proc.memory.oomKills"] == 0
     tree.cgroup("/two")
     assert "proc.memory.oomKills" not in watch.read(1.0)
@@ -335,37 +301,24 @@ def test_the_table_of_mounts_is_read_every_ten_seconds_and_when_the_process_move
     assert spy.call_count == 2
 
 
-def test_the_quota_divides_cpu_where_it_is_below_the_affinity(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="50000 100000")
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, ticks=TICK // 4)
-    assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
-
-
-def test_a_quota_above_the_affinity_does_not(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="1600000 100000")
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, ticks=TICK)
+@pytest.mark.parametrize(("quota", "ticks"), [("50000 100000", TICK // 4), ("1600000 100000", TICK)])
+def test_the_quota_divides_cpu_where_it_is_below_the_affinity(tree: HostTree, quota: str, ticks: int) -> None:
+    tree.job(cpu_max=quota)
+    watch = tree.watch()
+    tree.process(PID, ticks=ticks)
     assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
 
 
 def test_a_broken_limit_is_a_parse_error_and_costs_its_own_keys(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="rubbish", memory_events="oom_kill 1")
+    tree.job(cpu_max="rubbish", memory_events="oom_kill 1")
     watch = tree.reader()
     assert "memory_percent" in watch.read()
     assert watch.reason("proc.cpu.throttledPercent") == "parse_error"
 
 
 def test_a_limit_that_was_broken_for_a_while_loses_nothing_that_was_throttled(tree: HostTree) -> None:
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 100\nnr_throttled 10")
-    watch = tree.reader()
-    watch.read()
+    tree.job(cpu_max="50000 100000", cpu_stat="nr_periods 100\nnr_throttled 10")
+    watch = tree.watch()
     tree.level("/job", cpu_max="rubbish")
     assert "proc.cpu.throttledPercent" not in watch.read(1.0)
     tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 120\nnr_throttled 15")
@@ -374,10 +327,8 @@ def test_a_limit_that_was_broken_for_a_while_loses_nothing_that_was_throttled(tr
 
 def test_a_process_that_ended_is_not_in_use_here_too(tree: HostTree) -> None:
     """Its cgroup's keys say what its other keys say."""
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="100000 100000", cpu_stat="nr_periods 1\nnr_throttled 0", memory_events="oom_kill 1")
-    watch = tree.reader()
-    watch.read()
+    tree.job(cpu_max="100000 100000", cpu_stat="nr_periods 1\nnr_throttled 0", memory_events="oom_kill 1")
+    watch = tree.watch()
     shutil.rmtree(tree.root / "proc" / str(PID))
     watch.driver.close()  # a kept descriptor of a file that was removed reads on, one of a real /proc does not
     watch.read(1.0)
@@ -387,7 +338,7 @@ def test_a_process_that_ended_is_not_in_use_here_too(tree: HostTree) -> None:
 
 def test_a_process_that_never_was_is_not_in_use_here_too(tree: HostTree) -> None:
     watch = tree.reader(pid=99)
-    watch.read()
+    assert "memory_percent" in watch.read()
     for key in ("cpu", "proc.cpu.throttledPercent", "proc.memory.oomKills"):
         assert (watch.reason(key), watch.detail(key)) == ("not_in_use", "there is no process 99")
 

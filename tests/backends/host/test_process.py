@@ -52,8 +52,7 @@ def test_cpu_is_time_over_the_interval_and_the_cpus(tree: HostTree) -> None:
 
 def test_user_and_system_time_add_up(tree: HostTree) -> None:
     """Of the interval and the CPUs as the whole is, and kept for a while: ticks of 10 ms are coarse."""
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert watch.reason(MODES[0]) == watch.reason(MODES[1]) == "needs_interval"
     tree.process(PID, ticks=TICK, system=TICK // 2)
     values = watch.read(2.0)
@@ -69,8 +68,7 @@ def test_user_and_system_time_add_up(tree: HostTree) -> None:
 
 
 def test_modes_of_a_process_that_has_ended_are_not_in_use(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.process(PID, state="Z")
     watch.read(1.0)
     assert {watch.reason(key) for key in (*KEYS, *MODES)} == {"not_in_use"}
@@ -78,67 +76,43 @@ def test_modes_of_a_process_that_has_ended_are_not_in_use(tree: HostTree) -> Non
 
 def test_modes_say_why_the_process_cannot_be_read(tree: HostTree) -> None:
     tree.write(f"/proc/{PID}/stat", "nonsense")
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert {watch.reason(key) for key in (*KEYS, *MODES)} == {"parse_error"}
 
 
-def test_an_idle_process_used_nothing_and_says_0(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
-    assert watch.read(1.0)["cpu"] == 0.0
+@pytest.mark.parametrize(("used", "percent"), [({}, 0.0), ({"waited": TICK}, 0.0), ({"ticks": 2 * TICK + 3}, 100.0)])
+def test_what_counts_of_what_was_used(tree: HostTree, used: dict[str, int], percent: float) -> None:
+    """An idle process says 0, what children handed to it counts with children alone, and rounding above the whole is cut off."""
+    watch = tree.watch()
+    tree.process(PID, **used)  # type: ignore[arg-type]
+    assert watch.read(1.0)["cpu"] == percent
 
 
-def test_affinity_is_what_divides(tree: HostTree) -> None:
-    tree.write(f"/proc/{PID}/status", "Cpus_allowed_list:\t1\n")
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, ticks=TICK // 2)
-    tree.write(f"/proc/{PID}/status", "Cpus_allowed_list:\t1\n")
+@pytest.mark.parametrize(("status", "ticks"), [("Cpus_allowed_list:\t1\n", TICK // 2), ("", TICK)])
+def test_affinity_is_what_divides(tree: HostTree, status: str, ticks: int) -> None:
+    """Where it is not known, the CPUs that are on do."""
+    tree.write(f"/proc/{PID}/status", status)
+    watch = tree.watch()
+    tree.process(PID, ticks=ticks)
+    tree.write(f"/proc/{PID}/status", status)
     assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
-
-
-def test_without_an_affinity_the_cpus_that_are_on_divide(tree: HostTree) -> None:
-    tree.remove(f"/proc/{PID}/status")
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, ticks=TICK)
-    tree.remove(f"/proc/{PID}/status")
-    assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
-
-
-def test_children_waited_for_do_not_count_without_children(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, waited=TICK)
-    assert watch.read(1.0)["cpu"] == 0.0
-
-
-def test_rounding_above_the_whole_is_cut_off(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, ticks=2 * TICK + 3)
-    assert watch.read(1.0)["cpu"] == 100.0
 
 
 def test_more_time_than_there_was_is_invalid_and_not_100(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.process(PID, ticks=20 * TICK)
     assert "cpu" not in watch.read(1.0)
     assert watch.reason("cpu") == "invalid_value"
 
 
 def test_a_reading_without_time_in_between_is_no_division_by_zero(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert "cpu" not in watch.read(0.0)
     assert watch.reason("cpu") == "needs_interval"
 
 
 def test_a_process_that_ends_costs_its_own_keys(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.remove(f"/proc/{PID}/stat")
     watch.driver.close()  # a kept descriptor of a real /proc answers an error once the process is gone, a file's does not
     values = watch.read(1.0)
@@ -148,33 +122,9 @@ def test_a_process_that_ends_costs_its_own_keys(tree: HostTree) -> None:
     assert "memory_percent" in values
 
 
-def test_a_process_that_never_was(tree: HostTree) -> None:
-    watch = tree.reader(pid=99)
-    assert "memory_percent" in watch.read()
-    assert watch.reason("cpu") == "not_in_use"
-    assert watch.detail("cpu") == "there is no process 99"
-
-
-def test_a_later_process_of_the_same_number_is_not_taken_for_it(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, ticks=900, start=6000)
-    assert not watch.read(1.0).keys() & set(KEYS)
-    assert {watch.reason(key) for key in KEYS} == {"not_in_use"}
-
-
-def test_a_zombie_has_ended(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
-    tree.process(PID, state="Z", pages=0)
-    watch.read(1.0)
-    assert watch.reason("proc.memory.rssMB") == "not_in_use"
-
-
 def test_a_zombie_at_the_first_reading_has_ended_too(tree: HostTree) -> None:
     tree.process(PID, state="Z", pages=0)
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert watch.detail("cpu") == f"process {PID} has ended"
 
 
@@ -184,8 +134,7 @@ def test_a_process_whose_first_thread_ended_lives_on(tree: HostTree) -> None:
 
 
 def test_an_entry_that_makes_no_sense_is_a_parse_error_for_one_reading(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.write(f"/proc/{PID}/stat", "what?")
     watch.read(1.0)
     assert {watch.reason(key) for key in KEYS} == {"parse_error"}

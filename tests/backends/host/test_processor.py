@@ -52,8 +52,7 @@ def test_without_time_between_two_readings_there_is_no_share(after: tuple[int, i
 
 
 def test_a_cpu_switched_off_takes_its_key_along_and_comes_back_with_needs_interval(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.stat({0: (150, 950)})
     assert "cpu.1.cpu_percent" not in watch.read(1.0)
     assert "cpu.1.cpu_percent" not in watch.reading.unavailable
@@ -64,8 +63,7 @@ def test_a_cpu_switched_off_takes_its_key_along_and_comes_back_with_needs_interv
 
 def test_from_the_third_reading_on_cpus_are_looked_at_twice_a_second(tree: HostTree) -> None:
     """The kernel counts in ticks of 10 ms: a tenth of a second would have ten steps."""
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.stat({0: (110, 990), 1: (200, 900)})
     assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(10.0), "the second reading has an interval, however short"
     tree.stat({0: (120, 1080), 1: (200, 1000)})
@@ -76,8 +74,7 @@ def test_from_the_third_reading_on_cpus_are_looked_at_twice_a_second(tree: HostT
 
 def test_a_file_that_cannot_be_read_once_is_read_again_at_the_next_reading(tree: HostTree) -> None:
     """And the difference spans the gap."""
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     watch.read(0.1)
     tree.write("/proc/stat", "rubbish")
     assert "cpu.0.cpu_percent" not in watch.read(0.5)
@@ -87,8 +84,7 @@ def test_a_file_that_cannot_be_read_once_is_read_again_at_the_next_reading(tree:
 
 def test_between_two_looks_at_cpus_and_cgroup_the_process_is_measured_against_the_same(tree: HostTree) -> None:
     """What those parts know stands until they look again; what they could not read is known no more."""
-    tree.cgroup("/job")
-    tree.level("/job", cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2))
+    tree.job(cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2))
     watch = tree.reader()
     for number in range(6):
         tree.process(PID, ticks=5 * number, pages=GIB // 4 // 4096)
@@ -106,8 +102,7 @@ def test_between_two_looks_at_cpus_and_cgroup_the_process_is_measured_against_th
 def test_a_kernel_log_of_thousands_of_interrupts_is_read_whole(tree: HostTree) -> None:
     lines = [f"cpu{number} 1 0 0 1 0 0 0 0 0 0" for number in range(300)]
     tree.write("/proc/stat", "\n".join(["cpu 1 1 1 1", *lines, "intr " + "0 " * 60_000]))
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     watch.read(1.0)
     assert sum(key.endswith(".cpu_percent") for key in watch.reading.unavailable) == 300
 
@@ -185,8 +180,7 @@ def test_without_a_sensor_there_is_no_temperature(tree: HostTree) -> None:
 
 def test_a_sensor_that_fails_for_a_while_is_read_again(tree: HostTree) -> None:
     chip(tree, 0, "k10temp", {"temp1": ("Tctl", 999_999)})
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert watch.reason("cpu.avg_temp") == "invalid_value"
     chip(tree, 0, "k10temp", {"temp1": ("Tctl", -5000)})
     assert watch.read(1.0)["cpu.avg_temp"] == pytest.approx(-5.0)
@@ -217,8 +211,7 @@ def test_power_is_the_energy_of_all_packages_over_the_interval(tree: HostTree) -
 
 def test_a_counter_that_begins_again_is_carried_over_its_range(tree: HostTree) -> None:
     zone(tree, "intel-rapl:0", "package-0", 95_000_000, largest=100_000_000)
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     zone(tree, "intel-rapl:0", "package-0", 5_000_000, largest=100_000_000)
     assert watch.read(1.0)["cpu.powerWatts"] == pytest.approx(10.0)
 
@@ -226,8 +219,7 @@ def test_a_counter_that_begins_again_is_carried_over_its_range(tree: HostTree) -
 def test_without_a_range_a_fall_is_a_new_beginning(tree: HostTree) -> None:
     zone(tree, "intel-rapl:0", "package-0", 95_000_000)
     tree.remove("/sys/class/powercap/intel-rapl:0/max_energy_range_uj")
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.write("/sys/class/powercap/intel-rapl:0/energy_uj", "5000000")
     assert "cpu.powerWatts" not in watch.read(1.0)
     assert watch.reason("cpu.powerWatts") == "needs_interval"
@@ -236,8 +228,7 @@ def test_without_a_range_a_fall_is_a_new_beginning(tree: HostTree) -> None:
 
 
 def test_without_rapl_there_is_no_power(tree: HostTree) -> None:
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert watch.reason("cpu.powerWatts") == "not_supported"
 
 
@@ -253,7 +244,6 @@ def test_counters_that_only_root_may_read_say_so(tree: HostTree, monkeypatch: py
         return real(file, flags)
 
     monkeypatch.setattr(os, "open", refuse)
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     assert watch.reason("cpu.powerWatts") == "no_permission"
     assert "energy_uj" in watch.detail("cpu.powerWatts")

@@ -160,8 +160,7 @@ def test_a_host_of_rubbish_gives_sound_readings(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, changes: list[tuple[str, bytes | None]]
 ) -> None:
     tree = whole_tree(tmp_path_factory.mktemp("host"), monkeypatch)
-    watch = tree.reader(children=True, disk_paths=("/",))
-    watch.read()
+    watch = tree.watch(children=True, disk_paths=("/",))
     for path, content in changes:
         file = Path(f"{tree.root}{path}")
         file.unlink(missing_ok=True) if content is None else file.write_bytes(content)
@@ -176,8 +175,7 @@ def whole_tree(root: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
     """A host that has everything."""
     monkeypatch.setenv(VARIABLE, str(root))
     tree = HostTree(root)
-    tree.cgroup("/job")
-    tree.level("/job", memory_max=str(GIB), memory_current="5", memory_events="oom_kill 0")
+    tree.job(memory_max=str(GIB), memory_current="5", memory_events="oom_kill 0")
     tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 1\nnr_throttled 1")
     tree.write("/sys/class/hwmon/hwmon0/name", "k10temp\n")
     tree.write("/sys/class/hwmon/hwmon0/temp1_input", "40000\n")
@@ -188,8 +186,7 @@ def whole_tree(root: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
 
 def test_a_host_that_has_everything_lacks_nothing_at_the_second_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = whole_tree(tmp_path, monkeypatch)
-    watch = tree.reader()
-    watch.read()
+    watch = tree.watch()
     tree.level("/job", cpu_stat="nr_periods 2\nnr_throttled 1")
     tree.stat({0: (150, 950), 1: (200, 900)})
     assert watch.read(1.0).keys() >= FIXED

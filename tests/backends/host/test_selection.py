@@ -52,8 +52,7 @@ def test_files_that_give_nothing_of_it_are_not_read(
     tree: HostTree, mocker: MockerFixture, metrics: str, path: str, others: set[str]
 ) -> None:
     spied = mocker.spy(KeptFile, "read")
-    watch = tree.reader(metrics=metrics)
-    watch.read()
+    watch = tree.watch(metrics=metrics)
     values = watch.read(2.0)
     read = {call.args[0].path.removeprefix(str(tree.root)) for call in spied.call_args_list}
     assert metrics in values

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.host.collector import HostDriver, HostReader
@@ -137,6 +138,17 @@ class HostTree:
         """The files of one cgroup; underscores in names stand for dots."""
         for name, text in files.items():
             self.write(f"/sys/fs/cgroup{path}/{name.replace('_', '.')}", text + "\n")
+
+    def job(self, **files: str) -> None:
+        """A cgroup ``/job`` of the process, with these files."""
+        self.cgroup("/job")
+        self.level("/job", **files)
+
+    def watch(self, **options: Any) -> "Watch":
+        """A reader of this tree that has read once."""
+        watch = self.reader(**options)
+        watch.read()
+        return watch
 
     def reader(self, pid: int = PID, children: bool = False, disk_paths: tuple[str, ...] = (), metrics: str = "all") -> "Watch":
         """A reader of this tree."""
