@@ -244,8 +244,6 @@ def test_whatever_goes_wrong_at_the_start_leaves_nothing_behind(
     assert len(closed) == 1
     wait_for_no_threads(SDK_THREAD)
     wait_for(lambda: children() <= before)
-    assert v5e.answers
-    assert libtpu.package.exists()
 
 
 # Time
@@ -263,22 +261,16 @@ def impatient(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return allow
 
 
-def test_a_runtime_that_hangs_is_given_up_at_its_deadlines_and_got_over(v5e: TpuRuntime, impatient: Callable[[float], None]) -> None:
-    found = Consumer()
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_runtime_that_hangs_is_given_up_at_its_deadlines_and_got_over(
+    v5e: TpuRuntime, impatient: Callable[[float], None], from_the_start: bool
+) -> None:
+    opened = None if from_the_start else Consumer()
     v5e.hang()
     impatient(0.1)
+    found = opened or Consumer()
     seen = found.device(0)
     assert {seen.reason(name) for name in ("dutyCycle", "hbmCapacityUsage", "memoryUsage")} == {"timed_out"}
-    v5e.release()
-    impatient(HANG)
-    assert found.device(0).values["dutyCycle"] == 10.5
-
-
-def test_a_runtime_that_hangs_from_the_start(v5e: TpuRuntime, impatient: Callable[[float], None]) -> None:
-    v5e.hang()
-    impatient(0.1)
-    found = Consumer()
-    assert found.device(0).reason("dutyCycle") == "timed_out"
     v5e.release()
     impatient(HANG)
     assert found.device(0).values["dutyCycle"] == 10.5
@@ -360,6 +352,16 @@ def test_an_old_poll_is_not_served(v5e: TpuRuntime, sharing: FakeClock) -> None:
 # Several runtimes
 
 
+@pytest.fixture
+def two(machine: TpuMachine, start: Start) -> tuple[TpuRuntime, TpuRuntime]:
+    """Two programs with a chip each."""
+    machine.chips("v5e", 2)
+    first, second = start(), start()
+    first.devices(0)
+    second.devices(1)
+    return first, second
+
+
 def test_several_runtimes_are_one_machine(machine: TpuMachine, start: Start) -> None:
     machine.chips("v5e", 4)
     for pair in ((0, 1), (2, 3)):
@@ -368,36 +370,24 @@ def test_several_runtimes_are_one_machine(machine: TpuMachine, start: Start) -> 
     assert [found.device(number).values["dutyCycle"] for number in range(4)] == [10.5, 11.5, 10.5, 11.5]
 
 
-def test_one_port_that_is_dead_costs_only_its_devices(machine: TpuMachine, start: Start) -> None:
-    machine.chips("v5e", 2)
-    first, second = start(), start()
-    first.devices(0)
-    second.devices(1)
+def test_one_port_that_is_dead_costs_only_its_devices(two: tuple[TpuRuntime, TpuRuntime]) -> None:
     found = Consumer()
-    first.stop()
+    two[0].stop()
     assert found.device(0).only_reason() == "not_in_use"
     assert found.device(1).values["dutyCycle"] == 10.5
 
 
-def test_a_port_that_refuses_everything_gives_the_reason_of_the_devices_without_one(machine: TpuMachine, start: Start) -> None:
-    machine.chips("v5e", 2)
-    first, second = start(), start()
-    first.devices(0)
-    second.devices(1)
-    second.answers = dict.fromkeys(second.answers, RefusalError("INTERNAL", "it is upset"))
+def test_a_port_that_refuses_everything_gives_the_reason_of_the_devices_without_one(two: tuple[TpuRuntime, TpuRuntime]) -> None:
+    two[1].answers = dict.fromkeys(two[1].answers, RefusalError("INTERNAL", "it is upset"))
     found = Consumer()
     assert found.device(0).values["dutyCycle"] == 10.5
     assert found.device(1).reason("dutyCycle") == "driver_error"
     assert "it is upset" in found.device(1).detail("dutyCycle")
 
 
-def test_one_port_that_hangs_costs_only_its_devices(machine: TpuMachine, start: Start, impatient: Callable[[float], None]) -> None:
-    machine.chips("v5e", 2)
-    first, second = start(), start()
-    first.devices(0)
-    second.devices(1)
+def test_one_port_that_hangs_costs_only_its_devices(two: tuple[TpuRuntime, TpuRuntime], impatient: Callable[[float], None]) -> None:
     found = Consumer()
-    second.hang()
+    two[1].hang()
     impatient(2.0)  # for the other one to answer in, on a loaded machine too
     assert found.device(0).values["dutyCycle"] == 10.5
     assert found.device(1).reason("dutyCycle") == "timed_out"
@@ -455,7 +445,6 @@ def test_without_an_sdk_it_is_said_what_to_install_and_it_is_not_looked_for_agai
         clock.advance(10 * LONGEST_INTERVAL)
         wait_for_no_threads(SDK_THREAD)
     assert len(asked) == 1
-    assert v5e.requests
 
 
 @pytest.fixture
@@ -467,15 +456,11 @@ def wanted(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_the_sdk_is_never_loaded_where_no_program_uses_a_tpu(machine: TpuMachine, wanted: list[float]) -> None:
-    machine.chips("v5e", 1)
+@pytest.mark.parametrize("chip", [True, False])
+def test_the_sdk_is_never_loaded_where_no_program_uses_a_chip(machine: TpuMachine, start: Start, wanted: list[float], chip: bool) -> None:
+    """Nor where a runtime answers and no chip is on the bus."""
+    machine.chips("v5e", 1) if chip else start().devices(0)
     Consumer().device(0)
-    assert wanted == []
-
-
-def test_the_sdk_is_never_loaded_where_there_is_no_chip(start: Start, wanted: list[float]) -> None:
-    start().devices(0)
-    assert Consumer().device(0).values["dutyCycle"] == 10.5
     assert wanted == []
 
 
@@ -483,22 +468,15 @@ def test_the_sdk_is_waited_for_at_the_opening_alone(v5e: TpuRuntime, wanted: lis
     monkeypatch.setattr(driver, "FIRST_WAIT", 3.0)
     Consumer().device(0)
     assert wanted == [3.0, 0.0]
-    assert v5e.requests
 
 
-@pytest.mark.parametrize(
-    ("mode", "reason", "words"),
-    [("crash", "driver_error", "ended its process (signal 11)"), ("exit", "driver_error", "ended its process (exit status 3)")],
-)
-def test_an_sdk_that_ends_its_process_costs_only_what_it_alone_has(
-    v5e: TpuRuntime, libtpu: LibtpuStandIn, mode: str, reason: str, words: str
-) -> None:
+@pytest.mark.parametrize(("mode", "words"), [("crash", "signal 11"), ("exit", "exit status 3")])
+def test_an_sdk_that_ends_its_process_costs_only_what_it_alone_has(v5e: TpuRuntime, libtpu: LibtpuStandIn, mode: str, words: str) -> None:
     libtpu.behave(mode)
     seen = Consumer().device(0)
     assert seen.values["dutyCycle"] == 10.5
-    assert seen.reason("tensorcoreUtilization") == reason
-    assert words in seen.detail("tensorcoreUtilization")
-    assert v5e.requests
+    assert seen.reason("tensorcoreUtilization") == "driver_error"
+    assert f"ended its process ({words})" in seen.detail("tensorcoreUtilization")
 
 
 def test_what_an_sdk_said_before_it_crashed_is_not_lost(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
@@ -507,7 +485,6 @@ def test_what_an_sdk_said_before_it_crashed_is_not_lost(v5e: TpuRuntime, libtpu:
     seen = Consumer().device(2)
     assert seen.values["tensorcoreUtilization"] == 3
     assert seen.reason("throttleScore") == "driver_error"
-    assert v5e.requests
 
 
 def test_an_sdk_that_hangs_is_killed_and_holds_up_no_reading(
@@ -522,7 +499,6 @@ def test_an_sdk_that_hangs_is_killed_and_holds_up_no_reading(
     assert seen.detail("tensorcoreUtilization") == "libtpu's SDK has not answered yet", "it was not waited for"
     wait_for(lambda: "was killed" in found.device(0).detail("tensorcoreUtilization"))
     assert found.device(0).reason("tensorcoreUtilization") == "timed_out"
-    assert v5e.requests
 
 
 def test_an_old_answer_of_the_sdk_is_stale(v5e: TpuRuntime, libtpu: LibtpuStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,7 +512,6 @@ def test_an_old_answer_of_the_sdk_is_stale(v5e: TpuRuntime, libtpu: LibtpuStandI
     assert found.device(0).values["tensorcoreUtilization"] == 1
     clock.advance(1)
     assert found.device(0).reason("tensorcoreUtilization") == "stale"
-    assert v5e.requests
 
 
 class Asked:
@@ -583,7 +558,6 @@ def test_a_closed_driver_asks_nothing_more(v5e: TpuRuntime, libtpu: LibtpuStandI
     found = Consumer()
     found.driver.close()
     wait_for_no_threads(SDK_THREAD)
-    assert v5e.requests
 
 
 @pytest.mark.parametrize("printed", ["", "no JSON", "{", "[1]", '{"name": 5}', '{"other": 1}', "{" * 5000])
@@ -601,4 +575,3 @@ def test_the_sdk_is_told_how_the_program_set_its_tpu_up(v5e: TpuRuntime, libtpu:
         module.read_text("utf-8") + "\nSTATE['metrics']['tensorcore_util'] = ('', [os.environ['TPU_SKIP_MDS_QUERY']] * 4)\n", "utf-8"
     )
     assert Consumer().device(0).values["tensorcoreUtilization"] == 1
-    assert v5e.requests
