@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from accelmetrics.dialects.amd import OTHERS, TABLE, UNMAPPED
+from accelmetrics.dialects.amd import OTHERS, TABLE
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
-from tests.dialects.scenes import PAGE, Numbers, nvidia, record
+from tests.dialects.scenes import Numbers, nvidia, record
 
 SERVED = frozenset(
     """
@@ -136,10 +136,3 @@ def test_the_job_and_the_pod_are_labels() -> None:
         "namespace": "ml",
     }
     assert (second["job_id"], "pod" in second) == ("77", False)
-
-
-def test_the_page_says_what_is_told_and_what_is_not() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert all(f"| `{name}` |" in page for name in SERVED)
-    for name, words in UNMAPPED.items():
-        assert f"| `{name}` | {words} |" in page

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.nvidia_gpu_exporter import BESIDE, INSTANCE, OTHERS, QUERIED, UNMAPPED
+from accelmetrics.dialects.nvidia_gpu_exporter import BESIDE, QUERIED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, Status
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.dialects.scenes import GPU_0, PAGE, TIME_NS, amd, instance, nvidia, record
+from tests.dialects.scenes import GPU_0, TIME_NS, amd, instance, nvidia, record
 
 UUID = "18ef0d6a-0000-0000-0000-000000000000"
 SERVED = frozenset(
@@ -110,11 +110,3 @@ def test_processes_are_counted_and_sources_judged() -> None:
     found = taken(("nvidia", "ok"), ("amd", "absent"), ("host", "failed"))
     assert (found["nvidia_smi_compute_apps"].value, found["nvidia_smi_last_collect_success"].value) == (2, 1)
     assert taken(("nvidia", "ok"), ("amd", "failed"))["nvidia_smi_last_collect_success"].value == 0
-
-
-def test_the_page_says_what_is_told_and_what_is_not() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for row in (*BESIDE, *INSTANCE):
-        assert f"| `{row.name}` |" in page
-    for name, words in {**OTHERS, **UNMAPPED}.items():
-        assert f"| `{name}` | {words} |" in page

@@ -7,103 +7,30 @@ import io
 
 from accelmetrics.dialects import nvidia_smi
 from accelmetrics.dialects.registry import dialect
-from accelmetrics.schemas.record import Record
 from tests.cli.shell import environment, run
 from tests.dialects.scenes import GPU_0, amd, instance, nvidia, record, tpu
 from tests.simulators.nvml import NvmlSimulator
 
 KNOWN = frozenset(
-    [
-        "timestamp",
-        "driver_version",
-        "count",
-        "name",
-        "gpu_name",
-        "serial",
-        "uuid",
-        "gpu_uuid",
-        "pci.bus_id",
-        "index",
-        "vbios_version",
-        "fan.speed",
-        "pstate",
-        "pcie.link.gen.current",
-        "pcie.link.gen.gpucurrent",
-        "pcie.link.gen.max",
-        "pcie.link.gen.gpumax",
-        "pcie.link.width.current",
-        "pcie.link.width.max",
-        "persistence_mode",
-        "gpu_recovery_action",
-        "clocks_event_reasons.supported",
-        "clocks_event_reasons.active",
-        "clocks_event_reasons.gpu_idle",
-        "clocks_event_reasons.applications_clocks_setting",
-        "clocks_event_reasons.sw_power_cap",
-        "clocks_event_reasons.hw_slowdown",
-        "clocks_event_reasons.hw_thermal_slowdown",
-        "clocks_event_reasons.hw_power_brake_slowdown",
-        "clocks_event_reasons.sw_thermal_slowdown",
-        "clocks_event_reasons.sync_boost",
-        "clocks_throttle_reasons.gpu_idle",
-        "clocks_throttle_reasons.applications_clocks_setting",
-        "clocks_throttle_reasons.sw_power_cap",
-        "clocks_throttle_reasons.hw_slowdown",
-        "clocks_throttle_reasons.hw_thermal_slowdown",
-        "clocks_throttle_reasons.hw_power_brake_slowdown",
-        "clocks_throttle_reasons.sw_thermal_slowdown",
-        "clocks_throttle_reasons.sync_boost",
-        "memory.total",
-        "memory.reserved",
-        "memory.used",
-        "memory.free",
-        "compute_mode",
-        "utilization.gpu",
-        "utilization.memory",
-        "utilization.encoder",
-        "utilization.decoder",
-        "utilization.jpeg",
-        "utilization.ofa",
-        "ecc.errors.corrected.volatile.device_memory",
-        "ecc.errors.corrected.volatile.dram",
-        "ecc.errors.corrected.volatile.total",
-        "ecc.errors.corrected.aggregate.device_memory",
-        "ecc.errors.corrected.aggregate.total",
-        "ecc.errors.uncorrected.volatile.device_memory",
-        "ecc.errors.uncorrected.volatile.total",
-        "ecc.errors.uncorrected.aggregate.device_memory",
-        "ecc.errors.uncorrected.aggregate.total",
-        "retired_pages.sbe",
-        "retired_pages.dbe",
-        "remapped_rows.correctable",
-        "remapped_rows.uncorrectable",
-        "remapped_rows.pending",
-        "remapped_rows.failure",
-        "temperature.gpu",
-        "temperature.gpu.tlimit",
-        "temperature.memory",
-        "power.draw",
-        "power.draw.average",
-        "power.draw.instant",
-        "power.limit",
-        "enforced.power.limit",
-        "power.default_limit",
-        "clocks.current.graphics",
-        "clocks.gr",
-        "clocks.current.sm",
-        "clocks.sm",
-        "clocks.current.memory",
-        "clocks.mem",
-        "clocks.current.video",
-        "clocks.video",
-        "clocks.max.graphics",
-        "clocks.max.gr",
-        "clocks.max.sm",
-        "clocks.max.memory",
-        "clocks.max.mem",
-        "mig.mode.current",
-        "fabric.state",
-    ]
+    """
+timestamp driver_version count name gpu_name serial uuid gpu_uuid pci.bus_id index vbios_version fan.speed pstate pcie.link.gen.current
+pcie.link.gen.gpucurrent pcie.link.gen.max pcie.link.gen.gpumax pcie.link.width.current pcie.link.width.max persistence_mode
+gpu_recovery_action clocks_event_reasons.supported clocks_event_reasons.active clocks_event_reasons.gpu_idle
+clocks_event_reasons.applications_clocks_setting clocks_event_reasons.sw_power_cap clocks_event_reasons.hw_slowdown
+clocks_event_reasons.hw_thermal_slowdown clocks_event_reasons.hw_power_brake_slowdown clocks_event_reasons.sw_thermal_slowdown
+clocks_event_reasons.sync_boost clocks_throttle_reasons.gpu_idle clocks_throttle_reasons.applications_clocks_setting
+clocks_throttle_reasons.sw_power_cap clocks_throttle_reasons.hw_slowdown clocks_throttle_reasons.hw_thermal_slowdown
+clocks_throttle_reasons.hw_power_brake_slowdown clocks_throttle_reasons.sw_thermal_slowdown clocks_throttle_reasons.sync_boost
+memory.total memory.reserved memory.used memory.free compute_mode utilization.gpu utilization.memory utilization.encoder
+utilization.decoder utilization.jpeg utilization.ofa ecc.errors.corrected.volatile.device_memory ecc.errors.corrected.volatile.dram
+ecc.errors.corrected.volatile.total ecc.errors.corrected.aggregate.device_memory ecc.errors.corrected.aggregate.total
+ecc.errors.uncorrected.volatile.device_memory ecc.errors.uncorrected.volatile.total ecc.errors.uncorrected.aggregate.device_memory
+ecc.errors.uncorrected.aggregate.total retired_pages.sbe retired_pages.dbe remapped_rows.correctable remapped_rows.uncorrectable
+remapped_rows.pending remapped_rows.failure temperature.gpu temperature.gpu.tlimit temperature.memory power.draw power.draw.average
+power.draw.instant power.limit enforced.power.limit power.default_limit clocks.current.graphics clocks.gr clocks.current.sm clocks.sm
+clocks.current.memory clocks.mem clocks.current.video clocks.video clocks.max.graphics clocks.max.gr clocks.max.sm clocks.max.memory
+clocks.max.mem mig.mode.current fabric.state
+""".split()  # noqa: SIM905 a column of names reads better
 )
 """Of ``nvidia-smi --help-query-gpu``, drivers 470 to 590."""
 
@@ -160,6 +87,7 @@ def test_rows_are_the_tools_table() -> None:
     """One per GPU, each with the same columns; what is missing is what the tool prints for it, a device without values among it."""
     found = dialect("nvidia-smi")
     assert found.tabular
+    assert found.rows(record({})) == []
     rows = found.rows(record({nvidia(0): GPU_0, nvidia(1): {}, tpu(0): {"hbmCapacityUsage": 2**30}, tpu(1): {}}))
     assert [row["index"] for row in rows] == ["0", "1", "tpu.0"]
     assert len({tuple(row) for row in rows}) == 1
@@ -196,10 +124,3 @@ def test_a_simulated_gpu_through_the_command(simulator: NvmlSimulator) -> None:
     assert (rows[1]["power.draw [W]"], rows[1]["temperature.gpu"], rows[1]["utilization.gpu [%]"]) == ("431.12", "57", "93")
     used, free, reserved = (int(rows[0][f"memory.{part} [MiB]"]) for part in ("used", "free", "reserved"))
     assert abs(int(rows[0]["memory.total [MiB]"]) - used - free - reserved) <= 2
-
-
-def test_a_record_without_devices_has_no_rows() -> None:
-    """Not even a header's worth."""
-    found = dialect("nvidia-smi")
-    assert found.tabular
-    assert found.rows(Record(record({}).snapshot)) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.dialects.contract import series
-from accelmetrics.dialects.nvitop import DEVICE, HOST, INSTANCES, OTHERS, UNMAPPED
+from accelmetrics.dialects.nvitop import DEVICE, HOST, INSTANCES, OTHERS
 from accelmetrics.dialects.registry import dialect
-from tests.dialects.scenes import GPU_0, H100, HOST as MACHINE, PAGE, instance, nvidia, record
+from tests.dialects.scenes import GPU_0, H100, HOST as MACHINE, instance, nvidia, record
 
 SERVED = frozenset(
     """
@@ -72,10 +72,3 @@ def test_the_driver_is_told_once() -> None:
     points = dialect("nvitop").points(record({board: {"temp": 40}, instance(board, 1): {"smActive": 5}, nvidia(1): {"temp": 41}}))
     (info,) = (point for point in points if point.name == "nvitop_info")
     assert info.labels == {"hostname": "node-1", "device_count": "2", "driver_version": "570.124.06"}
-
-
-def test_the_page_says_what_is_told_and_what_is_not() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert all(f"| `{name}` |" in page for name in SERVED)
-    for name, words in UNMAPPED.items():
-        assert f"| `{name}` | {words} |" in page

@@ -232,5 +232,9 @@ def test_the_page_lists_every_name() -> None:
         for row in rows:
             # Names that are made of the fields of the tool are described by how they are made.
             assert f"`{row.name}`" in page or row in nvidia_gpu_exporter.QUERIED, row.name
-    for field, why in {**UNMAPPED, **OLDER}.items():
+    for module in (nvitop, amd_dialect, nvidia_gpu_exporter):
+        assert all(f"| `{name}` |" in page for name in module.OTHERS)
+    assert all(f"| `{name}` |" in page for name, *_ in (*nvitop.HOST.values(), *nvitop.INSTANCES.values()))
+    reasons = {**nvitop.UNMAPPED, **amd_dialect.UNMAPPED, **nvidia_gpu_exporter.UNMAPPED, **nvidia_gpu_exporter.OTHERS}
+    for field, why in {**UNMAPPED, **OLDER, **reasons}.items():
         assert f"| `{field}` | {why} |" in page, field
