@@ -147,10 +147,7 @@ def test_a_partition_has_its_gpus_labels_and_two_of_its_own() -> None:
     assert first.labels["UUID"] == board.identity.uuid
     assert (first.labels["GPU_I_ID"], first.labels["GPU_I_PROFILE"], first.labels["modelName"]) == ("9", "1g.10gb", H100)
     assert second.labels["GPU_I_ID"] == "1"
-    assert set(dialect("dcgm").flat(one)) == {
-        'DCGM_FI_DEV_FB_USED{gpu="0",GPU_I_ID="9"}',
-        'DCGM_FI_DEV_FB_USED{gpu="0",GPU_I_ID="1"}',
-    }
+    assert set(dialect("dcgm").flat(one)) == {'DCGM_FI_DEV_FB_USED{gpu="0",GPU_I_ID="9"}', 'DCGM_FI_DEV_FB_USED{gpu="0",GPU_I_ID="1"}'}
 
 
 def test_what_instances_have_is_not_told_of_their_gpu_too() -> None:

@@ -112,11 +112,7 @@ def test_what_a_device_is_goes_with_each_of_its_series() -> None:
     (power, *_) = machine_points(Snapshot(1, "h", {"gpu.0.powerWatts": 300.0}, [board]))
     assert (
         power.labels.items()
-        >= {
-            "hw.serial_number": "1650522003820",
-            "hw.firmware_version": "96.00.74.00.01",
-            "hw.driver_version": "570.124.06",
-        }.items()
+        >= {"hw.serial_number": "1650522003820", "hw.firmware_version": "96.00.74.00.01", "hw.driver_version": "570.124.06"}.items()
     )
 
 

@@ -275,10 +275,7 @@ def test_as_a_document(tree: Tree) -> None:
         "seen from outside of a namespace": (f"0::/../cri-containerd-{ID}.scope", {"container": ID, "runtime": "containerd"}),
         "slurm, v1": ("9:freezer:/slurm/uid_1000/job_4711/step_0/task_3\n8:pids:/", {"slurm_job": "4711", "slurm_step": "0"}),
         "slurm, v1, a node by name": ("9:freezer:/slurm_node3/uid_0/job_4711/step_extern", {"slurm_job": "4711", "slurm_step": "extern"}),
-        "slurm, v2": (
-            "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0",
-            {"slurm_job": "4711", "slurm_step": "batch"},
-        ),
+        "slurm, v2": ("0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0", {"slurm_job": "4711", "slurm_step": "batch"}),
         "slurm, v2, a node by name": (
             "0::/system.slice/node3_slurmstepd.scope/job_4711/step_0/user/task_0",
             {"slurm_job": "4711", "slurm_step": "0"},

@@ -86,11 +86,7 @@ def test_the_list_of_a_node(tree: Tree, tmp_path: Path) -> None:
     environment = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURMD_NODENAME": "gpu02"}
     assert gpu_files(environment) == ["/dev/nvidia7", "/dev/nvidia1", "/dev/nvidia2"]
     driver(tree, ("0000:18:00.0", FIRST, 1), ("0000:3b:00.0", SECOND, 7))
-    assert devices_of({**environment, "SLURM_JOB_GPUS": "0-2"}) == (
-        ("uuid", SECOND),
-        ("uuid", FIRST),
-        ("minor", "2"),
-    )
+    assert devices_of({**environment, "SLURM_JOB_GPUS": "0-2"}) == (("uuid", SECOND), ("uuid", FIRST), ("minor", "2"))
     assert gpu_files({**environment, "SLURMD_NODENAME": "gpu9"}) == []
     assert gpu_files({"SLURMD_NODENAME": "gpu02"}) == []
 

@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.visibility.slurm_jobs import (
-    LARGEST_FILE,
-    Job,
-    dcgm_source,
-    job_of,
-    job_source,
-    job_text,
-    parse_job,
-    read_jobs,
-)
+from accelmetrics.visibility.slurm_jobs import LARGEST_FILE, Job, dcgm_source, job_of, job_source, job_text, parse_job, read_jobs
 
 FIRST, SECOND = "GPU-18ef2d05-33ca-4c1f-9f0b-6e1f4a3b2c1d", "GPU-5ad4d6c1-8a2b-4b7e-9c55-0a1b2c3d4e5f"
 INSTANCE = "MIG-6c4fd5a8-6ac3-5a2d-8a39-4a6b3a7f6f41"

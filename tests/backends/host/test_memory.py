@@ -8,14 +8,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from accelmetrics.backends.host import backend, memory
-from accelmetrics.backends.host.memory import (
-    directory_of,
-    levels_of,
-    parse_limit,
-    parse_mounts,
-    parse_path,
-    parse_quota,
-)
+from accelmetrics.backends.host.memory import directory_of, levels_of, parse_limit, parse_mounts, parse_path, parse_quota
 from accelmetrics.backends.kit.system import parse_meminfo
 from tests.backends.host.tree import GIB, MEMINFO, PAGE, PID, TICK, HostTree
 

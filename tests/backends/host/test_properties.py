@@ -10,14 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from accelmetrics.backends.host.collector import Counter, Process
 from accelmetrics.backends.host.disks_network import parse_diskstats, parse_net_dev, parse_retransmits
-from accelmetrics.backends.host.memory import (
-    directory_of,
-    parse_flat,
-    parse_limit,
-    parse_mounts,
-    parse_path,
-    parse_quota,
-)
+from accelmetrics.backends.host.memory import directory_of, parse_flat, parse_limit, parse_mounts, parse_path, parse_quota
 from accelmetrics.backends.host.process import TreeCpuTime, parse_allowed, parse_process
 from accelmetrics.backends.host.processor import busy_percent, parse_millidegrees, parse_stat
 from accelmetrics.backends.kit.system import VARIABLE, count, parse_meminfo

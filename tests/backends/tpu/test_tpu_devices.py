@@ -306,12 +306,7 @@ def test_without_permission_the_holders_of_a_chip_are_not_known(machine: TpuMach
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("", (8431,)),
-        ("8431,8432", (8431, 8432)),
-        (" 9000 , 9001", (8431, 9000, 9001)),
-        ("9000,9000,0,65536,-1,x,²,1e3,", (8431, 9000)),
-    ],
+    [("", (8431,)), ("8431,8432", (8431, 8432)), (" 9000 , 9001", (8431, 9000, 9001)), ("9000,9000,0,65536,-1,x,²,1e3,", (8431, 9000))],
 )
 def test_the_ports_are_the_usual_one_and_those_listed(text: str, expected: tuple[int, ...]) -> None:
     assert ports(text) == expected

@@ -7,13 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.backends.tpu.runtime import (
-    MAX_ELEMENTS,
-    DistributionMessage,
-    metric_request,
-    metric_response,
-    supported_metrics,
-)
+from accelmetrics.backends.tpu.runtime import MAX_ELEMENTS, DistributionMessage, metric_request, metric_response, supported_metrics
 from tests.simulators.tpu import About, Exponential, Histogram, Linear, Quantiles, encode, entry, response
 
 # Written by the protobuf package with the message classes of tpu-info 0.14.2.

@@ -107,10 +107,7 @@ def test_every_key_of_the_catalogue_comes_out(v5e: TpuRuntime, libtpu: LibtpuSta
 
 # Distributions
 
-BUCKETS: dict[str, Exponential | Explicit] = {
-    "exponential": Exponential(4, 2.0, 1.0),
-    "explicit": Explicit([1.0, 2.0, 4.0, 8.0, 16.0]),
-}
+BUCKETS: dict[str, Exponential | Explicit] = {"exponential": Exponential(4, 2.0, 1.0), "explicit": Explicit([1.0, 2.0, 4.0, 8.0, 16.0])}
 
 
 @pytest.mark.parametrize("kind", BUCKETS)
@@ -188,13 +185,7 @@ def test_what_was_not_measured_yet_is_no_zero(v5e: TpuRuntime) -> None:
 
 @pytest.mark.parametrize(
     ("written", "key"),
-    [
-        ("8MB+", "8mb_plus"),
-        ("  GPU+Memory 100% ", "gpu_plus_memory_100pct"),
-        ("!!!", "unknown"),
-        ("64-128 KiB", "64_128_kib"),
-        ("é1", "1"),
-    ],
+    [("8MB+", "8mb_plus"), ("  GPU+Memory 100% ", "gpu_plus_memory_100pct"), ("!!!", "unknown"), ("64-128 KiB", "64_128_kib"), ("é1", "1")],
 )
 def test_labels_are_spelled_as_w_and_b_spells_them(v5e: TpuRuntime, written: str, key: str) -> None:
     v5e.labelled(QUEUE, {written: 1})
