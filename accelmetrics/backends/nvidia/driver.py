@@ -77,6 +77,7 @@ class BoundDevice:
         self.partitioned = partitioned
         self._paced = tuple(part for part in (*slow, table, shared) if part is not None)  # shared memory is told by the table
         self._changed = False
+        self._names: list[tuple[tuple[str, ...], Reasons]] = []  # of each part's values, and its reasons
 
     def refresh(self, now: float, progress: list[Any]) -> None:
         """Read the slower values that are due."""
@@ -89,13 +90,17 @@ class BoundDevice:
             return
         self._changed = False
         self.blocks = tuple(part.block for part in self._paced if part.block.names)
-        merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
-        if merged != self.unavailable:
-            self.unavailable = merged
-        values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
-        self.given = frozenset(values)
-        self.limit = values.get(POWER_LIMIT)
-        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, frozenset({**values, **merged}))
+        # Mostly only values have changed.
+        names = [(part.block.names, part.unavailable) for part in self._paced]
+        if names != self._names:
+            self._names = names
+            merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
+            if merged != self.unavailable:
+                self.unavailable = merged
+            self.given = frozenset(name for block in self.blocks for name in block.names)
+        self.limit = next((block.values[block.names.index(POWER_LIMIT)] for block in self.blocks if POWER_LIMIT in block.names), None)
+        limit = self.unavailable.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit
+        self.fast.depend_on(limit, self.given.union(self.unavailable))
 
 
 class Listed:
