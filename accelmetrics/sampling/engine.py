@@ -74,8 +74,6 @@ INTEREST = 60.0
 """Seconds for which a source with a pace of its own goes on after it was last asked for."""
 IDLE_PAUSE = 0.05
 """The shortest wait before a source with a pace of its own is looked at again, in seconds."""
-TIMED_EVERY = 16
-"""Of long readings, the calls of one in so many are timed."""
 HAND_OVER = 5e-6
 """Seconds: a shorter call returns before another thread has woken up and gone on."""
 LANDED = object()
@@ -417,7 +415,6 @@ class SourceReader:
         self._spent = 0.0
         self._took = 0.0  # the latest reading that was no kept one
         self._timed: list[tuple[float, float]] | None = None
-        self._untimed = 0
         self._sequence = 0
         self._wholes = 0
         weakref.finalize(self, _dropped, source).atexit = False
@@ -461,7 +458,7 @@ class SourceReader:
             source.pool.idle = partial(_keep_pace, source)
             self.begin_if_due(now)
             # What it gave lately is served while the next reading is in progress.
-            limit = now - 2.0 * source.pace - self._options.timeout
+            limit = self._limit(now)
             results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
             recent = all(driver is opened and read_at >= limit for _, _, read_at, driver in results)
         else:
@@ -499,7 +496,7 @@ class SourceReader:
 
         Python code runs on one thread at a time, so workers share only what is spent inside a driver, whose calls let other threads run.
         How long a reading takes does not tell that: with many fast devices it is Python code for the most part, and a busy interpreter
-        makes every reading long. So the calls of the first reading are timed, and where readings are long, of one in ``TIMED_EVERY``.
+        makes every reading long. So the calls of the first reading are timed, and of every one where readings are long.
         """
         source = self.source
         if self._timed:
@@ -508,9 +505,8 @@ class SourceReader:
             source.driver_seconds = inside * len(self._units) if inside > whole / 2 else 0.0
             self._timed = None
         first, long = not source.busy_seconds, source.busy_seconds > SLOW_READING
-        if self._timed is None and (first or (long and self._untimed <= 0)):
-            self._timed, self._untimed = [], 0 if first else TIMED_EVERY
-        self._untimed -= long
+        if self._timed is None and (first or long):
+            self._timed = []
         return min(MAX_WORKERS, 1 + int(source.driver_seconds / SLOW_READING), len(self.pending)) if long else 1
 
     def begin_if_due(self, now: float) -> bool:
@@ -666,8 +662,7 @@ class SourceReader:
         now = oldest = source.clock.monotonic()
         failures: dict[str, Failure] = {}
         paced = opened.interval > 0
-        # What is served has arrived since the last time, or is one of a paced source and not stale.
-        limit = (now - 2.0 * source.pace if paced else self.asked_at) - self._options.timeout
+        limit = self._limit(now)
         fresh, first = False, len(entries)
         for unit, mapper in self._units:
             what, returned_at, read_at, driver = arrived.get(unit, NOT_ARRIVED)
@@ -715,7 +710,13 @@ class SourceReader:
             return why
         return Reading.of(found, {name: why for name in mapper.names if name not in found}, processes=why)
 
+    def _limit(self, now: float) -> float:
+        """Return when a paced source must have taken what is served, or a call have returned that is: what is older is too late."""
+        oldest = now - 2.0 * self.source.pace if self.source.interval > 0 else self.asked_at
+        return oldest - self._options.timeout
+
     def _missing(self, unit: int, late: bool) -> Unavailable:
+        """Return why the reading of a unit is too late."""
         pool = self.source.pool
         since = self.given_up.get(unit)
         if since is not None:

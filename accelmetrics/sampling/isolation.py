@@ -388,7 +388,10 @@ class ProcessEngine:
         with self._lock:
             # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
             until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
-            self._divide()
+            vendors, self._undivided = self._undivided, []
+            divisions = divided(vendors)
+            if divisions:
+                self._parts[:1] = [IsolatedPart(part, self._forced, self._options, numbering) for part, numbering in divisions]
             with ExitStack() as interrupted:  # in the middle of a message: a channel cannot be used any more
                 for part in self._parts:
                     interrupted.callback(part.disconnect)
@@ -401,13 +404,6 @@ class ProcessEngine:
                 if answer.error is not None:
                     raise answer.error
             return self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
-
-    def _divide(self) -> None:
-        """Give each vendor that loads a library a child of its own where several are here; done once."""
-        vendors, self._undivided = self._undivided, []
-        parts = [IsolatedPart(part, self._forced, self._options, numbering) for part, numbering in divided(vendors)]
-        if parts:
-            self._parts[:1] = parts
 
     def close(self) -> None:
         """End the children."""
@@ -442,6 +438,15 @@ class ProcessEngine:
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_ENGINES):
+        engine.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # registered behind the watchdogs' own, by which they know that they are the parent's
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]:
@@ -490,15 +495,6 @@ def _detected(backends: Sequence[Backend]) -> dict[str, int]:
 
 _LATE: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads whose detection hangs: no other is begun beside them."""
-
-
-def _after_fork() -> None:
-    for engine in list(_ENGINES):
-        engine.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _portable(backend: Backend) -> str | bytes:

@@ -81,7 +81,7 @@ class OpenDriver:
 
 
 def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
-    """Hold what a driver lists to the contract, and add where each device is plugged in.
+    """Hold what a driver lists to the contract; add where each is plugged in, as the kernel says where the driver does not; clean texts.
 
     Raises:
         SourceError: There are more than can be (``invalid_value``).
@@ -90,23 +90,20 @@ def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
     listed = tuple(devices) if isinstance(devices, (list, tuple)) else (devices,)
     if len(listed) > MOST_DEVICES:
         raise SourceError(Reason.INVALID_VALUE, f"the driver lists {len(listed)} devices: more than {MOST_DEVICES} are not believed")
+    placed = []
     for device in listed:
         if not isinstance(device, DeviceIdentity):
             raise TypeError(f"the driver lists {device!r}, which is no DeviceIdentity")
         if not is_kind(device.kind):
             raise TypeError(f"the driver lists a device of the kind {device.kind!r}: a kind is one word of lower-case letters and digits")
-    return tuple(map(_placed, listed))
-
-
-def _placed(device: DeviceIdentity) -> DeviceIdentity:
-    """Complete an identity with what the kernel says of the device's slot, where the driver does not, and texts that can be shown."""
-    facts: dict[str, Any] = {name: printable(value[:LONGEST_TEXT]) for name, value in device._asdict().items() if isinstance(value, str)}
-    numa_node, cpus = pci_slot(device.pci_bus_id)
-    if device.numa_node is None:
-        facts["numa_node"] = numa_node
-    if not device.cpu_affinity:
-        facts["cpu_affinity"] = cpus
-    return device._replace(**facts)
+        facts: dict[str, Any] = {name: printable(text[:LONGEST_TEXT]) for name, text in device._asdict().items() if isinstance(text, str)}
+        numa_node, cpus = pci_slot(device.pci_bus_id)
+        if device.numa_node is None:
+            facts["numa_node"] = numa_node
+        if not device.cpu_affinity:
+            facts["cpu_affinity"] = cpus
+        placed.append(device._replace(**facts))
+    return tuple(placed)
 
 
 def checked_coverage(backend: Backend) -> Coverage:

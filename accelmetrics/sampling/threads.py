@@ -35,40 +35,6 @@ Task = Callable[["WorkerThread"], None]
 """What a worker does; None in its place only wakes a worker, so that it sees that it may leave."""
 
 
-class CountDownLatch:
-    """Opens when every party has arrived. A party may arrive several times, from any thread.
-
-    Args:
-        parties: Names of those to wait for.
-
-    Attributes:
-        away: Those that have not arrived.
-    """
-
-    __slots__ = ("_closed", "away")
-
-    def __init__(self, *parties: Hashable) -> None:
-        self.away = set(parties)
-        self._closed = threading.Lock()  # held until the latch opens
-        self._closed.acquire()
-
-    def count_down(self, party: Hashable) -> None:
-        """Note that a party has arrived."""
-        self.away.discard(party)
-        if not self.away:
-            _open(self._closed)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until it opens, at most so long. Returns whether it is open."""
-        try:
-            if self.away:
-                self._closed.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX)))
-        finally:
-            if not self.away:
-                _open(self._closed)  # for the next thread that waits, also when this one is interrupted
-        return not self.away
-
-
 class Flag:
     """Like ``threading.Event``, from any thread and from signal handlers, which may interrupt any of its methods.
 
@@ -89,7 +55,7 @@ class Flag:
     def set(self) -> None:
         """End all waits, until it is cleared."""
         self._set = True
-        _open(self._closed)
+        self._open()
 
     def clear(self) -> None:
         """Have later calls of `wait` wait."""
@@ -104,16 +70,36 @@ class Flag:
                 self._closed.acquire(timeout=limit)
         finally:
             if self._set:
-                _open(self._closed)  # for the next wait
+                self._open()  # for the next wait
         return self._set
 
-
-def _open(lock: threading.Lock) -> None:
-    if lock.locked():
+    def _open(self) -> None:
         try:
-            lock.release()
+            self._closed.release()
         except RuntimeError:
-            return  # another thread was quicker
+            return  # it is open already, or another thread was quicker
+
+
+class CountDownLatch(Flag):
+    """A flag that is set when every party has arrived. A party may arrive several times, from any thread.
+
+    Args:
+        parties: Names of those to wait for.
+
+    Attributes:
+        away: Those that have not arrived.
+    """
+
+    def __init__(self, *parties: Hashable) -> None:
+        super().__init__()
+        self.away = set(parties)
+        self._set = not parties
+
+    def count_down(self, party: Hashable) -> None:
+        """Note that a party has arrived."""
+        self.away.discard(party)
+        if not self.away:
+            self.set()
 
 
 class OnDemandThread:

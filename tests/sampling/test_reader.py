@@ -12,7 +12,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading
-from accelmetrics.sampling.engine import HAND_OVER, LANDED, TIMED_EVERY, CallTimer
+from accelmetrics.sampling.engine import HAND_OVER, LANDED, CallTimer
 from accelmetrics.sampling.threads import MAX_WORKERS, CountDownLatch, WorkerPool
 from accelmetrics.testing import FakeBackend
 
@@ -108,7 +108,7 @@ def few_calls(clock: Passing, progress: list[Any]) -> None:
     ],
 )
 def test_workers_share_what_is_spent_inside_the_driver(clock: Passing, wanted: list[int], play: Play, most: int) -> None:
-    sampled(clock, play, TIMED_EVERY + 4)
+    sampled(clock, play, 4)
     assert wanted[0] == 1, "nothing is known of the first reading"
     assert set(wanted[1:]) == {most}
 
@@ -121,7 +121,7 @@ def test_a_call_that_returns_to_a_busy_interpreter_calls_for_no_worker(clock: Pa
         clock.call(progress, 5e-3 if next(calls) % UNITS < 3 else 0.2e-6)
         clock.now += 1e-3
 
-    sampled(clock, play, TIMED_EVERY + 4)
+    sampled(clock, play, 4)
     assert set(wanted) == {1}
 
 
@@ -132,16 +132,12 @@ def test_a_driver_that_becomes_fast_gives_its_workers_back(clock: Passing, wante
         slow = next(readings) < UNITS * 4
         (slow_calls if slow else much_python)(clock, progress)
 
-    sampled(clock, play, TIMED_EVERY * 2 + 4)
+    sampled(clock, play, 8)
     assert wanted[1] == MAX_WORKERS
     assert wanted[-1] == 1
 
 
-@pytest.mark.parametrize(("play", "timed"), [(few_calls, 0), (slow_calls, 3)])
-def test_one_long_reading_in_so_many_is_timed(
-    clock: Passing, monkeypatch: pytest.MonkeyPatch, wanted: list[int], play: Play, timed: int
-) -> None:
-    """Of short readings, none."""
+def test_short_readings_are_timed_once(clock: Passing, monkeypatch: pytest.MonkeyPatch, wanted: list[int]) -> None:
     made: list[int] = []
     units = CallTimer.units
 
@@ -150,8 +146,8 @@ def test_one_long_reading_in_so_many_is_timed(
         return units(self)
 
     monkeypatch.setattr(CallTimer, "units", note)
-    sampled(clock, play, TIMED_EVERY * 2 + 2)
-    assert sorted(set(made)) == [1, *(2 + TIMED_EVERY * number for number in range(timed))], "the first reading, whatever it takes"
+    sampled(clock, few_calls, 4)
+    assert made == [1]
 
 
 def test_the_time_of_calls_is_told_from_that_of_other_work(clock: Passing) -> None:
