@@ -92,7 +92,10 @@ class DeviceRegistry:
                     if before is None:
                         slot = _new_slot(backend, device, parent, slots, reserved, free)
                     else:
-                        slot = before._replace(identity=_completed(device, before.identity))
+                        known_of = before.identity  # what cannot be read now; a name may be no more than what the PCI bus says
+                        kept = {part: getattr(device, part) or getattr(known_of, part) for part in ("uuid", "pci_bus_id", "serial")}
+                        name = (known_of.uuid and not device.uuid and known_of.name) or device.name
+                        slot = before._replace(identity=device._replace(name=name, **kept))
                     found[place] = slots[slot.key] = slot
             self.numbering = Numbering(tuple(slots.values()), self.numbering.reserved, free)
             adopted = [found[place] for place in range(len(devices))]
@@ -168,14 +171,6 @@ def _may_be(known: DeviceIdentity, device: DeviceIdentity) -> bool:
     if known.pci_bus_id and device.pci_bus_id:
         return pci_address(known.pci_bus_id) == pci_address(device.pci_bus_id)
     return device.kind != PROGRAM_NUMBERED or not (known.uuid or known.pci_bus_id)
-
-
-def _completed(device: DeviceIdentity, known: DeviceIdentity) -> DeviceIdentity:
-    """Return a device's identity with what was known of it before and cannot be read now."""
-    unread = known.uuid and not device.uuid  # its name may be no more than what the PCI bus says
-    name = (unread and known.name) or device.name
-    kept = {part: getattr(device, part) or getattr(known, part) for part in ("uuid", "pci_bus_id", "serial")}
-    return device._replace(name=name, **kept)
 
 
 class VisibilityFilter:

@@ -676,7 +676,11 @@ class SourceReader:
                 del arrived[unit]  # served once
             if isinstance(what, Failure):
                 failures[mapper.key] = what
-                entries.append((mapper, self._with_events(opened, unit, mapper, what.why)))
+                why = what.why
+                events = getattr(self._readers.get(opened), "events", None) if why.reason in LOST_REASONS else None
+                known = guarded(events, unit).value if events is not None else None
+                missing = {name: why for name in mapper.names if name not in known} if known else {}
+                entries.append((mapper, Reading.of(known, missing, processes=why) if known else why))
             else:
                 entries.append((mapper, what))
                 oldest = min(oldest, read_at)
@@ -701,14 +705,6 @@ class SourceReader:
         age = max(0.0, now - oldest)
         stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
         return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence, self._wholes)
-
-    def _with_events(self, opened: OpenDriver, unit: int, mapper: KeyMapper, why: Unavailable) -> Reading | Unavailable:
-        """Return why a unit was not read, with the counts of events that its reader knows of a lost device."""
-        known = getattr(self._readers.get(opened), "events", None) if why.reason in LOST_REASONS else None
-        found = guarded(known, unit).value if known is not None else None
-        if not found:
-            return why
-        return Reading.of(found, {name: why for name in mapper.names if name not in found}, processes=why)
 
     def _limit(self, now: float) -> float:
         """Return when a paced source must have taken what is served, or a call have returned that is: what is older is too late."""

@@ -240,13 +240,28 @@ class IsolatedPart:
         self._numbering = numbering
 
     def ask(self) -> None:
-        """Send for a reading, unless an earlier one is still owed."""
-        child = self._ensure_child()
-        if child is not None:
-            self._overdue = child.asked
-            if not child.asked:
+        """Send for a reading, unless an earlier one is still owed. Starts the child if need be, once it is time to."""
+        if self._child is None and time.monotonic() >= self._retry_at:
+            reap()
+            timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
+            shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
+            if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
+                open_timeout = min(shorter, open_timeout)
+            options = self._options._replace(pid=self._options.pid or os.getpid(), timeout=shorter, open_timeout=open_timeout)
+            again = " again" if self._pause > FIRST_RETRY else ""
+            self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
+            keys = (*last.metrics, *last.unavailable)
+            sequences = {status.name: status.sequence for status in last.backends}
+            try:
+                self._child = child = ReadingProcess(self, time.monotonic() + timeout + self._options.open_timeout + START_UP)
+                child.channel.send((self._backends, self._forced, options, self._numbering, keys, sequences), START_UP)
+            except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
+                self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
+        if self._child is not None:
+            self._overdue = self._child.asked
+            if not self._overdue:
                 with suppress(OSError):  # receiving says why
-                    self._send(child)
+                    self._send(self._child)
 
     def answer(self, until: float) -> ChildAnswer:
         """Wait for the answer to what was sent for: a snapshot that says why there is none, where none comes.
@@ -257,10 +272,22 @@ class IsolatedPart:
         child = self._child
         given = None if child is None else self._receive(child, child.patient_until if self._first else until)
         self._first = False
-        if given is None:
-            return self._without_child()
-        self._last = given.snapshot or self._last
-        return given
+        if given is not None:
+            self._last = given.snapshot or self._last
+            return given
+        # All that is known to exist is missing, for the reason that the child is not there.
+        why, last = self._why, self._last
+        late = why.reason == Reason.TIMED_OUT
+        reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
+        failed = BackendStatus("", "timed_out" if late else "failed", why.detail, reason=str(why.reason))
+        # A source that was not there is still not there.
+        statuses = [
+            status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
+            for status in last.backends
+        ]
+        unlisted = {slot.key: why for slot in last.identities}
+        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
+        return ChildAnswer(snapshot, ReadingCounts(1, int(late)))
 
     def close(self) -> None:
         """End the child."""
@@ -282,26 +309,6 @@ class IsolatedPart:
             child.hang_up()
         reap()
         return child
-
-    def _ensure_child(self) -> ReadingProcess | None:
-        """Return the child, started if need be; None until it is time to start another."""
-        if self._child is None and time.monotonic() >= self._retry_at:
-            reap()
-            timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
-            shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
-            if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
-                open_timeout = min(shorter, open_timeout)
-            options = self._options._replace(pid=self._options.pid or os.getpid(), timeout=shorter, open_timeout=open_timeout)
-            again = " again" if self._pause > FIRST_RETRY else ""
-            self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
-            keys = (*last.metrics, *last.unavailable)
-            sequences = {status.name: status.sequence for status in last.backends}
-            try:
-                self._child = child = ReadingProcess(self, time.monotonic() + timeout + self._options.open_timeout + START_UP)
-                child.channel.send((self._backends, self._forced, options, self._numbering, keys, sequences), START_UP)
-            except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
-                self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
-        return self._child
 
     def _send(self, child: ReadingProcess) -> None:
         child.asked = True
@@ -340,21 +347,6 @@ class IsolatedPart:
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
-
-    def _without_child(self) -> ChildAnswer:
-        """Make a snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
-        why, last = self._why, self._last
-        late = why.reason == Reason.TIMED_OUT
-        reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
-        failed = BackendStatus("", "timed_out" if late else "failed", why.detail, reason=str(why.reason))
-        # A source that was not there is still not there.
-        statuses = [
-            status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
-            for status in last.backends
-        ]
-        unlisted = {slot.key: why for slot in last.identities}
-        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
-        return ChildAnswer(snapshot, ReadingCounts(1, int(late)))
 
 
 class ProcessEngine:

@@ -245,27 +245,23 @@ class ManagedSource:
             if outcome is not None and outcome.failure is None:
                 outcome = guarded(OpenDriver, self.backend)
             with self.lock:
-                self._settle(outcome)
+                self.open_seconds = None if outcome is None else outcome.seconds
+                if outcome is not None and outcome.value is not None:
+                    self.opened = outcome.value
+                    self.devices, self.listed = outcome.value.devices, None
+                    self.failure, self.absent, self._pause, self.was_open = None, False, FIRST_RETRY, True
+                    self.pool.wanted = 1
+                elif outcome is not None and outcome.failure is not None:
+                    self._fail(Failure.of(outcome.failure, outcome.error), absent=not (self.detection.present or self.was_open))
+                else:  # what was there once is missed, and looked for again soon
+                    missed = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+                    self._fail(Failure(missed, "" if self.was_open else self.detection.advice), absent=not self.was_open)
         del calls[OPENING]
         with self.lock:
             attempt, self._attempt = self._attempt, None
         self.tidy(worker)
         if attempt is not None:
             attempt.count_down(self.backend.name)
-
-    def _settle(self, outcome: Outcome[OpenDriver | None] | None) -> None:
-        """Note what came of an attempt to open; None means that detection found nothing."""
-        self.open_seconds = None if outcome is None else outcome.seconds
-        if outcome is not None and outcome.value is not None:
-            self.opened = outcome.value
-            self.devices, self.listed = outcome.value.devices, None
-            self.failure, self.absent, self._pause, self.was_open = None, False, FIRST_RETRY, True
-            self.pool.wanted = 1
-        elif outcome is not None and outcome.failure is not None:
-            self._fail(Failure.of(outcome.failure, outcome.error), absent=not (self.detection.present or self.was_open))
-        else:  # what was there once is missed, and looked for again soon
-            missed = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
-            self._fail(Failure(missed, "" if self.was_open else self.detection.advice), absent=not self.was_open)
 
     def _fail(self, failure: Failure, absent: bool = False) -> None:
         self.failure, self.absent = failure, absent
