@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import pytest
 
@@ -26,6 +28,33 @@ def gpus() -> Generator[FakeBackend, None, None]:
 def workers() -> int:
     """How many threads the scripted backend has."""
     return len(own_threads("accelmetrics-fake-"))
+
+
+def at_once(*works: Callable[[], object]) -> None:
+    """Call functions on a thread each, and wait for all of them."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Generator[None, None, None]:
+    """Have a thread do something again and again during the block."""
+    stop = threading.Event()
+
+    def again() -> None:
+        while not stop.is_set():
+            work()
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 until = wait_for

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from accelmetrics.backends.guard import waiting_for
 from accelmetrics.sampling.engine import FIRST_PATIENCE, LATER_PATIENCE
 from accelmetrics.sampling.threads import CountDownLatch
 from accelmetrics.testing import FakeBackend
-from tests.sampling.conftest import workers
+from tests.sampling.conftest import at_once, beside, workers
 from tests.support.waiting import HANG, Gate, wait_for
 
 TIMEOUT = 0.5
@@ -58,19 +59,6 @@ def test_one_hung_device_costs_only_itself_and_one_thread(gpus: FakeBackend) -> 
         assert workers() == 2
         assert gpus.device(1).reads == 2, "the stuck call was repeated"
         gpus.device(1).release()
-        wait_for(lambda: workers() == 1)
-        wait_for(lambda: len(sampler.sample().metrics) == 8)
-
-
-def test_two_hung_devices_cost_two_threads(gpus: FakeBackend) -> None:
-    with Sampler([gpus], timeout=TIMEOUT) as sampler:
-        sampler.sample()
-        gpus.device(0).hang()
-        gpus.device(2).hang()
-        wait_for(lambda: devices_of(sampler.sample()) == {"1", "3"})
-        wait_for(lambda: workers() == 3)
-        gpus.device(0).release()
-        gpus.device(2).release()
         wait_for(lambda: workers() == 1)
         wait_for(lambda: len(sampler.sample().metrics) == 8)
 
@@ -184,39 +172,15 @@ def test_an_interrupted_wait_spoils_nothing(gpus: FakeBackend, monkeypatch: pyte
             assert len(sampler.sample().metrics) == 8
 
 
-def test_a_call_that_returns_late_is_joined_not_repeated(gpus: FakeBackend) -> None:
-    with Sampler([gpus], timeout=0.2) as sampler:
-        sampler.sample()
-        gpus.device(0).hang()
-        assert "gpu.0.temp" not in sampler.sample().metrics
-        reads = gpus.device(0).reads
-        sampler.sample()
-        assert gpus.device(0).reads == reads
-        gpus.device(0).release()
-        wait_for(lambda: "gpu.0.temp" in sampler.sample().metrics)
-
-
 def test_a_busy_interpreter_is_late_and_nothing_is_timed_out(gpus: FakeBackend) -> None:
     for device in gpus.all_devices():
         device.slow(0.00002, steps=20)
-    stop = threading.Event()
-
-    def burn() -> None:
-        while not stop.is_set():
-            sum(range(500))
-
-    burner = threading.Thread(target=burn)
-    burner.start()
-    try:
-        with Sampler([gpus], timeout=0.1) as sampler:
-            for _ in range(10):
-                snapshot = sampler.sample()
-                assert Reason.TIMED_OUT not in {why.reason for why in snapshot.unavailable.values()}
-            assert sampler.statistics.timed_out == 0
-            assert sampler.statistics.readings == 10
-    finally:
-        stop.set()
-        burner.join()
+    with beside(lambda: sum(range(500))), Sampler([gpus], timeout=0.1) as sampler:
+        for _ in range(10):
+            snapshot = sampler.sample()
+            assert Reason.TIMED_OUT not in {why.reason for why in snapshot.unavailable.values()}
+        assert sampler.statistics.timed_out == 0
+        assert sampler.statistics.readings == 10
 
 
 def test_many_threads_may_sample_at_once(gpus: FakeBackend) -> None:
@@ -229,11 +193,7 @@ def test_many_threads_may_sample_at_once(gpus: FakeBackend) -> None:
                 failures.append(snapshot)
 
     with Sampler([gpus], timeout=HANG) as sampler:
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[work] * 8)
     assert not failures
 
 
@@ -257,11 +217,7 @@ def test_two_samplers_on_two_threads_never_read_a_device_at_once() -> None:
             assert sampler.sample().metrics == {"gpu.0.temp": 1.0}
 
     with Sampler([single], timeout=HANG) as one, Sampler([single], timeout=HANG) as two:
-        threads = [threading.Thread(target=work, args=(sampler,)) for sampler in (one, two)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(partial(work, one), partial(work, two))
     assert not clashes
 
 

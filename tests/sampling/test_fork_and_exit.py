@@ -16,6 +16,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.sampling import sources
 from accelmetrics.testing import FakeBackend
+from tests.sampling.conftest import beside
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.programs import Program
 from tests.support.waiting import HANG, Gate, wait_for
@@ -50,17 +51,8 @@ def test_a_forked_child_samples_at_once(gpus: FakeBackend) -> None:
 
 @needs_fork
 def test_a_fork_while_other_threads_sample_leaves_a_working_child(gpus: FakeBackend) -> None:
-    stop = threading.Event()
-    with Sampler([gpus], timeout=HANG) as sampler:
-        threads = [threading.Thread(target=lambda: [sampler.sample() for _ in iter(stop.is_set, True)]) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
-            assert [in_child(lambda: len(sampler.sample().metrics) == 8) for _ in range(20)] == [0] * 20
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+    with Sampler([gpus], timeout=HANG) as sampler, beside(sampler.sample), beside(sampler.sample), beside(sampler.sample):
+        assert [in_child(lambda: len(sampler.sample().metrics) == 8) for _ in range(20)] == [0] * 20
 
 
 @needs_fork

@@ -146,13 +146,20 @@ def test_a_library_that_calls_exit_takes_only_the_child_with_it(script: Path, or
         wait_for(lambda: len(sampler.sample().metrics) == 6)
 
 
+def killed(sampler: Sampler) -> float:
+    """Kill the child, as seen by a reading."""
+    victim = sampler.sample().metrics["gpu.0.pid"]
+    os.kill(int(victim), signal.SIGKILL)
+    missed = sampler.sample()
+    assert "killed by signal 9 (SIGKILL)" in missed.backends[0].detail
+    assert "killed by signal 9" in missed.unlisted["gpu.0"].detail
+    assert missed.unavailable["gpu.0.temp"].reason == Reason.DRIVER_UNAVAILABLE
+    return victim
+
+
 def test_a_killed_child_is_replaced_and_devices_keep_their_numbers(script: Path) -> None:
     with isolated(script) as sampler:
-        victim = int(sampler.sample().metrics["gpu.0.pid"])
-        os.kill(victim, signal.SIGKILL)
-        snapshot = sampler.sample()
-        assert "killed by signal 9 (SIGKILL)" in snapshot.backends[0].detail
-        assert snapshot.unavailable["gpu.0.temp"].reason == Reason.DRIVER_UNAVAILABLE
+        victim = killed(sampler)
         wait_for(lambda: len(sampler.sample().metrics) == 6)
         assert sampler.sample().metrics["gpu.0.temp"] == 40
         assert sampler.sample().metrics["gpu.0.pid"] != victim
@@ -272,20 +279,6 @@ def test_what_a_library_prints_does_not_reach_the_programs_output(script: Path, 
     assert capfd.readouterr().out == ""
 
 
-def test_the_child_leaves_with_its_parent(script: Path, tmp_path: Path) -> None:
-    program = f"""
-import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from pathlib import Path
-from tests.sampling.test_isolation import isolated
-print(int(isolated(Path({str(script)!r})).sample().metrics["gpu.0.pid"]), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * HANG)
-    pid = int(done.stdout)
-    wait_for(lambda: gone(pid))
-
-
 def test_a_fork_starts_a_child_of_its_own_and_leaves_the_parents_alone(script: Path) -> None:
     with isolated(script) as sampler:
         first = sampler.sample().metrics["gpu.0.pid"]
@@ -303,19 +296,23 @@ def test_an_unknown_device_is_refused_here_too(script: Path) -> None:
         sampler.sample()
 
 
-def test_a_backend_that_cannot_travel_is_refused_with_the_way_out() -> None:
-    with pytest.raises(InvalidOptionError, match="entry-point group"):
-        Sampler([FakeBackend()], isolation="process")
+class Mine(Scripted):
+    """As one of the program that is run."""
+
+    __module__ = "__main__"
 
 
-def killed(sampler: Sampler) -> float:
-    """Kill the child, as seen by a reading."""
-    victim = sampler.sample().metrics["gpu.0.pid"]
-    os.kill(int(victim), signal.SIGKILL)
-    missed = sampler.sample()
-    assert "killed by signal 9" in missed.backends[0].detail
-    assert "killed by signal 9" in missed.unlisted["gpu.0"].detail
-    return victim
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (FakeBackend(), "entry-point group"),
+        (Mine(Path()), r"Mine is defined in the program that is run.*move it into a module of its own"),
+    ],
+    ids=["scripted", "of the program"],
+)
+def test_a_backend_that_cannot_travel_is_refused_with_the_way_out(backend: FakeBackend | Mine, words: str) -> None:
+    with pytest.raises(InvalidOptionError, match=words):
+        Sampler([backend], isolation="process")
 
 
 def test_while_another_is_starting_samples_answer_and_it_is_let_start(
@@ -387,12 +384,6 @@ def test_a_vendor_that_ends_its_process_takes_no_host_metrics_along(script: Path
         assert [device.key for device in whole.devices] == ["gpu.1"]
         assert Snapshot.from_json(whole.to_json()) == whole
         assert sampler.statistics.readings == whole.backends[1].sequence
-
-
-def test_a_backend_of_the_program_itself_is_refused_with_the_way_out(script: Path) -> None:
-    mine = type("Mine", (Scripted,), {"__module__": "__main__"})
-    with pytest.raises(InvalidOptionError, match=r"Mine is defined in the program that is run.*move it into a module of its own"):
-        Sampler([mine(script)], isolation="process")
 
 
 def test_a_backend_made_by_hand_travels_whatever_its_name(script: Path) -> None:

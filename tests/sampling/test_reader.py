@@ -12,7 +12,6 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading
-from accelmetrics.sampling.engine import HAND_OVER, LANDED, CallTimer
 from accelmetrics.sampling.threads import MAX_WORKERS, CountDownLatch, WorkerPool
 from accelmetrics.testing import FakeBackend
 
@@ -135,30 +134,6 @@ def test_a_driver_that_becomes_fast_gives_its_workers_back(clock: Passing, wante
     sampled(clock, play, 8)
     assert wanted[1] == MAX_WORKERS
     assert wanted[-1] == 1
-
-
-def test_short_readings_are_timed_once(clock: Passing, monkeypatch: pytest.MonkeyPatch, wanted: list[int]) -> None:
-    made: list[int] = []
-    units = CallTimer.units
-
-    def note(self: CallTimer) -> list[tuple[float, float]]:
-        made.append(len(wanted))
-        return units(self)
-
-    monkeypatch.setattr(CallTimer, "units", note)
-    sampled(clock, few_calls, 4)
-    assert made == [1]
-
-
-def test_the_time_of_calls_is_told_from_that_of_other_work(clock: Passing) -> None:
-    timer = CallTimer()
-    clock.call(timer, 50e-6)
-    clock.call(timer, 0.5 * HAND_OVER)
-    clock.now += 20e-6
-    timer.append(LANDED)
-    clock.now += 70e-6
-    timer.append(LANDED)
-    assert timer.units() == [pytest.approx((50e-6 - HAND_OVER, 70e-6 + 0.5 * HAND_OVER)), pytest.approx((70e-6, 70e-6))]
 
 
 class Overtaken(deque[int]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +13,17 @@ from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.support.waiting import wait_for
+
+
+@contextmanager
+def away(backend: FakeBackend, sampler: Sampler, clock: FakeClock) -> Iterator[None]:
+    """Have a driver go away that was read, and come back after the block."""
+    sampler.sample()
+    backend.go_away()
+    sampler.sample()
+    yield
+    backend.come_back()
+    clock.advance(2.0)
 
 
 def test_a_driver_that_goes_away_is_opened_again_with_back_off(gpus: FakeBackend) -> None:
@@ -89,11 +102,8 @@ def test_devices_keep_their_numbers_when_the_driver_lists_them_in_another_order(
     clock = FakeClock()
     sampler = Sampler([gpus], clock=clock)
     before = sampler.sample()
-    gpus.go_away()
-    sampler.sample()
-    gpus.come_back()
-    gpus.reorder(3, 1, 0)
-    clock.advance(2.0)
+    with away(gpus, sampler, clock):
+        gpus.reorder(3, 1, 0)
     after = sampler.sample()
     assert after.metrics["gpu.3.powerWatts"] == before.metrics["gpu.3.powerWatts"] == 103.0
     assert after.metrics["gpu.0.powerWatts"] == 100.0
@@ -102,11 +112,17 @@ def test_devices_keep_their_numbers_when_the_driver_lists_them_in_another_order(
     sampler.close()
 
 
-def test_a_vendor_that_opens_late_finds_its_places_free() -> None:
-    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
+def two(kind: str = "gpu") -> tuple[FakeBackend, FakeBackend]:
+    """Two vendors, with two devices and with one, whose temperature is the length of their vendor's name."""
+    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", kind, devices=1)
     for backend in (first, second):
         for device in backend.all_devices():
-            device.set(temp=1)
+            device.set(temp=len(backend.name))
+    return first, second
+
+
+def test_a_vendor_that_opens_late_finds_its_places_free() -> None:
+    first, second = two()
     first.opening.hang()
     with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
         assert set(sampler.sample().metrics) == {"gpu.2.temp"}
@@ -125,11 +141,8 @@ def test_a_vendor_that_never_opens_shifts_nobody_and_one_without_devices_takes_n
 
 
 def test_more_devices_than_were_reserved_are_numbered_after_everybody_else() -> None:
-    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
+    first, second = two()
     first.detection = Detection(True, "one on the bus", 1)
-    for backend in (first, second):
-        for device in backend.all_devices():
-            device.set(temp=len(backend.name))
     first.opening.hang()
     with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
         assert sampler.sample().metrics == {"gpu.1.temp": 4}
@@ -138,23 +151,17 @@ def test_more_devices_than_were_reserved_are_numbered_after_everybody_else() -> 
 
 
 def test_a_vendor_that_lists_more_than_was_detected_in_time_has_them_side_by_side() -> None:
-    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
+    first, second = two()
     first.detection = Detection(True, "one on the bus", 1)
     first.opening.slow(0.1)
-    for backend in (first, second):
-        for device in backend.all_devices():
-            device.set(temp=len(backend.name))
     with Sampler([first, second]) as sampler:
         assert sampler.sample().metrics == {"gpu.0.temp": 5, "gpu.1.temp": 5, "gpu.2.temp": 4}
 
 
 def test_kinds_are_numbered_each_on_their_own() -> None:
-    gpu, tpu = FakeBackend("alpha", devices=1), FakeBackend("beta", "tpu", devices=2)
-    for backend in (gpu, tpu):
-        for device in backend.all_devices():
-            device.set(temp=1)
+    gpu, tpu = two("tpu")
     with Sampler([tpu, gpu]) as sampler:
-        assert set(sampler.sample().metrics) == {"gpu.0.temp", "tpu.0.temp", "tpu.1.temp"}
+        assert set(sampler.sample().metrics) == {"gpu.0.temp", "gpu.1.temp", "tpu.0.temp"}
 
 
 def test_a_device_that_failed_at_its_first_enumeration_keeps_its_number(gpus: FakeBackend) -> None:
@@ -162,12 +169,8 @@ def test_a_device_that_failed_at_its_first_enumeration_keeps_its_number(gpus: Fa
     whole = gpus.device(2).identity
     gpus.device(2).identity = whole._replace(uuid="", pci_bus_id="", name="")
     sampler = Sampler([gpus], clock=clock)
-    sampler.sample()
-    gpus.go_away()
-    sampler.sample()
-    gpus.device(2).identity = whole
-    gpus.come_back()
-    clock.advance(2.0)
+    with away(gpus, sampler, clock):
+        gpus.device(2).identity = whole
     snapshot = sampler.sample()
     assert snapshot.metrics["gpu.2.powerWatts"] == 102.0
     assert snapshot.device("gpu.2").uuid == whole.uuid
@@ -182,14 +185,10 @@ def test_a_device_is_found_again_by_whichever_of_its_names_is_read(gpus: FakeBac
     whole = gpus.device(2).identity._replace(pci_bus_id="00000000:C1:00.0", serial="4711")
     gpus.device(2).identity = whole
     with Sampler([gpus], clock=clock) as sampler:
-        sampler.sample()
-        gpus.go_away()
-        sampler.sample()
-        unread: dict[str, Any] = {"uuid": "", "pci_bus_id": "", "serial": "", "name": ""}
-        number = 7 if kept != "vendor_index" else 2
-        gpus.device(2).identity = whole._replace(**unread)._replace(**{kept: getattr(whole, kept), "vendor_index": number})
-        gpus.come_back()
-        clock.advance(2.0)
+        with away(gpus, sampler, clock):
+            unread: dict[str, Any] = {"uuid": "", "pci_bus_id": "", "serial": "", "name": ""}
+            number = 7 if kept != "vendor_index" else 2
+            gpus.device(2).identity = whole._replace(**unread)._replace(**{kept: getattr(whole, kept), "vendor_index": number})
         snapshot = sampler.sample()
         assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.3"]
         assert (snapshot.metrics["gpu.2.powerWatts"], not snapshot.unavailable) == (102.0, True)
@@ -203,12 +202,8 @@ def test_another_card_in_the_same_slot_is_another_device(gpus: FakeBackend) -> N
     whole = gpus.device(2).identity._replace(pci_bus_id="0000:c1:00.0")
     gpus.device(2).identity = whole
     with Sampler([gpus], clock=clock) as sampler:
-        sampler.sample()
-        gpus.go_away()
-        sampler.sample()
-        gpus.device(2).identity = whole._replace(uuid="GPU-of-another-card")
-        gpus.come_back()
-        clock.advance(2.0)
+        with away(gpus, sampler, clock):
+            gpus.device(2).identity = whole._replace(uuid="GPU-of-another-card")
         snapshot = sampler.sample()
         assert snapshot.metrics["gpu.4.powerWatts"] == 102.0
         assert snapshot.unavailable["gpu.2.powerWatts"].reason == Reason.DEVICE_LOST
@@ -221,12 +216,8 @@ def test_a_partition_stays_with_its_device_while_that_ones_uuid_is_not_read(gpus
     part = gpus.device(1).identity._replace(uuid="MIG-1", pci_bus_id="", parent=whole.uuid, vendor_index=0)
     gpus.device(0).identity, gpus.device(1).identity = whole, part
     with Sampler([gpus], clock=clock) as sampler:
-        sampler.sample()
-        gpus.go_away()
-        sampler.sample()
-        gpus.device(0).identity, gpus.device(1).identity = whole._replace(uuid=""), part._replace(parent=whole.pci_bus_id)
-        gpus.come_back()
-        clock.advance(2.0)
+        with away(gpus, sampler, clock):
+            gpus.device(0).identity, gpus.device(1).identity = whole._replace(uuid=""), part._replace(parent=whole.pci_bus_id)
         snapshot = sampler.sample()
         assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.0.mig.0"]
         assert snapshot.device("gpu.0.mig.0").parent == snapshot.device("gpu.0").uuid == whole.uuid

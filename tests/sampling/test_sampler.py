@@ -29,15 +29,6 @@ def test_values_come_out_under_the_devices_keys(gpus: FakeBackend) -> None:
     assert snapshot.backends[0].sequence == 1
 
 
-def test_the_typed_view_is_the_same_number(gpus: FakeBackend) -> None:
-    with Sampler([gpus]) as sampler:
-        snapshot = sampler.sample()
-    view = snapshot.devices[2].metrics
-    assert isinstance(view, type(snapshot.devices[0].metrics))
-    assert snapshot.device("gpu.2").values["powerWatts"] == 102.0
-    assert view.model_dump(by_alias=True)["powerWatts"] == 102.0
-
-
 def test_a_missing_value_is_absent_with_its_reason(gpus: FakeBackend) -> None:
     gpus.device(1).miss("fanSpeed", Reason.NOT_SUPPORTED, "no fan")
     with Sampler([gpus]) as sampler:
@@ -199,9 +190,9 @@ def test_process_blocks_stand_below_the_process_key() -> None:
 
 
 def test_readers_are_told_what_the_consumer_wants(gpus: FakeBackend) -> None:
-    with Sampler([gpus], pid=77, children=True, disk_paths=["/", "/data"]) as sampler:
+    with Sampler([gpus], pid=77, children=True, disk_paths=["/", "/data"], metrics="core,-temp") as sampler:
         sampler.sample()
-    assert gpus.options == [ReadOptions(77, True, ("/", "/data"), watched=True)]
+    assert gpus.options == [ReadOptions(77, True, ("/", "/data"), watched=True, metrics=MetricSelection("core,-temp"))]
 
 
 def test_two_samplers_share_the_driver_and_have_readers_of_their_own(gpus: FakeBackend) -> None:
@@ -277,26 +268,17 @@ def test_only_wanted_metrics_are_reported() -> None:
         device.run(DeviceProcess(4711))
     with Sampler([backend], metrics="powerWatts,temp,fanSpeed,smClock,-gpu.1.temp", timeout=HANG) as sampler:
         first, second = sampler.sample(), sampler.sample()
+        backend.device(1).fail(SourceError(Reason.DEVICE_LOST, "fell off"))
+        failed = sampler.sample().unavailable
     assert first.metrics == second.metrics == {"gpu.0.powerWatts": 100.0, "gpu.0.temp": 40, "gpu.1.powerWatts": 100.0}
     assert {key: why.reason for key, why in first.unavailable.items()} == dict.fromkeys(
         [f"gpu.{number}.{name}" for number in range(2) for name in ("fanSpeed", "smClock")], Reason.NOT_SUPPORTED
     )
+    assert {key for key, why in failed.items() if why.detail == "fell off"} == {
+        f"gpu.1.{name}" for name in ("powerWatts", "fanSpeed", "smClock")
+    }
     assert [device.key for device in first.devices] == list(first.processes) == ["gpu.0", "gpu.1"]
     assert first.backends[0].status == "ok"
-
-
-def test_a_device_that_fails_misses_what_is_wanted_of_it(gpus: FakeBackend) -> None:
-    with Sampler([gpus], metrics=["temp"]) as sampler:
-        sampler.sample()
-        gpus.device(1).fail(SourceError(Reason.DEVICE_LOST, "fell off"))
-        snapshot = sampler.sample()
-    assert snapshot.unavailable == {"gpu.1.temp": (Reason.DEVICE_LOST, "fell off")}
-
-
-def test_readers_are_told_what_is_wanted(gpus: FakeBackend) -> None:
-    with Sampler([gpus], metrics="core,-temp") as sampler:
-        sampler.sample()
-    assert gpus.options[0].metrics == MetricSelection("core,-temp")
 
 
 def test_samplers_are_shared_by_what_they_report(gpus: FakeBackend) -> None:

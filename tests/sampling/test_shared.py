@@ -24,7 +24,7 @@ from accelmetrics.sampling.sampler import MOST_SHARED
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDriver
-from tests.sampling.conftest import workers
+from tests.sampling.conftest import at_once, beside, workers
 from tests.support.waiting import HANG, Gate, wait_for
 
 
@@ -48,24 +48,12 @@ def switching_often() -> Iterator[None]:
 def test_an_impatient_sampler_does_not_make_a_patient_one_give_up(gpus: FakeBackend) -> None:
     for device in gpus.all_devices():
         device.slow(0.06)
-    stop = threading.Event()
-
-    def hurry() -> None:
-        with Sampler([gpus], timeout=0.02) as impatient:
-            while not stop.is_set():
-                impatient.sample()
-
-    other = threading.Thread(target=hurry)
-    with Sampler([gpus], timeout=HANG) as patient:
+    with Sampler([gpus], timeout=HANG) as patient, Sampler([gpus], timeout=0.02) as impatient:
         patient.sample()
-        other.start()
-        try:
+        with beside(impatient.sample):
             for _ in range(6):
                 snapshot = patient.sample()
                 assert snapshot.backends[0].status == "ok", snapshot.backends[0].detail
-        finally:
-            stop.set()
-            other.join()
 
 
 def test_samplers_that_come_and_go_do_not_repeat_an_opening_that_hangs(gpus: FakeBackend) -> None:
@@ -151,11 +139,7 @@ def test_a_second_caller_waits_for_its_turn_no_longer_than_its_deadline(gpus: Fa
             sampler.sample()
             ended.append(time.monotonic())
 
-        threads = [threading.Thread(target=call) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[call] * 6)
         for device in gpus.all_devices():
             device.release()
     assert max(ended) - min(began) < 6.0, "they do not wait one after the other"
@@ -201,17 +185,6 @@ def test_threads_that_sample_at_once_share_one_reading(gpus: FakeBackend, mocker
         assert gpus.device(0).reads - before == 2
 
 
-def test_a_sampler_that_is_dropped_gives_its_driver_back(gpus: FakeBackend) -> None:
-    sampler = Sampler([gpus])
-    sampler.sample()
-    gc.disable()
-    try:
-        del sampler
-        wait_for(lambda: gpus.closed == 1 and workers() == 0)
-    finally:
-        gc.enable()
-
-
 @pytest.fixture
 def no_collector() -> Generator[None, None, None]:
     """What is freed during the test is freed by counting references."""
@@ -237,7 +210,7 @@ def test_samplers_leave_no_reference_cycles(closed: bool, interval: float) -> No
         sampler.close()
     del sampler, engine
     wait_for(lambda: not any(part() for part in left), what=lambda: f"still there: {[part() for part in left]}")
-    wait_for(lambda: workers() == 0)
+    wait_for(lambda: backend.closed == 1 and workers() == 0)
 
 
 def test_at_most_so_many_shared_samplers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,22 +251,14 @@ def test_threads_that_call_sample_for_the_first_time_make_one_sampler(gpus: Fake
 def test_a_fork_waits_for_samplers_while_others_are_made() -> None:
     """The set that it looks through grows meanwhile."""
     samplers = [Sampler(["host"]) for _ in range(3)]
-    done = threading.Event()
 
     def make() -> None:
-        while not done.is_set():
-            samplers.append(Sampler(["host"]))
-            del samplers[3:]
+        samplers.append(Sampler(["host"]))
+        del samplers[3:]
 
-    other = threading.Thread(target=make)
-    with switching_often():
-        other.start()
-        try:
-            for _ in range(2000):
-                registry().settle(HANG)
-        finally:
-            done.set()
-            other.join()
+    with switching_often(), beside(make):
+        for _ in range(2000):
+            registry().settle(HANG)
 
 
 def test_the_numbering_of_backends_made_by_hand_goes_with_them() -> None:
