@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from math import isfinite
-from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
@@ -55,12 +55,8 @@ Labels = tuple[tuple[str, str], ...]
 """Of a series, in the order of their names."""
 
 
-class Sample(NamedTuple):
-    """A number of the page."""
-
-    metric: str
-    labels: Labels
-    value: float
+Sample = tuple[str, Labels, float]
+"""A number of the page: the metric, and which of its series."""
 
 
 class OpenMetricsBackend:
@@ -102,7 +98,7 @@ class OpenMetricsBackend:
         self.timeout = _seconds("timeout", given["timeout"], TIMEOUT)
         self.filters = tuple(pattern for value in given["filter"] for pattern in value.split("|") if pattern)
         self.url = parts._replace(query=sent, fragment="").geturl()
-        self.shown = _without_password(parts)._replace(query="", fragment="").geturl()
+        self.shown = parts._replace(netloc=quote(parts.netloc.rpartition("@")[2], safe=":[]"), query="", fragment="").geturl()
         self._clock = clock
 
     def detect(self) -> Detection:
@@ -159,25 +155,30 @@ class OpenMetricsDriver:
         reasons: dict[str, Unavailable] = {}
         if len(samples) > MOST_SERIES:
             why = f"{self._backend.shown} has {len(samples)} series, of which the first {MOST_SERIES} are taken: choose some with filter="
-            reasons = {f"{self._backend.name}.{samples[MOST_SERIES].metric}": Unavailable(Reason.NOT_SUPPORTED, why)}
+            reasons = {f"{self._backend.name}.{samples[MOST_SERIES][0]}": Unavailable(Reason.NOT_SUPPORTED, why)}
         return Reading.of(dict(self._keyed(samples[:MOST_SERIES])), reasons, read_at=at)
 
     def _keyed(self, samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
         """Give each series its key; one that is not finite has none."""
-        by_metric: dict[str, list[Sample]] = {}
-        for sample in samples:
-            by_metric.setdefault(sample.metric, []).append(sample)
+        by_metric: dict[str, list[tuple[Labels, float]]] = {}
+        for metric, labels, value in samples:
+            by_metric.setdefault(metric, []).append((labels, value))
         if len(self._numbers) > MOST_SERIES:  # names that change at every reading: those of now alone are known
             self._numbers = {metric: known for metric, known in self._numbers.items() if metric in by_metric}
         for metric, series in by_metric.items():
             known = self._numbers.setdefault(metric, {})
-            fresh = sorted({one.labels for one in series} - known.keys())
-            numbers = _gpu_numbers(fresh) if not known else None
-            taken = max(known.values(), default=-1) + 1
-            known.update(zip(fresh, numbers or range(taken, taken + len(fresh)), strict=True))
+            now = {labels for labels, _ in series}
+            fresh = sorted(now - known.keys())
+            start = max(known.values(), default=-1) + 1
+            numbers: Iterable[int] = range(start, start + len(fresh))
+            gpus = [dict(labels).get(GPU, "") for labels in fresh]
+            numbered = all(gpu.isascii() and gpu.isdecimal() and len(gpu) < 5 for gpu in gpus)
+            if not known and numbered and len(set(map(int, gpus))) == len(gpus):  # each is of another GPU
+                numbers = map(int, gpus)
+            known.update(zip(fresh, numbers, strict=True))
             if len(known) > MOST_SERIES:  # labels that change at every reading: those of now alone are known
-                self._numbers[metric] = known = {labels: known[labels] for labels in {one.labels for one in series}}
-            yield from ((f"{self._backend.name}.{metric}.{known[one.labels]}", one.value) for one in series if isfinite(one.value))
+                self._numbers[metric] = known = {labels: known[labels] for labels in now}
+            yield from ((f"{self._backend.name}.{metric}.{known[labels]}", value) for labels, value in series if isfinite(value))
 
     def _fetch(self, progress: list[Any]) -> tuple[str, bool]:
         """Ask once, within the timeout whatever the endpoint does; return the page, and whether it is OpenMetrics."""
@@ -222,15 +223,7 @@ def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Ite
     for family in parse_page(text, openmetrics):
         for name, labels, value in family.samples if family.type in TAKEN else ():
             if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, one) for one in filters)):
-                yield Sample(name, tuple(sorted(labels.items())), value)
-
-
-def _gpu_numbers(series: Sequence[Labels]) -> list[int] | None:
-    """Return the numbers of the GPUs that series are of; None where not each is of another one."""
-    found = [dict(labels).get(GPU, "") for labels in series]
-    if not all(number.isascii() and number.isdecimal() and len(number) < 5 for number in found) or len(set(map(int, found))) < len(found):
-        return None
-    return [int(number) for number in found]
+                yield name, tuple(sorted(labels.items())), value
 
 
 def _seconds(option: str, given: Sequence[str], usual: float) -> float:
@@ -241,7 +234,3 @@ def _seconds(option: str, given: Sequence[str], usual: float) -> float:
     if not 0.1 <= value <= LONGEST:
         raise InvalidOptionError(f"openmetrics?{option} is {given[-1]!r}: it must be a number of seconds from 0.1 to {LONGEST:g}")
     return value
-
-
-def _without_password(parts: SplitResult) -> SplitResult:
-    return parts._replace(netloc=quote(parts.netloc.rpartition("@")[2], safe=":[]"))

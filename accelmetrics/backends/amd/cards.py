@@ -8,10 +8,10 @@ Nothing here wakes a card.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, is_asleep, link_name, list_directory, pci_devices, read_text, system_path
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
@@ -120,11 +120,14 @@ LOCAL_HEAPS = (1, 2)
 """Memory of the GPU itself: the part that the processor reaches, and the part that it does not."""
 
 
-class TopologyNode(NamedTuple):
+class TopologyNode:
     """A GPU, or a partition of one.
 
-    Attributes:
+    Args:
         path: Where its files are.
+        found: What its properties are.
+
+    Attributes:
         address: PCI address.
         vendor: PCI vendor id, 0 where the kernel does not say.
         partition: Number of the partition, 0 for a whole GPU.
@@ -132,30 +135,23 @@ class TopologyNode(NamedTuple):
         memory: Bytes of its memory, None where the kernel does not say.
     """
 
-    path: str
-    address: str
-    vendor: int
-    partition: int
-    architecture: str
-    memory: int | None
+    def __init__(self, path: str, found: Mapping[str, int]) -> None:
+        self.path = path
+        location, version = found.get("location_id", 0), found.get("gfx_target_version", 0)
+        self.address = f"{found.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7:x}"
+        self.vendor = found.get("vendor_id", 0)
+        self.partition = location >> PARTITION_SHIFT
+        # Two decimal digits each for the minor version and the stepping, which compilers write in hexadecimal.
+        self.architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version >= 10000 else ""
+        banks = [properties(f"{path}/mem_banks/{bank}/properties") for bank in list_directory(f"{path}/mem_banks")]
+        self.memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type", 0) in LOCAL_HEAPS) or None
 
 
 def gpu_nodes() -> list[TopologyNode]:
     """List the GPUs and their partitions, in the kernel's order."""
-    nodes = []
-    for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int):
-        path = f"{NODES}/{name}"
-        found = properties(f"{path}/properties")
-        if not found.get("simd_count", 0):
-            continue
-        location, version = found.get("location_id", 0), found.get("gfx_target_version", 0)
-        address = f"{found.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7:x}"
-        # Two decimal digits each for the minor version and the stepping, which compilers write in hexadecimal.
-        gfx = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version >= 10000 else ""
-        banks = [properties(f"{path}/mem_banks/{bank}/properties") for bank in list_directory(f"{path}/mem_banks")]
-        memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type", 0) in LOCAL_HEAPS)
-        nodes.append(TopologyNode(path, address, found.get("vendor_id", 0), location >> PARTITION_SHIFT, gfx, memory or None))
-    return nodes
+    paths = [f"{NODES}/{name}" for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int)]
+    found = {path: properties(f"{path}/properties") for path in paths}
+    return [TopologyNode(path, values) for path, values in found.items() if values.get("simd_count")]  # others are processors
 
 
 def compute_memory(address: str) -> int | None:

@@ -1,9 +1,9 @@
 """Apple silicon: the GPU of the chip, and what else of the chip the host backend does not give.
 
 macOS gives no program power by itself, so there are several sources, merged metric by metric, the best first:
-:mod:`~accelmetrics.backends.apple.macmon` (a program that users install; everything but the GPU's memory), ``ioreg`` (always there,
-needs no rights; utilisation and memory) and, where there is no macmon, ``powermetrics`` (for root alone; power and clocks). The last
-two, and what is asked once, are in :mod:`~accelmetrics.backends.apple.sources`.
+``macmon`` (a program that users install; everything but the GPU's memory), ``ioreg`` (always there, needs no rights; utilisation and
+memory) and, where there is no macmon, ``powermetrics`` (for root alone; power and clocks): see
+:mod:`~accelmetrics.backends.apple.sources`.
 
 ``cpu.avg_temp`` and ``cpu.powerWatts`` are the host backend's names too, which answers on Linux only: on a Mac the values are
 this backend's, and where one source has a value the other's reason gives way.

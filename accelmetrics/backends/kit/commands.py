@@ -36,6 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -264,8 +265,12 @@ def run(
                 full = True
                 break
             left -= len(piece)
-        written = child.read_file(output) if output else None
-    if not (child.ended or full):
+        written = None
+        if output and child.directory:
+            file = Path(child.directory, output)
+            with suppress(OSError):  # it is not there
+                written = file.read_bytes().decode("utf-8", "replace") if file.stat().st_size <= MAX_OUTPUT else None
+    if not (child.process.ended or full):
         raise SourceError(Reason.TIMED_OUT, f"{argv[0]} gave no answer in {timeout:g} s and was killed")
     stdout, stderr = (b"".join(parts).decode("utf-8", "replace") for parts in outputs)
     return Completed(stdout, stderr, child.returncode, time.monotonic() - started, full, written)
@@ -304,9 +309,14 @@ class Child:
         kept = {name: os.environ.get(name, "") for name in list(os.environ) if name in KEPT or name.startswith(KEPT_PREFIXES)}
         reduced = kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
         own = {name: value.format(**words) for name, value in environment.items()}
+        # This Python runs the watchdog; the system's where a program embeds or freezes it.
+        interpreter = (not getattr(sys, "frozen", False) and sys.executable) or find("python3")
+        if not interpreter:
+            why = "a command runs under a watchdog, which needs a Python interpreter: there is none"
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, why)
         try:
             self.process = Watchdog(
-                _interpreter(),
+                interpreter,
                 argv,
                 mark=mark,
                 directory=self.directory,
@@ -319,11 +329,6 @@ class Child:
             )
         except OSError as error:
             raise _not_started(self._path, error) from error
-
-    @property
-    def ended(self) -> bool:
-        """Whether the command itself has ended, as far as :meth:`read` has come."""
-        return self.process.ended
 
     def read(self, seconds: float = math.inf) -> Iterator[tuple[int, bytes]]:
         """Read both outputs until they are closed and the command has ended, or the time is up.
@@ -349,7 +354,13 @@ class Child:
                 ready = selector.select(max(0.0, min(GLANCE, left)))
                 for key, _ in ready:
                     if key.data == CONTROL:
-                        self._note_end()
+                        try:
+                            process.hear()
+                        except FilesError as error:
+                            words = f"the files that {self._path} needs cannot be written: {error.strerror}"
+                            raise SourceError(Reason.DRIVER_UNAVAILABLE, words) from error
+                        except OSError as error:
+                            raise _not_started(self._path, error) from error
                         selector.unregister(key.fd)
                         until = min(until, time.monotonic() + GRACE)
                     elif piece := os.read(key.fd, CHUNK):
@@ -359,28 +370,6 @@ class Child:
                 if not ready:
                     yield 0, b""
             self._finished = not selector.get_map()
-
-    def _note_end(self) -> None:
-        try:
-            self.process.hear()
-        except FilesError as error:
-            raise SourceError(
-                Reason.DRIVER_UNAVAILABLE, f"the files that {self._path} needs cannot be written: {error.strerror}"
-            ) from error
-        except OSError as error:
-            raise _not_started(self._path, error) from error
-
-    def read_file(self, name: str) -> str | None:
-        """Read the text of a file in its working directory; None when it is not there or too long."""
-        path = Path(self.directory or "/nonexistent", name)
-        try:
-            return path.read_bytes().decode("utf-8", "replace") if path.stat().st_size <= MAX_OUTPUT else None
-        except OSError:
-            return None
-
-    def end(self) -> None:
-        """Begin to end the command, its group, and every descendant that left the group; returns at once."""
-        self.process.end()
 
     def __enter__(self) -> Child:
         return self
@@ -406,15 +395,6 @@ class Child:
 
 def _path() -> list[str]:
     return [directory for directory in os.environ.get("PATH", SAFE_PATH).split(":") if directory.startswith("/")]
-
-
-def _interpreter() -> str:
-    """Return which Python runs a watchdog: this one; the system's where a program embeds or freezes it."""
-    own = "" if getattr(sys, "frozen", False) else sys.executable
-    path = own or find("python3")
-    if not path:
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, "a command runs under a watchdog, which needs a Python interpreter: there is none")
-    return path
 
 
 def _not_started(path: str, error: OSError) -> SourceError:

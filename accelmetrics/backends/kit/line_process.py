@@ -208,7 +208,7 @@ class LineProcess:
             self._closed, self._failure = True, CLOSED
             self._news.notify_all()
             if self._child is not None:
-                self._child.end()
+                self._child.process.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(ENDING)
 
@@ -247,8 +247,8 @@ class LineProcess:
                     return CLOSED
             self.starts += 1
             self._listen(child)
-            child.end()  # what it left behind, too
-        if not child.ended:
+            child.process.end()  # what it left behind, too
+        if not child.process.ended:
             strange = self._failure is not None and self._failure.reason == Reason.PARSE_ERROR
             reason = Reason.PARSE_ERROR if strange else Reason.TIMED_OUT
             return self._told(reason, f"gave no record for {self._silence:g} s and was killed")

@@ -454,18 +454,19 @@ class PolledReader:
         return make_reading(found, processes, read_at, used)
 
 
-class _Poll(NamedTuple):
+class _Poll:
     """What asking a source once came to.
 
-    Attributes:
+    Args:
         finished: When it ended, on the monotonic clock.
         units: The samples, by unit; the same object while the source's answer is the same.
         failure: Why there are none, or why there are no more.
     """
 
-    finished: float
-    units: Mapping[int, DeviceSample]
-    failure: SourceError | None
+    def __init__(self, finished: float, units: Mapping[int, DeviceSample], failure: SourceError | None) -> None:
+        self.finished = finished
+        self.units = units
+        self.failure = failure
 
 
 NOT_WANTED = _Poll(-math.inf, {}, None)
@@ -509,7 +510,7 @@ class _OpenSource:
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
-            self.latest = NOT_WANTED._replace(failure=_failure(guarded(self._connect)))
+            self.latest = _Poll(-math.inf, {}, _failure(guarded(self._connect)))
 
     @property
     def is_wanted(self) -> bool:
@@ -529,12 +530,12 @@ class _OpenSource:
     def _make(self) -> _Poll:
         """Ask it now; while it stays closed, what is known stands."""
         if self.ask is None and self._clock.monotonic() < self._retry_at:
-            return self.latest._replace(finished=self._clock.monotonic())
+            return _Poll(self._clock.monotonic(), self.latest.units, self.latest.failure)
         units: dict[int, DeviceSample] = {}
         asked = guarded(self._collect, units)
         finished = self._clock.monotonic()
         if asked.value is not None and asked.value is self._answer:
-            return self.latest._replace(finished=finished)
+            return _Poll(finished, self.latest.units, self.latest.failure)
         failure = _failure(asked)
         self._answer = asked.value if isinstance(asked.value, tuple) else None
         self._failures = self._failures + 1 if failure is not None and not units else 0

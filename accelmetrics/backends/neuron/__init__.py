@@ -12,14 +12,13 @@ card and disk of an EC2 instance carries it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sized
 from functools import partial
 
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 TOOL = "neuron-monitor"
 DIRECTORIES = ("/opt/aws/neuron/bin",)
@@ -40,23 +39,18 @@ INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
 PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
 
 
-class NeuronChip(NamedTuple):
-    """One Neuron device: its number, its directory, and by the machine's number of each core, the core's directory."""
+def chips() -> dict[int, dict[int, str]]:
+    """Return, by the number of each chip that the driver shows, the directories of its cores.
 
-    number: int
-    path: str
-    cores: dict[int, str]
-
-
-def chips() -> tuple[NeuronChip, ...]:
-    """List the chips that the driver shows, with their cores numbered as the tool does without joined cores: chip by chip."""
-    found = []
+    Cores are numbered as the tool numbers them without joined cores: chip by chip.
+    """
+    found = {}
     for index in _numbered(ROOT, "neuron"):
         path = f"{ROOT}/neuron{index}"
         numbers = _numbered(path, "neuron_core")
         each = min(_number(read_text(f"{path}/core_count") or "", len(numbers)), MOST_DEVICES)
-        found.append(NeuronChip(index, path, {index * each + number: f"{path}/neuron_core{number}" for number in numbers}))
-    return tuple(found)
+        found[index] = {index * each + number: f"{path}/neuron_core{number}" for number in numbers}
+    return found
 
 
 def _numbered(directory: str, prefix: str) -> list[int]:
@@ -82,7 +76,7 @@ def detect() -> Detection:
     """
     found, nodes = chips(), find_nodes(["/dev/neuron*"])
     if found:
-        paths = [path for chip in found for path in chip.cores.values()]
+        paths = [path for cores in found.values() for path in cores.values()]
         words = f"{_count(found, 'Neuron device')} with {_count(paths, 'core')} in {ROOT}" + ("" if nodes else f", no {NODE}")
         if not any(all(system_path(f"{path}/{part}").is_dir() for part in PARTS) for path in paths):
             words += f"; counters are not where they are looked for: {MOVED}"
@@ -96,7 +90,7 @@ def detect() -> Detection:
     return Detection(False, f"no accelerator of AWS (0x1d0f) on the PCI bus, no {NODE}")
 
 
-def _count(things: Sequence[object], what: str) -> str:
+def _count(things: Sized, what: str) -> str:
     return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
 
 

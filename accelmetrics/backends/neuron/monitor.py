@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, ReadOptions, Value
@@ -103,8 +103,11 @@ MACHINE = (
 IDENTITY = {"vendor_index": "core", "name": "chip", "architecture": "version"}
 
 
-class Program(NamedTuple):
+class Program:
     """One program that uses NeuronCores.
+
+    Args:
+        entry: What the report says of it.
 
     Attributes:
         pid: Its process id, -1 where the tool does not say.
@@ -113,10 +116,25 @@ class Program(NamedTuple):
         cores: By section and core, what stands there. A section that does not tell cores has no entry.
     """
 
-    pid: int
-    sections: dict[str, Json]
-    errors: dict[str, Unavailable]
-    cores: dict[str, dict[int, Json]]
+    def __init__(self, entry: Json) -> None:
+        pid = entry.get("pid")
+        self.pid = pid if type(pid) is int and pid < HIGHEST_PID else -1
+        self.sections: dict[str, Json] = {}
+        self.errors: dict[str, Unavailable] = {}
+        self.cores: dict[str, dict[int, Json]] = {}
+        for name in (COUNTERS, MEMORY, EXECUTION):
+            section = _part(entry, "report", name)
+            error = _error(entry) or _error(section)
+            if error is not None:
+                self.errors[name] = error
+                continue
+            self.sections[name] = section
+            *way, last = BY_CORE.get(name, ("",))
+            cores = _part(section, *way).get(last)
+            if isinstance(cores, dict):
+                # Newer tools put other things beside the cores, which are under their numbers.
+                numbers = {core: part for core, part in cores.items() if core.isascii() and core.isdecimal() and isinstance(part, dict)}
+                self.cores[name] = {int(core): part for core, part in numbers.items() if len(core) < 6 and int(core) < MANY}
 
 
 class Report:
@@ -143,7 +161,7 @@ class Report:
         listed = whole.get(PROGRAMS) or ()
         if len(listed) > MANY:
             raise SourceError(Reason.INVALID_VALUE, f"{TOOL} reports {len(listed)} programs: more than {MANY} are not believed")
-        self.programs = tuple(_program(entry) for entry in listed if isinstance(entry, dict))
+        self.programs = [Program(entry) for entry in listed if isinstance(entry, dict)]
         self.hardware = _part(whole, HARDWARE)
         counters = _part(whole, "system_data", "neuron_hw_counters")
         self.ecc_error = _error(counters)
@@ -181,7 +199,7 @@ class Report:
                 continue
             if program.pid < 1:
                 return NOT_BY_CORE
-            held = _total([checked_number(memory[category]) for category in CORE_MEMORY if category in memory]) if memory else NOT_PRINTED
+            held = total([checked_number(memory[category]) for category in CORE_MEMORY if category in memory]) if memory else NOT_PRINTED
             share = checked_number(percent((counters or {}).get("neuroncore_utilization")))
             busy = None if isinstance(share, Unavailable) or share > 100 else float(share)
             found.append(DeviceProcess(program.pid, "compute", None if isinstance(held, Unavailable) else int(held), busy))
@@ -206,25 +224,6 @@ def _error(section: Json) -> Unavailable | None:
     return Unavailable(Reason.NO_PERMISSION if "permission denied" in words.lower() else Reason.DRIVER_ERROR, quoted(words))
 
 
-def _program(entry: Json) -> Program:
-    pid = entry.get("pid")
-    program = Program(pid if type(pid) is int and pid < HIGHEST_PID else -1, {}, {}, {})
-    for name in (COUNTERS, MEMORY, EXECUTION):
-        section = _part(entry, "report", name)
-        error = _error(entry) or _error(section)
-        if error is not None:
-            program.errors[name] = error
-            continue
-        program.sections[name] = section
-        *way, last = BY_CORE.get(name, ("",))
-        cores = _part(section, *way).get(last)
-        if isinstance(cores, dict):
-            # Newer tools put other things beside the cores, which are under their numbers.
-            numbers = {core: part for core, part in cores.items() if core.isascii() and core.isdecimal() and isinstance(part, dict)}
-            program.cores[name] = {int(core): part for core, part in numbers.items() if len(core) < 6 and int(core) < MANY}
-    return program
-
-
 def checked_number(raw: object) -> Value:
     """Check a number of the report: finite, not negative, below 2**63."""
     # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
@@ -233,7 +232,7 @@ def checked_number(raw: object) -> Value:
     return raw
 
 
-def _total(parts: Iterable[Value]) -> Value:
+def total(parts: Iterable[Value]) -> Value:
     """Return a sum, which is missing if one of its parts is."""
     added: int | float = 0
     for part in parts:
@@ -243,12 +242,8 @@ def _total(parts: Iterable[Value]) -> Value:
     return added
 
 
-class Chosen(NamedTuple):
-    """The programs that a consumer wants, what to say where there are none, and whose they are; empty for those of every program."""
-
-    programs: tuple[Program, ...]
-    none: Unavailable
-    whose: str
+Chosen = tuple[Sequence[Program], Unavailable, str]
+"""The programs that a consumer wants, what to say where there are none, and whose they are; empty for those of every program."""
 
 
 def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[[int], bool], core: int | None) -> Chosen:
@@ -260,18 +255,18 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
         watches: Whether a process is one of those that it watches.
         core: The core that ``LOCAL_RANK`` picked, if one was.
     """
-    chosen, none, whose = tuple(programs), "no program uses the Neuron devices", ""
+    chosen, none, whose = programs, "no program uses the Neuron devices", ""
     if options.watched:
-        chosen = tuple(program for program in chosen if watches(program.pid))
+        chosen = [program for program in chosen if watches(program.pid)]
         whose = f"process {options.pid}"
         none = f"{whose} uses no NeuronCore"
     if core is not None:
         # One that failed may be the one on the core: better its error than nothing.
-        on_core = tuple(program for program in chosen if any(core in cores for cores in program.cores.values()))
-        chosen = on_core or tuple(program for program in chosen if program.errors)
+        on_core = [program for program in chosen if any(core in cores for cores in program.cores.values())]
+        chosen = on_core or [program for program in chosen if program.errors]
         none = f"{whose} does not use core {core}" if whose else f"no program uses core {core}"
         none += ", which LOCAL_RANK picks"
-    return Chosen(chosen, Unavailable(Reason.NOT_IN_USE, none), whose)
+    return chosen, Unavailable(Reason.NOT_IN_USE, none), whose
 
 
 class CoreTotals(DeviceRecord):
@@ -288,7 +283,7 @@ class CoreTotals(DeviceRecord):
         users = [program.cores[section][self._core] for program in programs if self._core in program.cores.get(section, ())]
         if users:
             parts = [checked_number(user[name]) for user in users if user.get(name) is not None]
-            return _total(parts) if parts else None
+            return total(parts) if parts else None
         error = next((program.errors[section] for program in programs if section in program.errors), None)
         if error is not None or not programs:
             return error or none
@@ -319,11 +314,10 @@ class MachineTotals(DeviceRecord):
         if section == CHIPS:
             counted = self._report.ecc.get(int(way[0]), {}).get(way[1])
             return checked_number(counted) if counted is not None else self._report.ecc_error or NOT_PRINTED
-        return self._sum(section, way) if programs else none
-
-    def _sum(self, section: str, way: Sequence[str]) -> Value:
+        if not programs:
+            return none
         parts: list[Value] = []
-        for program in self._chosen.programs:
+        for program in programs:
             raw = _part(program.sections.get(section), *way[:-1]).get(way[-1])
             if section in program.errors:
                 parts.append(program.errors[section])
@@ -331,10 +325,10 @@ class MachineTotals(DeviceRecord):
                 parts.append(checked_number(raw))
             elif way[0] != LATENCY:
                 return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not say it of process {program.pid}")
-        if way[0] != LATENCY:
-            return _total(parts)
-        missing = next((part for part in parts if isinstance(part, Unavailable)), None)
-        return missing or max((part for part in parts if not isinstance(part, Unavailable)), default=IDLE)
+        added = total(parts)
+        if way[0] != LATENCY or isinstance(added, Unavailable):
+            return added
+        return max((part for part in parts if not isinstance(part, Unavailable)), default=IDLE)
 
 
 def parse(known: set[int], line: str) -> list[DeviceSample]:
@@ -350,24 +344,21 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
     report = Report(line)
     known |= report.cores
     if not known:
-        known |= {core for chip in neuron.chips() for core in chip.cores}
+        known |= {core for cores in neuron.chips().values() for core in cores}
     if not known:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, text(report.hardware.get("error")) or f"{TOOL} knows of no Neuron device")
     picked = neuron.picked_core(known)
 
-    def chosen(options: ReadOptions, watches: Callable[[int], bool]) -> Chosen:
-        return choose(report.programs, options, watches, picked)
-
-    def core_totals(core: int, options: ReadOptions, watches: Callable[[int], bool]) -> DeviceRecord:
-        return CoreTotals(chosen(options, watches), core)
+    def scoped(core: int | None, options: ReadOptions, watches: Callable[[int], bool]) -> DeviceRecord:
+        chosen = choose(report.programs, options, watches, picked)
+        return MachineTotals(report, chosen) if core is None else CoreTotals(chosen, core)
 
     identity = {"chip": report.hardware.get("neuron_device_type"), "version": report.hardware.get("neuroncore_version")}
     cores = [
-        DeviceSample(identity | {"core": core}, report.users(core), scoped=partial(core_totals, core))
+        DeviceSample(identity | {"core": core}, report.users(core), scoped=partial(scoped, core))
         for core in (sorted(known) if picked is None else [picked])
     ]
-    machine = DeviceSample({}, machine=True, scoped=lambda options, watches: MachineTotals(report, chosen(options, watches)))
-    return [*cores, machine]
+    return [*cores, DeviceSample({}, machine=True, scoped=partial(scoped, None))]
 
 
 def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> PolledBackend:

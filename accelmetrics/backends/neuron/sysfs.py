@@ -14,15 +14,16 @@ detection says so, and ``neuron-monitor`` is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
 from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, Rate, number
-from accelmetrics.backends.kit.fields import Row
+from accelmetrics.backends.kit.fields import Derived, Row
 from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.backends.kit.system import Files
-from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, NeuronChip, monitor
+from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, monitor
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -80,21 +81,24 @@ class Directory(DeviceDirectory):
         return NEVER_COUNTED if said == "0" and place.startswith(_COUNTED) else said
 
 
-class NotByProcess(DeviceRecord):
-    """A core for a consumer that watches a process."""
-
-    def get(self, place: str) -> object:
-        """Return the reason."""
-        return NOT_BY_PROCESS
+_UNTOLD = DeviceRecord({str(row.where).lower(): NOT_BY_PROCESS for row in FIELDS if not isinstance(row, Derived)})
+"""A core for a consumer that watches a process."""
 
 
 class Machine(DeviceRecord):
-    """What belongs to no core, for one consumer."""
+    """What belongs to no core, for one consumer.
 
-    def __init__(self, chips: Sequence[NeuronChip], known: Mapping[str, Directory], cores: Sequence[Directory], watched: bool) -> None:
-        self._chips = {str(chip.number): known[chip.path] for chip in chips}
+    Args:
+        chips: By number, the chips' counters.
+        cores: The cores' counters.
+        most: How many cores a chip has.
+        watched: Whether the consumer watches a process.
+    """
+
+    def __init__(self, chips: Mapping[str, Directory], cores: Sequence[Directory], most: int, watched: bool) -> None:
+        self._chips = chips
         self._cores = cores
-        self._most = max(len(chip.cores) for chip in chips)
+        self._most = most
         self._watched = watched
 
     def instances(self, place: str) -> Iterable[str]:
@@ -113,9 +117,8 @@ class Machine(DeviceRecord):
             return TOOL_ONLY
         if self._watched:
             return NOT_BY_PROCESS
-        parts = [number(each.get(place), "B", "B") for each in (self._chips.values() if place.startswith(_HOST) else self._cores)]
-        return next(
-            (part for part in parts if isinstance(part, Unavailable)), sum(part for part in parts if not isinstance(part, Unavailable))
+        return monitor.total(
+            number(each.get(place), "B", "B") for each in (self._chips.values() if place.startswith(_HOST) else self._cores)
         )
 
 
@@ -127,29 +130,29 @@ class CounterPoll:
         self._known: dict[str, Directory] = {}
 
     def __call__(self) -> Iterable[DeviceSample]:
-        chips = neuron.chips()
-        paths = {core: path for chip in chips for core, path in chip.cores.items()}
+        numbered = neuron.chips()
+        paths = {core: path for cores in numbered.values() for core, path in cores.items()}
         if not paths:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, f"the driver shows no cores in {ROOT}: {MOVED}")
-        for number_, path in (*paths.items(), *((chip.number, chip.path) for chip in chips)):
-            if path not in self._known:
-                self._known[path] = Directory(number_, path, self._files)
-        known, picked = dict(self._known), neuron.picked_core(paths)
-        cores = [known[path] for core, path in paths.items() if picked in (None, core)]
+        most, picked = max(map(len, numbered.values())), neuron.picked_core(paths)
+        cores = [self._directory(core, path) for core, path in paths.items() if picked in (None, core)]
+        chips = {str(chip): self._directory(chip, f"{ROOT}/neuron{chip}") for chip in numbered}
 
         def begin(progress: list[Any]) -> None:
-            for each in known.values():
+            for each in (*cores, *chips.values()):
                 each.begin(progress)
 
         def machine(options: ReadOptions, _: object) -> DeviceRecord:
-            return Machine(chips, known, cores, options.watched)
+            return Machine(chips, cores, most, options.watched)
 
-        def by_process(core: Directory) -> DeviceSample:
-            return DeviceSample(
-                core, NOT_BY_PROCESS, begin=core.begin, scoped=lambda options, _: NotByProcess({}) if options.watched else core
-            )
+        def scoped(core: Directory, options: ReadOptions, _: object) -> DeviceRecord:
+            return _UNTOLD if options.watched else core
 
-        return [*map(by_process, cores), DeviceSample({}, begin=begin, machine=True, scoped=machine)]
+        samples = [DeviceSample(core, NOT_BY_PROCESS, begin=core.begin, scoped=partial(scoped, core)) for core in cores]
+        return [*samples, DeviceSample({}, begin=begin, machine=True, scoped=machine)]
+
+    def _directory(self, number_: int, path: str) -> Directory:
+        return self._known.setdefault(path, Directory(number_, path, self._files))
 
     def close(self) -> None:
         """Give all descriptors back."""

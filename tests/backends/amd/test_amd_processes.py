@@ -12,8 +12,7 @@ from pytest_mock import MockerFixture
 
 from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
-from accelmetrics.backends.amd.in_process import InProcessDriver
-from accelmetrics.backends.amd.processes import MOST, DriverProcesses, is_gpu, parse
+from accelmetrics.backends.amd.in_process import MOST, DriverProcesses, InProcessDriver, is_gpu, parse
 from accelmetrics.backends.contract import NOT_NEEDED, Processes, Reading, ReadOptions
 from accelmetrics.backends.kit import processes as holders
 from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders

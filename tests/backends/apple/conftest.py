@@ -8,7 +8,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends import apple
-from accelmetrics.backends.apple import AppleBackend, macmon, sources
+from accelmetrics.backends.apple import AppleBackend, sources
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit.polled import PolledDriver
 from tests.backends.apple.reading import Mac
@@ -20,7 +20,7 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
     """The machine, and we are an ordinary user on it."""
     made = MacStandIn(tmp_path)
     monkeypatch.setenv("PATH", made.path)
-    for module in (apple, macmon):
+    for module in (apple, sources):
         monkeypatch.setattr(module, "DIRECTORIES", ())
     for command in (sources.IOREG, *sources.POWERMETRICS, sources.PROFILER, sources.SYSCTL):
         monkeypatch.setattr(command, "directories", ())

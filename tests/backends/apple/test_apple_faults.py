@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.apple import AppleBackend, backend, macmon, sources
+from accelmetrics.backends.apple import AppleBackend, backend, sources
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit import line_process, polled
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -91,7 +91,7 @@ def test_another_program_of_that_name_is_left_alone(mac: MacStandIn, machine: Ma
 
 
 def test_one_that_starts_a_server_whatever_it_is_asked_is_killed(mac: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(macmon, "VERSION_TIMEOUT", 0.5)
+    monkeypatch.setattr(sources, "VERSION_TIMEOUT", 0.5)
     mac.behave("macmon", mode="server")
     found = machine.read()
     assert "does not answer --version" in found.reasons["temp"].detail
@@ -113,7 +113,7 @@ def test_one_that_prints_no_record_in_time_is_left_alone(
     mac: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch, printed: str, mode: Mode, reason: Reason
 ) -> None:
     monkeypatch.setattr(AppleBackend, "interval", 0.1)
-    monkeypatch.setattr(macmon, "FIRST_LINE", 0.2)
+    monkeypatch.setattr(sources, "FIRST_LINE", 0.2)
     monkeypatch.setattr(line_process, "START_UP", 1.0)
     monkeypatch.setattr(polled, "RETRY", 0.0)
     mac.behave("macmon", printed, mode=mode)
@@ -169,7 +169,7 @@ def test_whatever_goes_wrong_at_the_start_leaves_no_child(mac: MacStandIn, monke
     def broken(text: str) -> None:
         raise OverflowError(len(text))
 
-    monkeypatch.setattr(macmon, "parse", broken)
+    monkeypatch.setattr(sources, "parse_macmon", broken)
     mac.remove("ioreg")
     error = opening_failure()
     assert (error.reason, "OverflowError" in error.message) == (Reason.DRIVER_ERROR, True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.backends.apple import macmon, sources
+from accelmetrics.backends.apple import sources
 from accelmetrics.backends.kit import text, whole
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.backends.apple.reading import Read, tabled
@@ -26,7 +26,7 @@ PERCENTAGES = {"gpu", "scaledUtilization", "memoryAllocated", "memory.used_perce
 
 
 def of_macmon(line: str) -> Read:
-    return tabled(macmon.parse(line), macmon.GPU, macmon.MACHINE)
+    return tabled(sources.parse_macmon(line), sources.MACMON_GPU, sources.MACMON_CHIP)
 
 
 def of_powermetrics(printed: str) -> Read:

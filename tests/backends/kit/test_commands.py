@@ -519,7 +519,7 @@ def test_a_child_can_be_read_piece_by_piece_and_is_killed_when_left(pids: Path, 
         printed = b""
         while printed.count(b"\n") < 3:
             printed += next(pieces)[1]
-        assert not child.ended
+        assert not child.process.ended
     assert printed.startswith(b"tick\ntick\ntick\n")
     wait_until_gone(int(pids.read_text()))
     assert child.process.returncode == -signal.SIGKILL

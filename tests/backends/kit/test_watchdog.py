@@ -219,7 +219,7 @@ def test_where_the_watchdog_is_killed_the_command_is_ended_with_its_directory(tr
         traces.wait()
         os.kill(child.process.pid, signal.SIGKILL)
         list(reading)
-        assert child.ended
+        assert child.process.ended
     assert not list(traces.scratch.iterdir())
     wait_for(lambda: sum(map(gone, traces.pids)) == 2)
 
