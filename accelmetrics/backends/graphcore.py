@@ -72,13 +72,11 @@ def connect() -> PollOnce:
 def _sample(device: Any) -> DeviceSample:
     if not isinstance(device, Mapping):
         return DeviceSample(device)  # which the kit refuses, and lists the others
-    return DeviceSample(dict(device), _processes(device.get(USER)), whole=text(device.get(BOARD)))
-
-
-def _processes(printed: object) -> tuple[DeviceProcess, ...] | None:
-    """Read the process that holds an IPU: one, or none; None where the attribute makes no sense."""
-    pid = whole(printed)
-    return (DeviceProcess(pid, "compute"),) if pid else None if text(printed) else ()
+    user = device.get(USER)
+    pid = whole(user)
+    # One process holds an IPU, or none; an attribute that makes no sense says nothing.
+    processes = (DeviceProcess(pid, "compute"),) if pid else None if text(user) else ()
+    return DeviceSample(dict(device), processes, whole=text(device.get(BOARD)))
 
 
 backend = PolledBackend(

@@ -30,7 +30,7 @@ from accelmetrics.backends.amd.values import (
     pcie_generation,
 )
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, json_documents
+from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, PollOnce, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
 from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
@@ -191,51 +191,41 @@ def sample(card: Mapping[str, Any], kinds: dict[str, bool] | None = None) -> Dev
     return DeviceSample({**card, **told}, whole=card_of(uuid, address))
 
 
-class AmdSmi:
-    """The open command: asks it once.
+def _connect(command: Command, clock: Clock) -> PollOnce:
+    command.find()
+    flags = Flags(command, FLAGS, ("metric",), ("--json",), implied=True)
+    kinds: dict[str, bool] = {}
+    static: dict[int, dict[str, Any]] = {}
+    missing: dict[str, Unavailable] = {}
+    due = -math.inf
 
-    Args:
-        command: The command.
-        clock: Where the age of what ``static`` printed is taken from.
-    """
-
-    def __init__(self, command: Command, clock: Clock) -> None:
-        self._command = command
-        self._clock = clock
-        self._flags = Flags(command, FLAGS, ("metric",), ("--json",), implied=True)
-        self._static: dict[int, dict[str, Any]] = {}
-        self._missing: dict[str, Unavailable] = {}
-        self._kinds: dict[str, bool] = {}
-        self._due = -math.inf
-        command.find()
-
-    def __call__(self) -> Iterable[DeviceSample]:
+    def poll() -> Iterable[DeviceSample]:
+        nonlocal static, missing, due
         let_sleep(gpus(), "amd-smi")
-        cards, complete = self._output(self._flags.run(lambda completed: bool(parse(completed.stdout)[0])))
-        if self._clock.monotonic() >= self._due:
+        cards, complete = output(flags.run(lambda completed: bool(parse(completed.stdout)[0])))
+        if clock.monotonic() >= due:
             try:
-                self._static = self._run("static")[0]
+                static, _ = output(command.run("static", "--json"))
             except SourceError as error:
-                self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
-            self._due = self._clock.monotonic() + STATIC_PACE
+                missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
+            due = clock.monotonic() + STATIC_PACE
         # A number that repeats in what one run printed joins nothing.
-        repeated = {card["gpu"] for run in (cards, self._static) for number, card in run.items() if number >= HIGHEST}
+        repeated = {card["gpu"] for run in (cards, static) for number, card in run.items() if number >= HIGHEST}
         for number, card in sorted(cards.items()):
-            static = None if card["gpu"] in repeated else self._static.get(number)
-            yield sample({**self._flags.missing, **(static or self._missing), **card}, self._kinds)
+            known = None if card["gpu"] in repeated else static.get(number)
+            yield sample({**flags.missing, **(known or missing), **card}, kinds)
         if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut, or one card is malformed")
 
-    def _run(self, what: str) -> CardOutput:
-        return self._output(self._command.run(what, "--json"))
-
-    def _output(self, completed: Completed) -> CardOutput:
-        output = parse(completed.stdout)
-        if output[0]:
-            return output
-        if '"gpu"' in completed.stdout and not completed.truncated and self._command.said(completed) is None:
+    def output(completed: Completed) -> CardOutput:
+        parsed = parse(completed.stdout)
+        if parsed[0]:
+            return parsed
+        if '"gpu"' in completed.stdout and not completed.truncated and command.said(completed) is None:
             raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")
-        raise self._command.failure(completed)
+        raise command.failure(completed)
+
+    return poll
 
 
 def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
@@ -252,7 +242,7 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         "amd",
         kind="gpu",
         source="amd-smi",
-        connect=partial(AmdSmi, command, clock),
+        connect=partial(_connect, command, clock),
         fields=FIELDS,
         identity=IDENTITY,
         interval=interval,

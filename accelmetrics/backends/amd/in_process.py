@@ -37,12 +37,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd.amdsmi_worker import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
-from accelmetrics.backends.amd.cards import TopologyNode, gpu_nodes, gpus, is_driven
-from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, pools, shows_values
+from accelmetrics.backends.amd.cards import TopologyNode, device_path, gpu_nodes, gpus, is_driven
+from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, SHOWN, Card, identify, partition, pools
 from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.fields import Chosen, Counters, Table, make_reading
 from accelmetrics.backends.kit.processes import UNSEEN, NodeHolders, ProcessTree, process_values
-from accelmetrics.backends.kit.system import Files, read_text
+from accelmetrics.backends.kit.system import Files, exists, read_text
 from accelmetrics.schemas.catalogue import coverage_of
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
@@ -107,7 +107,8 @@ class InProcessDriver:
             identity = identify(number, address, nodes)
             parts = [node for node in nodes if node.address == address]
             self.units += [DriverUnit(identity, card, node) for node in (None, *(parts if len(parts) > 1 else ()))]
-        self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
+        shown = any(exists(f"{device_path(address)}/{name}") for address in self._addresses for name in SHOWN)
+        self.with_files = SYSFS in sources and shown
         self._attempt: Attempt | None = None
         self.failure = self._open_library(FIRST_OPENING) if AMDSMI in sources else None
         if not self.with_files and not self._library:

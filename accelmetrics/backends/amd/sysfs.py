@@ -44,7 +44,7 @@ from accelmetrics.backends.amd.cards import (
 from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.fields import Chosen, Derived, DeviceRecord, Field, Rate, Table, number, text
-from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, exists, is_asleep, list_directory, read_text, system_path
+from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, is_asleep, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
@@ -61,7 +61,7 @@ SLOW_SENSORS = re.compile(r"(temp\d+_(crit|emergency)|power1_cap)", re.ASCII)
 UNLABELLED = {"temp1": "edge", "freq1": "sclk", "freq2": "mclk"}
 """What a sensor without a label is: the first temperature of a driver that labels none is the core's."""
 SHOWN = ("gpu_busy_percent", "mem_info_vram_total", "hwmon", "gpu_metrics")
-"""Of which every card has at least one."""
+"""Of which every card has at least one; a container may show that a card is there, and nothing of it."""
 BRIDGE = "0x0604"
 NO_TABLE = Unavailable(Reason.NOT_SUPPORTED, "the kernel driver shows no gpu_metrics for this card")
 _NO_VALUE = (Reason.NOT_SUPPORTED, "the kernel driver has no value for this card")
@@ -397,8 +397,3 @@ def partition(parent: DeviceIdentity, node: TopologyNode) -> DeviceIdentity:
         memory_total_bytes=node.memory,
         parent=parent.anchor,
     )
-
-
-def shows_values(address: str) -> bool:
-    """Return whether there is anything to read of a card: a container may show that it is there, and nothing of it."""
-    return any(exists(f"{device_path(address)}/{name}") for name in SHOWN)

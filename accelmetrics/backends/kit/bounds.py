@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from accelmetrics.backends.contract import Number, Value
+from accelmetrics.backends.contract import Value
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.metric import Metric
 
@@ -78,10 +78,6 @@ def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
         found[POWER] = Unavailable(Reason.INVALID_VALUE, f"{power} W with a limit of {limit} W")
     degrees = {name: known[name] for name in temperatures if name in known}
     cold = [name for name, value in degrees.items() if value < 0]
-    if cold and _works(known, degrees.values()):
+    is_drawing = (power or 0) > AT_WORK * (math.inf if limit is None else limit)
+    if cold and (is_drawing or any(known.get(name, 0) > 0 for name in ACTIVITY) or max(degrees.values()) >= WARM):
         found.update((name, Unavailable(Reason.INVALID_VALUE, f"{degrees[name]} Cel of a chip that works")) for name in cold)
-
-
-def _works(known: dict[str, Number], degrees: Iterable[Number]) -> bool:
-    power, limit = known.get(POWER, 0), known.get(LIMIT, math.inf)
-    return power > AT_WORK * limit or any(known.get(name, 0) > 0 for name in ACTIVITY) or max(degrees) >= WARM

@@ -10,15 +10,16 @@ from hypothesis import given, strategies as st
 
 from accelmetrics.backends.amd import DEFAULT, amd_smi, backend as amd, rocm_smi
 from accelmetrics.backends.amd.amd_smi import parse, sample
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit.polled import PolledDriver
 from accelmetrics.schemas.catalogue import expected_names, find
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
-from tests.backends.amd.fake_clock import FakeClock
+from accelmetrics.testing import FakeClock
 from tests.backends.amd.printed import AMD_SMI, listed, read
 from tests.simulators.amd_smi import AmdSmiStandIn, Shape, document, metric, static, value
 from tests.simulators.amdgpu import Tree, machines
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
+from tests.support.readings import values
 
 OPTIONS = ReadOptions(pid=1)
 MIB = 2**20
@@ -46,10 +47,6 @@ def stand_in(tmp_path: Path, system: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 def good(shape: Shape = "gpu_data", **changes: Any) -> tuple[str, str]:
     return document([metric(0, **changes), metric(1)], shape), document(STATIC, shape)
-
-
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
 def driver(timeout: float = 10.0) -> PolledDriver:
@@ -231,9 +228,9 @@ def test_static_is_run_again_once_a_minute(stand_in: AmdSmiStandIn) -> None:
     opened = amd_smi.backend(clock, interval=1e-9).open()
     reader = opened.reader(OPTIONS)
     stand_in.behave(metrics, statics)
-    clock.now += 59
+    clock.advance(59)
     assert "enforcedPowerLimitWatts" in reader.read(0, []).unavailable
-    clock.now += 2
+    clock.advance(2)
     assert values(reader.read(0, [])) == pytest.approx(MI210)
     assert [device.uuid for device in opened.devices] == ["0x3b7a21c0ffee0001", "0x3b7a21c0ffee0002"]
     assert stand_in.calls.count("static --json") == 2
@@ -298,25 +295,6 @@ def test_each_failure_has_its_words_and_is_got_over(stand_in: AmdSmiStandIn, cas
         assert words in caught.value.message
     stand_in.behave(*good())
     assert values(reader.read(0, [])) == pytest.approx(MI210)
-
-
-def test_a_command_that_hangs_is_killed(stand_in: AmdSmiStandIn) -> None:
-    stand_in.behave(*good())
-    reader = driver(timeout=0.5).reader(OPTIONS)
-    stand_in.behave("", mode="hang")
-    with pytest.raises(SourceError) as caught:
-        reader.read(0, [])
-    assert caught.value.reason == Reason.TIMED_OUT
-
-
-def test_a_new_card_is_added(stand_in: AmdSmiStandIn) -> None:
-    stand_in.behave(*good())
-    opened = driver()
-    reader = opened.reader(OPTIONS)
-    stand_in.behave(document([metric(0), metric(1), metric(2)], "list"))
-    reader.read(0, [])
-    assert len(opened.devices) == 3
-    assert values(reader.read(2, []))["gpu"] == 62
 
 
 # Which source is used

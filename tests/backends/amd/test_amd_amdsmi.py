@@ -16,6 +16,7 @@ from tests.simulators import libamd_smi
 from tests.simulators.amdgpu import Device, Tree, machines
 from tests.simulators.libamd_smi import MODULE, RELEASES, Rocm, StandInUnavailable
 from tests.simulators.libamd_smi.machines import mi300x
+from tests.support.readings import values
 
 OPTIONS = ReadOptions(pid=1)
 GIB = 2**30
@@ -55,10 +56,6 @@ def installed(
 @pytest.fixture
 def card(system: Path) -> Device:
     return machines.mi300x(Tree(system))
-
-
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
 def read(driver: Driver) -> Reading:

@@ -12,12 +12,13 @@ from accelmetrics import Sampler, diagnose
 from accelmetrics.backends.amd import amdsmi_library, backend, in_process
 from accelmetrics.backends.amd.amdsmi_worker import FIRST_PATIENCE, LATER_PATIENCE, Trust
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
-from tests.backends.amd.fake_clock import FakeClock
+from accelmetrics.testing import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
+from tests.support.readings import values
 from tests.support.waiting import wait_for
 
 OPTIONS = ReadOptions(pid=1)
@@ -70,10 +71,6 @@ def card(tree: Tree) -> Device:
 
 def install(monkeypatch: pytest.MonkeyPatch, made: Module) -> None:
     monkeypatch.setattr(amdsmi_library, "load", lambda: made)
-
-
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
 def of_files() -> dict[str, float]:
@@ -195,12 +192,12 @@ def test_a_module_that_waited_for_a_card_is_opened_when_all_are_awake(card: Devi
     clock = FakeClock()
     opened = InProcessDriver(clock)
     reader = opened.reader(OPTIONS)
-    clock.now += RELIST
+    clock.advance(RELIST)
     assert values(reader.read(0, [])) == {}
     assert (opened.source, bool(opened.remark)) == ("sysfs", True)
     card.write({"power/runtime_status": "active"})
     assert "correctedMemoryErrors" not in values(reader.read(0, []))
-    clock.now += RELIST
+    clock.advance(RELIST)
     assert values(reader.read(0, []))["correctedMemoryErrors"] == 17
     assert (opened.source, opened.remark) == ("sysfs+amdsmi", "")
 
@@ -209,7 +206,7 @@ def test_a_module_that_was_refused_is_not_looked_for_again(card: Device, monkeyp
     clock = FakeClock()
     reader = InProcessDriver(clock).reader(OPTIONS)
     install(monkeypatch, Module(card.address, TypeError("no")))
-    clock.now += RELIST
+    clock.advance(RELIST)
     progress: list[Any] = []
     reader.read(0, progress)
     assert "ecc" not in progress
@@ -237,13 +234,13 @@ def test_while_it_is_being_opened_the_files_are_read_and_the_rest_is_timed_out(c
     assert values(reading) == of_files()
     why = reading.unavailable["correctedMemoryErrors"]
     assert (why.reason, why.detail[:30]) == (Reason.TIMED_OUT, "amdsmi has not answered since ")
-    clock.now += RELIST
+    clock.advance(RELIST)
     assert another.reader(OPTIONS).read(0, []).unavailable["correctedMemoryErrors"].reason == Reason.TIMED_OUT
     assert begun == [1]
     goes_on.set()
     wait_for(lambda: values(reader.read(0, [])).get("correctedMemoryErrors") == 17)
     assert (opened.source, opened.remark) == ("sysfs+amdsmi", "")
-    clock.now += RELIST
+    clock.advance(RELIST)
     assert values(another.reader(OPTIONS).read(0, []))["correctedMemoryErrors"] == 17
 
 

@@ -5,18 +5,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from accelmetrics.backends.amd import backend as amd, rocm_smi
 from accelmetrics.backends.amd.rocm_smi import ALL, FLAGS
-from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit.polled import PolledDriver
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
-from tests.support.waiting import wait_for
+from tests.support.readings import values
 
 OPTIONS = ReadOptions(pid=1)
 FULL = ("--showid", *(word for flag in FLAGS for word in flag), "--json")
@@ -29,10 +27,6 @@ def driver(timeout: float = 5.0) -> PolledDriver:
     return rocm_smi.backend(interval=1e-9, timeout=timeout).open()
 
 
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
-
-
 def opening_failure() -> SourceError:
     with pytest.raises(SourceError) as caught:
         backend.open()
@@ -43,14 +37,6 @@ def reading_failure(opened: PolledDriver, unit: int = 0) -> SourceError:
     with pytest.raises(SourceError) as caught:
         opened.reader(OPTIONS).read(unit, [])
     return caught.value
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not: an orphan is reaped by another process."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_it_is_a_source_of_gpus_and_the_command_has_a_pace_of_its_own(stand_in: RocmSmiStandIn) -> None:
@@ -107,13 +93,6 @@ def test_a_bad_exit_status_with_a_good_payload_is_good(stand_in: RocmSmiStandIn,
     stand_in.behave(output("radeon_6_2"), status=status)
     assert values(driver().reader(OPTIONS).read(0, []))["gpu"] == 83
     assert {tuple(call["flags"]) for call in stand_in.calls} == {FULL}
-
-
-def test_warnings_around_the_payload_do_no_harm(stand_in: RocmSmiStandIn) -> None:
-    stand_in.behave(
-        "WARNING: low-power state {0}\n" + output("radeon_6_2") + "\nException caught: map::at\n", errors="WARNING: No AMD GPUs specified\n"
-    )
-    assert values(driver().reader(OPTIONS).read(0, []))["gpu"] == 83
 
 
 FAILURES: dict[str, tuple[dict[str, object], Reason, str, str, bool]] = {
@@ -173,26 +152,6 @@ def test_each_failure_has_its_words_on_opening_and_on_reading_and_is_got_over(st
     assert values(opened.reader(OPTIONS).read(1, []))["gpu"] == 97
 
 
-def test_a_command_that_hangs_is_killed_with_its_children_and_got_over(stand_in: RocmSmiStandIn) -> None:
-    stand_in.behave(output(PAIR))
-    opened = driver(timeout=1.0)
-    stand_in.behave("", mode="hang")
-    error = reading_failure(opened)
-    assert error.reason == Reason.TIMED_OUT
-    assert "gave no answer in 1 s and was killed" in error.message
-    assert "dmesg" in error.advice
-    assert len(stand_in.children) == 2
-    wait_for(lambda: all(gone(pid) for pid in [*stand_in.children, stand_in.calls[-1]["pid"]]))
-    stand_in.behave(output(PAIR))
-    assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
-
-
-def test_a_child_that_holds_the_output_open_does_not_hold_the_reading(stand_in: RocmSmiStandIn) -> None:
-    stand_in.behave(output(PAIR), mode="held")
-    assert len(driver(timeout=30).devices) == 2  # one that is waited for is late
-    assert all(gone(pid) for pid in stand_in.children)
-
-
 def test_a_missing_tool_says_what_to_install(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("accelmetrics.backends.amd.rocm_smi.DIRECTORIES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -202,14 +161,6 @@ def test_a_missing_tool_says_what_to_install(system: Path, monkeypatch: pytest.M
     assert "rocm-smi-lib" in error.advice
 
 
-def test_a_tool_that_may_not_be_executed_says_so(stand_in: RocmSmiStandIn) -> None:
-    stand_in.command.chmod(0o644)
-    error = opening_failure()
-    assert error.reason == Reason.NO_PERMISSION
-    assert str(stand_in.command) in error.message
-    assert error.advice == "run rocm-smi by hand, and look at dmesg, to see what they say"
-
-
 def test_what_the_kernel_shows_to_be_wrong_comes_first_among_the_advice(stand_in: RocmSmiStandIn, system: Path) -> None:
     device = system / "sys/bus/pci/devices/0000:03:00.0"
     device.mkdir(parents=True)
@@ -217,28 +168,6 @@ def test_what_the_kernel_shows_to_be_wrong_comes_first_among_the_advice(stand_in
     (device / "class").write_text("0x030000")
     stand_in.command.chmod(0o644)
     assert opening_failure().advice.startswith("load the kernel driver: sudo modprobe amdgpu")
-
-
-def test_a_card_that_is_no_longer_listed_is_lost_and_its_neighbour_is_not(stand_in: RocmSmiStandIn) -> None:
-    stand_in.behave(output(PAIR))
-    opened = driver()
-    rest = cards(PAIR)
-    del rest["card0"]
-    stand_in.behave(json.dumps(rest))
-    error = reading_failure(opened, 0)
-    assert error.reason == Reason.DEVICE_LOST
-    assert "no longer lists GPU 0" in error.message
-    assert values(opened.reader(OPTIONS).read(1, []))["gpu"] == 97
-
-
-def test_cut_output_costs_only_the_card_that_was_cut(stand_in: RocmSmiStandIn) -> None:
-    stand_in.behave(output(PAIR))
-    opened = driver()
-    stand_in.behave(output(PAIR)[:-500])
-    assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
-    error = reading_failure(opened, 1)
-    assert error.reason == Reason.PARSE_ERROR
-    assert "output was cut" in error.message
 
 
 def test_a_card_with_another_id_is_new_and_the_one_that_had_its_number_is_lost(stand_in: RocmSmiStandIn) -> None:
@@ -252,18 +181,6 @@ def test_a_card_with_another_id_is_new_and_the_one_that_had_its_number_is_lost(s
     assert [device.uuid for device in opened.devices][2:] == ["0x77"]
 
 
-def test_a_new_card_is_added(stand_in: RocmSmiStandIn) -> None:
-    listed = cards(PAIR)
-    stand_in.behave(json.dumps({"card0": listed["card0"]}))
-    opened = driver()
-    assert len(opened.devices) == 1
-    stand_in.behave(output(PAIR))
-    reader = opened.reader(OPTIONS)
-    reader.read(0, [])
-    assert len(opened.devices) == 2
-    assert values(reader.read(1, []))["gpu"] == 97
-
-
 def test_a_release_without_ids_is_no_other_card(stand_in: RocmSmiStandIn) -> None:
     stand_in.behave(output(PAIR))
     opened = driver()
@@ -272,13 +189,6 @@ def test_a_release_without_ids_is_no_other_card(stand_in: RocmSmiStandIn) -> Non
         del bare[card]["Unique ID"], bare[card]["PCI Bus"]
     stand_in.behave(json.dumps(bare))
     assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
-
-
-def test_failures_pass_the_guard_as_reasons(stand_in: RocmSmiStandIn) -> None:
-    stand_in.behave("")
-    outcome = guarded(backend.open)
-    assert outcome.failure is not None
-    assert outcome.failure.reason == Reason.PARSE_ERROR
 
 
 @pytest.mark.parametrize("function", ["0", "1"])

@@ -8,12 +8,13 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends.amd import backend, in_process
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
-from tests.backends.amd.fake_clock import FakeClock
+from accelmetrics.testing import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
 from tests.simulators.amdgpu.tables import table
+from tests.support.readings import values
 
 OPTIONS = ReadOptions(pid=1)
 
@@ -25,10 +26,6 @@ def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
     return Tree(system)
-
-
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
 def rx_7900(tree: Tree) -> Device:
@@ -85,7 +82,7 @@ def test_one_card_that_the_driver_lets_go_of_is_lost_and_comes_back(tree: Tree) 
         assert caught.value.reason == Reason.DEVICE_LOST
         assert not isinstance(caught.value, DriverGoneError)
         assert values(reader.read(1, []))["gpu"] == 98
-        clock.now += RELIST
+        clock.advance(RELIST)
     (first.path / "driver").symlink_to(tree.root / "sys/bus/pci/drivers/amdgpu")
     first.write({"gpu_busy_percent": 12, "hwmon/hwmon7/temp1_label": "edge", "hwmon/hwmon7/temp1_input": 33000})
     forget_descriptors(reader, 0)
@@ -107,7 +104,7 @@ def test_partitions_of_a_card_that_was_let_go_do_not_reopen_the_driver(tree: Tre
     card.unbind()
     for number in range(2, 10):
         (tree.root / f"sys/class/kfd/kfd/topology/nodes/{number}/properties").unlink()
-    clock.now += RELIST
+    clock.advance(RELIST)
     assert values(reader.read(0, []))["gpu"] == 83
 
 
@@ -155,7 +152,7 @@ def test_new_cards_are_looked_for_whichever_units_are_read(tree: Tree) -> None:
     machines.mi250(tree)
     reader = InProcessDriver(clock).reader(OPTIONS)
     machines.rx_7900(tree)
-    clock.now += RELIST
+    clock.advance(RELIST)
     with pytest.raises(DriverGoneError):
         reader.read(1, [])
 
@@ -171,12 +168,12 @@ def test_the_table_is_read_once_for_all_partitions_of_a_tick(tree: Tree) -> None
             reader.read(unit, progress)
             if unit:
                 other.read(unit, [])
-            clock.now += 0.001
+            clock.advance(0.001)
         assert progress.count("gpu_metrics") == 1
-        clock.now += 0.1
+        clock.advance(0.1)
     assert values(reader.read(1, []))["gpu"] == 70
     card.write({"gpu_metrics": table(1, 7, busy=[[40, 20], [10]])})
-    clock.now += 0.1
+    clock.advance(0.1)
     assert values(reader.read(1, []))["gpu"] == 30
 
 

@@ -13,15 +13,16 @@ from pytest_mock import MockerFixture
 from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.in_process import MOST, DriverProcesses, InProcessDriver, is_gpu, parse
-from accelmetrics.backends.contract import NOT_NEEDED, Processes, Reading, ReadOptions
+from accelmetrics.backends.contract import NOT_NEEDED, Processes, ReadOptions
 from accelmetrics.backends.kit import processes as holders
 from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import NOTHING
 from accelmetrics.schemas.selection import MetricSelection
-from tests.backends.amd.fake_clock import FakeClock
+from accelmetrics.testing import FakeClock
 from tests.simulators.amdgpu import Tree, client, machines
+from tests.support.readings import values
 
 CARD, OTHER = "0000:03:00.0", "0000:c4:00.0"
 RENDER, NULL = "/dev/dri/renderD128", "/dev/null"
@@ -272,11 +273,6 @@ def test_a_card_without_processes_is_unused_only_where_all_processes_are_seen(sy
 # The watched process
 
 
-def values(reading: Reading, process: bool) -> dict[str, float]:
-    blocks = [block for block in reading.blocks if block.process is process]
-    return {name: value for block in blocks for name, value in zip(block.names, block.values, strict=True)}
-
-
 def test_the_watched_process_and_its_descendants_have_their_share_with_the_boards_values(tree: Tree) -> None:
     machines.rx_7900(tree)
     gib = 1024 * MIB
@@ -292,7 +288,7 @@ def test_the_watched_process_and_its_descendants_have_their_share_with_the_board
     expected |= {"enforcedPowerLimitWatts": 303, "powerPercent": 100 * 241 / 303}
     assert values(first, True) == pytest.approx(expected)
     tree.process(42, {7: (RENDER, client(CARD, 1, gib, compute=400_000_000))}, parent=41)
-    clock.now += 1
+    clock.advance(1)
     second = reader.read(0, [])
     assert values(second, True) == pytest.approx({**expected, "gpu": 40})
     assert "gpu" in values(second, False)

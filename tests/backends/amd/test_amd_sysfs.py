@@ -15,10 +15,11 @@ from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.amd.fake_clock import FakeClock
+from accelmetrics.testing import FakeClock
 from tests.simulators.amdgpu import Device, Tree, client, location, machines
 from tests.simulators.amdgpu.machines import GIB, mi300_table
 from tests.simulators.amdgpu.tables import table
+from tests.support.readings import values
 
 OPTIONS = ReadOptions(pid=1)
 
@@ -74,10 +75,6 @@ def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
     return Tree(system)
-
-
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
 def pick(reading: Reading, names: Sequence[str]) -> list[float]:
@@ -372,9 +369,9 @@ def test_slow_values_are_read_every_ten_seconds_and_fast_ones_each_time(tree: Tr
     reader = InProcessDriver(clock).reader(OPTIONS)
     reader.read(0, [])
     card.write({"gpu_busy_percent": 12, "pcie_replay_count": 6})
-    clock.now += 9
+    clock.advance(9)
     assert pick(reader.read(0, []), ("gpu", "pcieReplays")) == [12, 5]
-    clock.now += 1
+    clock.advance(1)
     assert pick(reader.read(0, []), ("gpu", "pcieReplays")) == [12, 6]
 
 
@@ -384,7 +381,7 @@ def test_a_new_card_makes_the_driver_reopen(tree: Tree) -> None:
     reader = InProcessDriver(clock).reader(OPTIONS)
     machines.mi300x(tree)
     assert values(reader.read(0, []))["gpu"] == 83
-    clock.now += 30
+    clock.advance(30)
     with pytest.raises(DriverGoneError):
         reader.read(0, [])
     assert len(InProcessDriver(clock).devices) == 2
@@ -395,7 +392,7 @@ def test_a_card_that_is_partitioned_anew_makes_the_driver_reopen(tree: Tree) -> 
     machines.mi300x(tree)
     reader = InProcessDriver(clock).reader(OPTIONS)
     tree.node(3, {"simd_count": 608, "location_id": location(5, 0, 1), "domain": 0, "gfx_target_version": 90402})
-    clock.now += 30
+    clock.advance(30)
     with pytest.raises(DriverGoneError):
         reader.read(0, [])
 

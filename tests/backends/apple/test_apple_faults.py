@@ -1,9 +1,7 @@
 """Everything the commands may do wrong, and what comes of it: each costs what it alone gives, and comes back."""
 
-import gc
 import json
 
-import psutil
 import pytest
 
 from accelmetrics import Sampler
@@ -14,19 +12,12 @@ from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.visibility.doctor import diagnose
 from tests.backends.apple.reading import Mac
 from tests.simulators.apple import NOT_ROOT, MacStandIn, Mode, ioreg, macmon_0_8, powermetrics
+from tests.support.pids import gone
 from tests.support.threads import own_threads
 from tests.support.waiting import HANG, wait_for
 
 GOOD = json.dumps(macmon_0_8())
 OF_IOREG = {"gpu", "memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"}
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def opening_failure() -> SourceError:
@@ -36,49 +27,6 @@ def opening_failure() -> SourceError:
 
 
 # macmon
-
-
-def test_a_macmon_that_dies_is_started_again(mac: MacStandIn, machine: Mac) -> None:
-    assert "powerWatts" in machine.read().values
-    mac.behave("macmon", mode="die", errors="failed to open SMC\n")
-    found = machine.until(lambda found: "powerWatts" not in found.values)
-    assert set(found.values) == OF_IOREG
-    assert found.reasons["powerWatts"].reason == Reason.DRIVER_ERROR
-    assert "failed to open SMC" in found.reasons["powerWatts"].detail
-    mac.behave("macmon", GOOD)
-    assert machine.until(lambda found: "powerWatts" in found.values).values["gpu"] == 62.5
-
-
-@pytest.mark.parametrize("mode", ["hang", "silent"])
-def test_a_macmon_that_stands_still_is_stale_and_replaced(
-    mac: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch, mode: Mode
-) -> None:
-    monkeypatch.setattr(AppleBackend, "interval", 0.1)
-    monkeypatch.setattr(line_process, "START_UP", 1.0)
-    machine.read()
-    mac.behave("macmon", mode=mode)
-    found = machine.until(lambda found: "powerWatts" not in found.values)
-    assert found.reasons["temp"].reason == Reason.STALE
-    assert found.values["gpu"] == 37
-    first = mac.pids("macmon")[-1]
-    wait_for(lambda: gone(first))
-    mac.behave("macmon", GOOD)
-    assert machine.until(lambda found: "powerWatts" in found.values).values["temp"] == 48.5
-
-
-def test_a_line_of_garbage_costs_itself(mac: MacStandIn, machine: Mac) -> None:
-    machine.read()
-    mac.behave("macmon", GOOD[:200])
-    found = machine.until(lambda found: "powerWatts" not in found.values)
-    assert found.reasons["powerWatts"].reason == Reason.PARSE_ERROR
-    assert set(found.values) == OF_IOREG
-    mac.behave("macmon", GOOD)
-    assert "powerWatts" in machine.until(lambda found: "powerWatts" in found.values).values
-
-
-def test_warnings_between_the_lines_do_no_harm(mac: MacStandIn, machine: Mac) -> None:
-    mac.behave("macmon", f"warning: no sensors\n{GOOD}\n\nwarning: again")
-    assert machine.read().values["powerWatts"] == 7.25
 
 
 @pytest.mark.parametrize("version", ["macmon-dashboard 1.1.4\n", "1.1.4\n", "", "usage: macmon [-h] [--port PORT]\n"])
@@ -190,13 +138,6 @@ def test_what_goes_wrong_in_one_source_costs_what_it_alone_gives(mac: MacStandIn
     assert machine.driver.devices[0].name == "Apple M2 Pro"
 
 
-def test_a_sampler_that_is_closed_leaves_nothing_running(mac: MacStandIn) -> None:
-    with Sampler(["apple"], clock=SYSTEM_CLOCK) as sampler:
-        sampler.sample()
-    gc.collect()
-    wait_for(lambda: all(map(gone, mac.pids("macmon"))))
-
-
 # The other commands
 
 
@@ -266,13 +207,6 @@ def test_a_command_that_may_not_be_executed_says_so(mac: MacStandIn, machine: Ma
     assert machine.read().reasons["memoryAllocatedBytes"].reason == Reason.NO_PERMISSION
 
 
-def test_a_macmon_that_may_not_be_executed_says_so(mac: MacStandIn, machine: Mac) -> None:
-    mac.forbid("macmon")
-    found = machine.read()
-    assert found.reasons["temp"].reason == Reason.NO_PERMISSION
-    assert set(found.values) == OF_IOREG
-
-
 def test_a_mac_without_any_of_them_does_not_open(mac: MacStandIn) -> None:
     mac.remove("macmon", "ioreg")
     error = opening_failure()
@@ -317,16 +251,6 @@ def test_a_sampler_gives_what_it_has_whatever_hangs(mac: MacStandIn) -> None:
         snapshot = wait_for(lambda: found if (found := sampler.sample()).unavailable.keys() > {"gpu.0.powerPercent"} else None)
     assert snapshot is not None
     assert snapshot.unavailable["gpu.0.memoryAllocatedBytes"].reason in (Reason.TIMED_OUT, Reason.STALE)
-
-
-def test_a_reading_says_how_old_it_is(mac: MacStandIn, sampler: Sampler) -> None:
-    del mac
-
-    def grew_older() -> bool:
-        before, after = (sampler.sample().backends[0] for _ in range(2))
-        return before.sequence == after.sequence and (before.age_seconds or 0.0) < (after.age_seconds or 0.0)
-
-    wait_for(grew_older)
 
 
 def test_doctor_explains_a_mac_without_macmon(mac: MacStandIn) -> None:

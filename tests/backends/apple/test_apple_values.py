@@ -249,24 +249,6 @@ def test_a_ratio_a_hair_above_1_is_all_of_it(mac: MacStandIn, sampler: Sampler) 
     assert sampler.sample().metrics["gpu.0.gpu"] == 100.0
 
 
-def test_values_change_while_the_pipe_runs(mac: MacStandIn, machine: Mac) -> None:
-    for watts in (8.5, 9.5):
-        mac.macmon(macmon_0_8(gpu_power=watts))
-        found = machine.until(lambda found, watts=watts: found.values["powerWatts"] == watts)  # type: ignore[misc]
-        assert found.values["temp"] == 48.5
-    assert len(mac.calls("macmon")) == 2
-    assert mac.calls("macmon")[1][0] == "pipe"
-
-
-def test_both_units_share_a_poll(mac: MacStandIn, machine: Mac) -> None:
-    machine.reader.read(0, [])
-    before = len(mac.calls("ioreg"))
-    for _ in range(3):
-        machine.reader.read(0, [])
-        machine.reader.read(1, [])
-    assert len(mac.calls("ioreg")) == before + 3
-
-
 def test_the_processors_temperature_and_power_are_all_that_the_host_backend_names_too() -> None:
     """It answers on Linux only: on a Mac the values are this backend's, and its reasons give way."""
     assert backend.coverage().machine.keys() & registry.load("host").coverage().machine.keys() == {"cpu.avg_temp", "cpu.powerWatts"}

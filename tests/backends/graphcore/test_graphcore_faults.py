@@ -3,18 +3,16 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.visibility.doctor import diagnose
-from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
+from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600
 from tests.support.waiting import wait_for
 
 C600_NAMES = expected_names("graphcore")
@@ -76,33 +74,6 @@ def test_a_library_without_ipus_points_to_the_partition(stand_in: GcipuinfoStand
     assert (status.status, status.detail) == ("failed", "gcipuinfo lists no IPU")
 
 
-@pytest.mark.parametrize(
-    ("mode", "reason"), [("raise", Reason.DRIVER_ERROR), ("exit", Reason.DRIVER_ERROR), ("garbage", Reason.PARSE_ERROR)]
-)
-def test_a_call_that_fails_is_made_again_at_the_next_reading(
-    stand_in: GcipuinfoStandIn, sampler: Sampler, mode: Mode, reason: Reason
-) -> None:
-    stand_in.behave([c600(0), c600(1)])
-    sampler.sample()
-    stand_in.behave([c600(0), c600(1)], mode=mode)
-    snapshot = sampler.sample()
-    assert (len(snapshot.metrics), len(snapshot.unavailable), reasons(snapshot)) == (0, 2 * KEYS, {reason})
-    stand_in.behave([c600(0), c600(1)])
-    assert len(sampler.sample().metrics) == 16
-
-
-def test_after_failures_in_a_row_the_library_is_opened_again(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
-    stand_in.behave([c600(0)])
-    sampler.sample()
-    made = stand_in.calls.count(["gcipuinfo"])
-    stand_in.behave([c600(0)], mode="raise")
-    for _ in range(3):
-        sampler.sample()
-    stand_in.behave([c600(0)])
-    assert eventually(sampler, lambda snapshot: bool(snapshot.metrics)).devices[0].key == "ipu.0"
-    assert stand_in.calls.count(["gcipuinfo"]) == made + 1
-
-
 def test_failures_that_are_not_in_a_row_open_nothing_again(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
     stand_in.behave([c600(0)])
     sampler.sample()
@@ -113,17 +84,6 @@ def test_failures_that_are_not_in_a_row_open_nothing_again(stand_in: GcipuinfoSt
         given.append(len(sampler.sample().metrics))
     assert given == [0, 0, 8, 0, 8]
     assert stand_in.calls.count(["gcipuinfo"]) == 1
-
-
-def test_an_ipu_that_is_no_longer_listed_is_lost_and_the_others_are_not(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
-    stand_in.behave([c600(0), c600(1)])
-    sampler.sample()
-    stand_in.behave([c600(1)])
-    snapshot = sampler.sample()
-    assert {why.reason for key, why in snapshot.unavailable.items() if key.startswith("ipu.0.")} == {Reason.DEVICE_LOST}
-    assert snapshot.metrics["ipu.1.clock (MHz)"] == 1500
-    stand_in.behave([], mode="empty")
-    assert reasons(sampler.sample()) == {Reason.DEVICE_LOST}
 
 
 @pytest.mark.parametrize(
@@ -148,25 +108,6 @@ def test_an_attribute_that_comes_and_goes_opens_nothing_again(stand_in: Gcipuinf
     stand_in.behave([c600(0, pci_id="N/A")])
     assert len(sampler.sample().metrics) == 8
     assert stand_in.calls.count(["gcipuinfo"]) == 1
-
-
-def test_a_call_that_hangs_costs_the_deadline_and_comes_back(stand_in: GcipuinfoStandIn) -> None:
-    stand_in.behave([c600(number) for number in range(4)])
-    with Sampler(["graphcore"], clock=SYSTEM_CLOCK, timeout=0.3) as sampler:
-        sampler.sample()
-        stand_in.behave([c600(number) for number in range(4)], mode="hang")
-        snapshots = [sampler.sample() for _ in range(3)]  # each returns, though the call does not
-        assert [reasons(snapshot) for snapshot in snapshots] == [{Reason.TIMED_OUT}] * 3
-        assert sum(thread.name.startswith("accelmetrics-graphcore") for thread in threading.enumerate()) <= 5
-        stand_in.behave([c600(number) for number in range(4)])
-        assert len(eventually(sampler, lambda snapshot: len(snapshot.metrics) == 32).devices) == 4
-
-
-def test_a_slow_call_is_waited_for(stand_in: GcipuinfoStandIn) -> None:
-    stand_in.behave([c600(0), m2000(1)], delay=0.2)
-    with Sampler(["graphcore"], clock=SYSTEM_CLOCK) as sampler:
-        for _ in range(3):
-            assert len(sampler.sample().metrics) == 12
 
 
 ISOLATED = """

@@ -59,7 +59,3 @@ def test_an_ipu_without_an_id_counts_by_its_place() -> None:
     del second["id"]
     assert numbers([first, second]) == [0, 1]
     assert numbers([c600(3), m2000(1)]) == [1, 3]
-
-
-def test_two_of_one_id_are_both_listed() -> None:
-    assert numbers([c600(0), c600(0)]) == [0, 1]

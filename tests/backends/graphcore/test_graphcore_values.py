@@ -101,25 +101,6 @@ def test_the_unit_that_is_printed_is_read(stand_in: GcipuinfoStandIn, sampler: S
     assert sampler.sample().metrics["ipu.0.total board power (W)"] == 12.6
 
 
-def test_values_change_from_reading_to_reading(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
-    """The module answers what it read at first unless it was told otherwise."""
-    seen = []
-    for watts in (80.5, 81.5, 82.5):
-        stand_in.behave([c600(0, total_board_power=f"{watts} W")])
-        seen.append(sampler.sample().metrics["ipu.0.total board power (W)"])
-    assert seen[1:] == [81.5, 82.5]
-    assert ["setUpdateMode", True] in stand_in.calls
-
-
-def test_one_call_serves_every_ipu_of_a_reading(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
-    stand_in.behave([c600(number) for number in range(8)])
-    sampler.sample()
-    before = stand_in.listings
-    for _ in range(5):
-        assert len(sampler.sample().devices) == 8
-    assert stand_in.listings == before + 5
-
-
 def test_ipus_of_one_board_have_its_power_once(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
     stand_in.behave([c600(number, board_serial_number="0071.1") for number in (0, 1)])
     snapshot = sampler.sample()

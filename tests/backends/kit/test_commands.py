@@ -20,6 +20,7 @@ from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.commands import Child, Completed
 from accelmetrics.backends.kit.watchdog import Watchdog
 from accelmetrics.schemas.errors import Reason, SourceError
+from tests.support.pids import gone
 from tests.support.waiting import HANG, wait_for
 
 SH = "/bin/sh"
@@ -32,14 +33,6 @@ def shell(script: str, *, timeout: float = 20.0, max_output: int = commands.MAX_
 
 def python(code: str, *arguments: str, timeout: float = 20.0) -> Completed:
     return commands.run([PYTHON, "-IS", "-c", textwrap.dedent(code), *arguments], timeout=timeout)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; who reaps an orphan is not the runner's to say."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def wait_until_gone(*pids: int) -> None:

@@ -22,6 +22,7 @@ from accelmetrics.backends.guard import WAITS
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, commands, line_process
 from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, LineRecord, Lines
 from accelmetrics.schemas.errors import Reason, SourceError
+from tests.support.pids import gone
 from tests.support.waiting import HANG, wait_for
 
 TICK = "import sys, time, os, json\nsay = lambda text: (sys.stdout.write(text), sys.stdout.flush())\n"
@@ -58,14 +59,6 @@ def child_of(stream: LineProcess) -> int:
     pid = json.loads(first(stream).line)["pid"]
     assert isinstance(pid, int)
     return pid
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not: who reaps an orphan is not ours to say."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 class Clock:

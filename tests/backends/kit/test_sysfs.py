@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit import Field, PolledBackend, directories
 from accelmetrics.backends.kit.polled import PolledReader
 from accelmetrics.backends.kit.system import KeptFile
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.testing import FakeClock
+from tests.support.readings import values
 
 FIELDS = (
     Field("temp", "device/hwmon/hwmon*/temp1_input", "mC"),
@@ -71,10 +72,6 @@ def backend_of(clock: FakeClock, **more: Any) -> PolledBackend:
 
 def read(reader: PolledReader, unit: int, progress: list[Any] | None = None) -> dict[str, Any]:
     return values(reader.read(unit, [] if progress is None else progress))
-
-
-def values(reading: Reading) -> dict[str, Any]:
-    return dict(zip(reading.blocks[0].names, reading.blocks[0].values, strict=True))
 
 
 def test_values_and_identity(tree: Tree) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Says, json_document, rows, stream
 from accelmetrics.backends.kit.polled import PolledDriver
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.simulators.commands import CommandStandIn
-from tests.support.waiting import wait_for
+from tests.support.readings import values
 
 IDENTITY = {"vendor_index": "DeviceId"}
 FIELDS = (Field("powerWatts", "GPU Power", "W"),)
@@ -24,10 +24,6 @@ HEAD = "Timestamp, DeviceId, GPU Power (W)\n"
 
 def parse(text: str) -> Iterator[DeviceSample]:
     return map(DeviceSample, rows(text))
-
-
-def values(reading: Reading) -> dict[str, Any]:
-    return dict(zip(reading.blocks[0].names, reading.blocks[0].values, strict=True))
 
 
 def opened(connect: Any, **more: Any) -> PolledDriver:
@@ -188,13 +184,6 @@ def test_why_there_are_no_devices(tool: CommandStandIn, stdout: str, stderr: str
     assert words in caught.value.message
 
 
-def test_one_that_hangs_is_late(tool: CommandStandIn) -> None:
-    tool.behave("", hang=True)
-    with pytest.raises(SourceError) as caught:
-        opened(command(tool, timeout=0.3).poll(parse))
-    assert caught.value.reason == Reason.TIMED_OUT
-
-
 def test_one_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
     missing = Command("acme-smi", directories=("/opt/acme/bin",), install="install it")
     for connect in (missing.poll(parse), stream(missing, parse)):
@@ -233,47 +222,7 @@ while True:
 """
 
 
-@pytest.fixture
-def printer(tmp_path: Path) -> Command:
-    program = tmp_path / "xpu-smi"
-    program.write_text(f"#!{sys.executable} -IS\n{STREAM}")
-    program.chmod(0o755)
-    return Command("xpu-smi", ("dump",), directories=(str(tmp_path),))
-
-
-def test_the_latest_record_is_read_with_its_time(printer: Command) -> None:
-    driver = opened(stream(printer, parse, begins=r"\d+, 0,"), interval=0.0)
-    try:
-        assert [device.vendor_index for device in driver.devices] == [0, 1]
-        reader = driver.reader(ReadOptions(1))
-        first = reader.read(0, [])
-        later = wait_for(lambda: next((found for found in [reader.read(0, [])] if found.read_at != first.read_at), None))
-        assert later is not None and later.read_at is not None and first.read_at is not None
-        assert later.read_at > first.read_at
-        assert values(later)["powerWatts"] > values(first)["powerWatts"]
-        assert values(reader.read(1, []))["powerWatts"] >= 100
-    finally:
-        driver.close()
-
-
 def test_a_stream_that_says_nothing_does_not_open(tool: CommandStandIn) -> None:
     tool.behave("", stderr="no such device", status=2)
     with pytest.raises(SourceError, match="acme-smi ended with status 2; its last words: no such device"):
         opened(stream(command(tool), parse))
-
-
-def test_an_old_record_is_no_reading(tool: CommandStandIn) -> None:
-    """The command prints once, and hangs."""
-    tool.behave(f"{HEAD}1, 0, 30.5\n2, 0, 31\n", hang=True)
-    driver = opened(stream(command(tool), parse, begins=r"\d+, 0,", interval=0.01), interval=0.0)
-    reader = driver.reader(ReadOptions(1))
-
-    def stale() -> bool:
-        try:
-            reader.read(0, [])
-        except SourceError as error:
-            return error.reason in {Reason.STALE, Reason.TIMED_OUT}
-        return False
-
-    wait_for(stale)
-    driver.close()

@@ -19,18 +19,11 @@ import pytest
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.commands import Child
 from accelmetrics.schemas.errors import SourceError
+from tests.support.pids import gone
 from tests.support.programs import Program
 from tests.support.waiting import HANG, wait_for
 
 SH = "/bin/sh"
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 class Traces:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-import psutil
-
 from accelmetrics import Sampler
 from accelmetrics.backends.neuron import neuron_backend
 from accelmetrics.schemas.snapshot import Snapshot
@@ -38,11 +36,3 @@ def until(made: Sampler, condition: Callable[[Snapshot], bool]) -> Snapshot:
 
     wait_for(holds, what=lambda: (latest[0].backends, dict(list(latest[0].unavailable.items())[:3])))
     return latest[0]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not: what reaps an orphan is not ours to say."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True

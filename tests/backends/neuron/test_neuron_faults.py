@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from accelmetrics import Sampler
 from accelmetrics.backends import neuron
 from accelmetrics.backends.neuron import monitor, neuron_backend
 from accelmetrics.schemas.errors import Reason, SourceError
-from tests.backends.neuron.machine import PERIOD, gone, once, sampler, until
+from tests.backends.neuron.machine import PERIOD, once, sampler, until
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
+from tests.support.pids import gone
 from tests.support.waiting import HANG, wait_for
 
 CORE = "trn.0.neuroncore_utilization"
@@ -67,13 +67,6 @@ def test_a_tool_that_may_not_be_run(tool: NeuronMonitorStandIn) -> None:
     failure = opening_failure()
     assert failure.reason == Reason.NO_PERMISSION
     assert "may not be executed" in failure.message
-
-
-def test_a_tool_whose_interpreter_is_missing(tool: NeuronMonitorStandIn) -> None:
-    tool.command.write_text("#!/nonexistent/interpreter\n")
-    failure = opening_failure()
-    assert failure.reason == Reason.DRIVER_UNAVAILABLE
-    assert "the interpreter that it names is not" in failure.message
 
 
 def test_the_tool_without_the_driver_says_so(tool: NeuronMonitorStandIn) -> None:
@@ -203,28 +196,6 @@ def test_garbage_from_the_start(tool: NeuronMonitorStandIn) -> None:
     assert '{"neuron_runtime_data": [' in failure.message
 
 
-def test_lines_that_are_no_reports_are_told(tool: NeuronMonitorStandIn) -> None:
-    tool.tell(mode="garbage")
-    failure = opening_failure()
-    assert failure.reason == Reason.PARSE_ERROR
-    assert "neuron-monitor: something unexpected" in failure.message
-
-
-def test_garbage_that_lasts_is_told(busy: NeuronMonitorStandIn) -> None:
-    with sampler(timeout=0.2) as made:
-        until(made, lambda seen: seen.metrics.get(CORE) == 12.5)
-        busy.tell(mode="malformed")
-        until(made, lambda seen: CORE not in seen.metrics and seen.unavailable[CORE].reason == Reason.PARSE_ERROR)
-        busy.tell(mode="")
-        until(made, lambda seen: seen.metrics.get(CORE) == 12.5)
-    assert len(busy.starts) == 1
-
-
-def test_a_line_of_more_than_a_mebibyte(busy: NeuronMonitorStandIn) -> None:
-    busy.tell(padding=3 * 2**20)
-    assert once().metrics[CORE] == 12.5
-
-
 @pytest.mark.parametrize(
     "impossible", [-1, 4000.0, "80", None, True, 2**64 - 1, 10**400, 1e999, -(10**400), [], {}], ids=lambda value: str(value)[:8]
 )
@@ -272,12 +243,6 @@ def test_a_little_more_than_all_of_the_time_is_all_of_it(tool: NeuronMonitorStan
 # The child's surroundings
 
 
-@pytest.fixture
-def stubborn(busy: NeuronMonitorStandIn) -> Iterator[NeuronMonitorStandIn]:
-    busy.tell(children=True, stubborn=True)
-    yield busy
-
-
 def test_the_configuration_is_private_and_goes_with_the_child(busy: NeuronMonitorStandIn) -> None:
     with sampler() as made:
         made.sample()
@@ -298,25 +263,6 @@ def test_the_configuration_asks_for_what_is_read(busy: NeuronMonitorStandIn) -> 
     metrics = {metric["type"] for metric in told["neuron_runtimes"][0]["metrics"]}
     assert metrics == {"neuroncore_counters", "memory_used", "execution_stats"}
     assert told["system_metrics"] == [{"type": "neuron_hw_counters"}]
-
-
-def test_the_child_has_no_input_and_a_plain_locale(busy: NeuronMonitorStandIn) -> None:
-    once()
-    assert busy.starts[0]["stdin"] == ""
-    assert busy.starts[0]["environment"]["LC_ALL"] == "C"
-
-
-def test_closing_ends_the_child_and_all_that_it_started(stubborn: NeuronMonitorStandIn) -> None:
-    once()
-    wait_for(lambda: all(gone(pid) for pid in (stubborn.starts[0]["pid"], *stubborn.children)))
-    assert len(stubborn.children) == 2
-
-
-def test_two_samplers_share_one_child(busy: NeuronMonitorStandIn) -> None:
-    backend = neuron_backend(period=PERIOD)
-    with Sampler([backend]) as one, Sampler([backend], pid=12) as other:
-        assert one.sample().metrics[CORE] == other.sample().metrics[CORE] == 12.5
-        assert len(busy.starts) == 1
 
 
 def test_new_cores_are_listed_and_known_ones_keep_their_keys(busy: NeuronMonitorStandIn) -> None:

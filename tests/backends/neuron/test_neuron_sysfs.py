@@ -9,94 +9,52 @@ from typing import Any
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit.polled import PolledReader
 from accelmetrics.backends.neuron.sysfs import polled
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
+from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.testing import FakeClock
 from tests.backends.neuron.machine import once, sampler, until
 from tests.simulators.neuron import SysfsTree
+from tests.support.readings import values
 
 UTILIZATION = "neuroncore_utilization"
 
 
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        return 0
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def reader(tree: SysfsTree, clock: Clock) -> PolledReader:
+def reader(tree: SysfsTree, clock: FakeClock) -> PolledReader:
     """One chip with two cores, of which the first has been used."""
     tree.add_chip(0)
     tree.count(0, 0, microseconds=1_000_000, flops=500)
     return polled(clock).open().reader(ReadOptions(pid=1))
 
 
-def values(reading: Reading) -> dict[str, float]:
-    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
-
-
-def test_utilisation_is_the_share_of_time_in_use(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
+def test_utilisation_is_the_share_of_time_in_use(reader: PolledReader, tree: SysfsTree, clock: FakeClock) -> None:
     first = reader.read(0, [])
     assert first.unavailable[UTILIZATION].reason == first.unavailable["flops"].reason == Reason.NEEDS_INTERVAL
-    clock.now += 2.0
+    clock.advance(2.0)
     tree.count(0, 0, microseconds=1_500_000, flops=900)
     second = values(reader.read(0, []))
     assert second[UTILIZATION] == 25.0
     assert second["flops"] == 200.0
-    clock.now += 2.0
+    clock.advance(2.0)
     assert values(reader.read(0, []))[UTILIZATION] == 0.0, "an idle core that has counted before is measured at 0"
 
 
-def test_each_consumer_has_intervals_of_its_own(tree: SysfsTree, clock: Clock) -> None:
-    tree.add_chip(0)
-    tree.count(0, 0, microseconds=1_000_000, flops=1)
-    driver = polled(clock).open()
-    one, other = driver.reader(ReadOptions(pid=1)), driver.reader(ReadOptions(pid=1))
-    one.read(0, [])
-    clock.now += 1.0
-    tree.count(0, 0, microseconds=1_500_000, flops=1)
-    assert other.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
-    assert values(one.read(0, []))[UTILIZATION] == 50.0
-
-
-def test_a_counter_that_has_never_counted_is_no_zero(reader: PolledReader, clock: Clock) -> None:
+def test_a_counter_that_has_never_counted_is_no_zero(reader: PolledReader, clock: FakeClock) -> None:
     reader.read(1, [])
-    clock.now += 1.0
+    clock.advance(1.0)
     assert reader.read(1, []).unavailable[UTILIZATION].reason == Reason.NOT_IN_USE
 
 
-def test_a_counter_that_was_cleared_gives_no_rate_once(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
+def test_more_time_than_has_passed_is_refused(reader: PolledReader, tree: SysfsTree, clock: FakeClock) -> None:
     reader.read(0, [])
-    clock.now += 1.0
-    tree.count(0, 0, microseconds=10, flops=10)
-    assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
-    clock.now += 1.0
-    tree.count(0, 0, microseconds=500_010, flops=10)
-    assert values(reader.read(0, []))[UTILIZATION] == pytest.approx(50.0)
-
-
-def test_two_readings_at_one_moment_give_no_rate(reader: PolledReader) -> None:
-    reader.read(0, [])
-    assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
-
-
-def test_more_time_than_has_passed_is_refused(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
-    reader.read(0, [])
-    clock.now += 1.0
+    clock.advance(1.0)
     tree.count(0, 0, microseconds=5_000_000, flops=500)
     assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.INVALID_VALUE
 
@@ -133,15 +91,6 @@ def test_every_other_value_and_its_reason(tree: SysfsTree) -> None:
     for key in ("trn.device.0.mem_ecc_corrected", "trn.execution_summary.completed", "trn.neuron_runtime_count"):
         assert snapshot.unavailable[key].reason == Reason.NOT_SUPPORTED
     assert snapshot.backends[0].source == "sysfs"
-
-
-def test_rates_come_with_the_second_reading(tree: SysfsTree) -> None:
-    tree.add_chip(0)
-    tree.count(0, 0, microseconds=1, flops=1)
-    with sampler() as made:
-        assert made.sample().unavailable["trn.0.neuroncore_utilization"].reason == Reason.NEEDS_INTERVAL
-        tree.count(0, 0, microseconds=2, flops=1)
-        assert until(made, lambda seen: "trn.0.neuroncore_utilization" in seen.metrics).metrics["trn.0.flops"] == 0.0
 
 
 def test_rates_come_with_whatever_reading_is_the_second(tree: SysfsTree) -> None:
@@ -195,45 +144,6 @@ def test_a_tree_of_another_release(reader: PolledReader, tree: SysfsTree) -> Non
     assert reader.read(2, []).unavailable["trn.neuron_device_total_memory_usage"].reason == Reason.NOT_SUPPORTED
 
 
-def test_files_that_may_not_be_read(reader: PolledReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests may run as root, whom no mode stops."""
-    opened = os.open
-
-    def refuse(path: Any, *args: Any, **kwargs: Any) -> int:
-        if "other_info" in str(path):
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", refuse)
-    reading = reader.read(0, [])
-    assert reading.unavailable[UTILIZATION].reason == Reason.NO_PERMISSION
-    assert values(reading)["neuroncore_memory_usage.constants"] == 5001
-
-
-def test_chips_that_go_away_have_the_source_opened_again(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
-    """Once three polls in a row find none."""
-    shutil.rmtree(tree.neuron / "neuron0")
-    for failure in (SourceError, SourceError, DriverGoneError):
-        clock.now += 1.0
-        with pytest.raises(SourceError) as caught:
-            reader.read(0, [])
-        assert type(caught.value) is failure
-        assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
-
-
-def test_one_chip_that_goes_away_is_lost(tree: SysfsTree, clock: Clock) -> None:
-    """And the others are read."""
-    tree.add_chip(0)
-    tree.add_chip(1)
-    reader = polled(clock).open().reader(ReadOptions(pid=1))
-    shutil.rmtree(tree.neuron / "neuron0")
-    clock.now += 1.0
-    with pytest.raises(SourceError) as caught:
-        reader.read(0, [])
-    assert caught.value.reason == Reason.DEVICE_LOST
-    assert values(reader.read(2, []))["neuroncore_memory_usage.constants"] == 15_001
-
-
 def test_a_chip_that_turns_up_has_the_cores_listed_again(tree: SysfsTree) -> None:
     """Under the next numbers; the cores that were there keep theirs."""
     tree.add_chip(0)
@@ -245,13 +155,13 @@ def test_a_chip_that_turns_up_has_the_cores_listed_again(tree: SysfsTree) -> Non
         assert snapshot.metrics["trn.neuron_device_count"] == 2
 
 
-def test_a_picked_core_is_not_opened_again_for_the_others(tree: SysfsTree, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picked_core_is_not_opened_again_for_the_others(tree: SysfsTree, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.add_chip(0)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert values(polled(clock).open().reader(ReadOptions(pid=1)).read(1, []))["trn.neuron_device_count"] == 1
 
 
-def test_a_driver_without_cores(tree: SysfsTree, clock: Clock) -> None:
+def test_a_driver_without_cores(tree: SysfsTree, clock: FakeClock) -> None:
     tree.write("neuron0/core_count", 2)
     with pytest.raises(SourceError) as caught:
         polled(clock).open()
