@@ -399,7 +399,7 @@ class PolledReader:
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
         # A source that is down chooses nothing: the others stand in for it.
-        known = self._driver.chosen.setdefault(unit, {})
+        known = self._driver.chosen.get(unit, {})
         down = {source.name for source, sample in zip(sources, samples, strict=True) if sample is None}
         chosen = {metric: choice for metric, choice in known.items() if choice[0] not in down}
         for source, table, poll, sample, counters in zip(sources, tables, polls, samples, state.counters, strict=True):
@@ -424,8 +424,7 @@ class PolledReader:
                 merge(found, metric, value)
         for table in tables:
             table.derive(found, chosen)
-        for metric, place in chosen.items():
-            known.setdefault(metric, place)
+        self._driver.chosen[unit] = chosen | known
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
     def _watches(self, pid: int, whole_tree: bool = False, listed: Iterable[int] = ()) -> bool:

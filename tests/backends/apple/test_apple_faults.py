@@ -101,31 +101,6 @@ def test_closing_ends_the_pipe(mac: MacStandIn) -> None:
     wait_for(lambda: gone(pid))
 
 
-def test_a_value_beyond_a_float_costs_itself_and_leaves_no_child(mac: MacStandIn) -> None:
-    mac.behave("macmon", json.dumps(macmon_0_8(gpu_power=10**400, sys_power=-(10**400), memory={"ram_total": 10**400})))
-    with Sampler(["apple"], clock=SYSTEM_CLOCK) as sampler:
-        snapshot = sampler.sample()
-    for key in ("gpu.0.powerWatts", "system.powerWatts"):
-        assert snapshot.unavailable[key].reason == Reason.INVALID_VALUE
-    assert snapshot.metrics["gpu.0.temp"] == 48.5
-    wait_for(lambda: all(map(gone, mac.pids("macmon"))))
-
-
-def test_whatever_goes_wrong_at_the_start_leaves_no_child(mac: MacStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect of ours included: an opening that failed is tried again and again."""
-
-    def broken(text: str) -> None:
-        raise OverflowError(len(text))
-
-    monkeypatch.setattr(sources, "parse_macmon", broken)
-    mac.remove("ioreg")
-    error = opening_failure()
-    assert (error.reason, "OverflowError" in error.message) == (Reason.DRIVER_ERROR, True)
-    assert len(mac.calls("macmon")) == 2
-    assert all(map(gone, mac.pids("macmon")))
-    assert own_threads("accelmetrics macmon") == []
-
-
 def test_what_goes_wrong_in_one_source_costs_what_it_alone_gives(mac: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch) -> None:
     del mac
 

@@ -1,10 +1,6 @@
 """Every key, exactly, from commands that print as the real ones do, in each of their formats."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +21,6 @@ from tests.simulators.apple import (
     macmon_0_8,
     powermetrics,
 )
-from tests.support.waiting import HANG
 
 MEMORY = {"memoryAllocated": 25.0, "memoryAllocatedBytes": 8_589_934_592, "memoryTotalBytes": RAM}
 GPU = {"gpu": 62.5, "scaledUtilization": 37.5, "freq": 912, "temp": 48.5, "powerWatts": 7.25} | MEMORY
@@ -270,13 +265,3 @@ os.uname = lambda: os.uname_result(("Darwin", "mac", "25.1.0", "", "arm64"))
 from accelmetrics.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-
-
-def test_the_command_line_gives_them(mac: MacStandIn) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": mac.path}
-    command = [sys.executable, "-c", PROGRAM, "dump", "--json", "--backends", "apple", "--settle", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["metrics"] == of_gpu(GPU) | MACHINE
-    assert document["devices"][0]["unified"] is True

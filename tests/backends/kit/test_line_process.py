@@ -147,16 +147,6 @@ def test_while_the_first_record_is_waited_for_that_is_what_the_thread_waits_for(
     assert thread.ident not in WAITS
 
 
-def test_half_a_line_is_kept_until_the_other_half_comes(start: Start, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
-    stream = start(TICK + f"say('{{\"a\": ')\n{wait}\nsay('1}}\\n'); time.sleep(60)")
-    wait_for(lambda: stream.starts)
-    assert stream.wait(0.2) is None
-    go.touch()
-    assert first(stream).line == b'{"a": 1}'
-
-
 def test_lines_of_many_mebibytes(start: Start) -> None:
     stream = start(TICK + "say('{\"a\": \"' + 'x' * (5 << 20) + '\"}\\n'); time.sleep(60)")
     assert len(first(stream).line) == (5 << 20) + 9
@@ -264,14 +254,6 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     assert stream.wait(HANG) is None
     assert stream.failure is not None and stream.failure.reason == Reason.DRIVER_UNAVAILABLE
     assert "is not there" in stream.failure.detail
-    stream.close()
-
-
-def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_text("x")
-    stream = LineProcess([str(tmp_path / "plain")], silence=1.0)
-    assert stream.wait(HANG) is None
-    assert stream.failure is not None and stream.failure.reason == Reason.NO_PERMISSION
     stream.close()
 
 

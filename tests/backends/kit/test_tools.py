@@ -210,17 +210,6 @@ def test_what_it_writes_into_a_file_is_read_instead(tmp_path: Path) -> None:
 
 # Commands that go on
 
-STREAM = """
-import sys, time
-print("Timestamp, DeviceId, GPU Power (W)", flush=True)
-n = 0
-while True:
-    for device in (0, 1):
-        print(f"{n}, {device}, {100 * device + n}", flush=True)
-    n += 1
-    time.sleep(0.05)
-"""
-
 
 def test_a_stream_that_says_nothing_does_not_open(tool: CommandStandIn) -> None:
     tool.behave("", stderr="no such device", status=2)
