@@ -72,6 +72,7 @@ _UNWRITTEN, _UNFILLED = 0xC5, 0xFF
 _KEPT = 256
 
 Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
+Derive = Callable[[Mapping[str, Value]], Mapping[str, Value]]
 NOTHING = Block((), ())
 MEMORY_NAMES = fast_names(MEMORY_ROWS)
 EARLY = 0.95
@@ -376,10 +377,13 @@ class CallGroup(Paced):
         handle: The device's handle.
         rows: What to read.
         interval: As in :class:`Paced`.
+        derive: Makes the values of the rows' answers; without it they are the values.
     """
 
-    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...], interval: float) -> None:
+    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...], interval: float, derive: Derive | None = None) -> None:
         super().__init__(interval)
+        self._derive = derive
+        self._found: Mapping[str, Value] = {}
         self._library = library
         self._handle = handle
         self._failing = False
@@ -406,7 +410,10 @@ class CallGroup(Paced):
                 self._bind(rows)
                 answers = self._call(progress)
         self.schedule(now, self._failing)
-        return answers
+        if self._derive is None:
+            return answers
+        self._found = self._found if answers is None else answers
+        return self._derive(self._found)
 
     def _call(self, progress: list[Any]) -> dict[str, Value] | None:
         """Make the calls. Returns: every answer, or None when all of them are as before."""

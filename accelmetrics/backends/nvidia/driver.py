@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.processes import ProcessTree, node_pattern
+from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers, node_pattern
 from accelmetrics.backends.kit.system import ASLEEP, KeptFile, parse_meminfo, read_once
-from accelmetrics.backends.nvidia.calls import CallGroup, FastValues, Paced
+from accelmetrics.backends.nvidia.calls import CallGroup, Derive, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
-from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, READING, needed_for
+from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, needed_for
 from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
 from accelmetrics.backends.nvidia.pcie import PcieMeter
-from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
+from accelmetrics.backends.nvidia.processes import DeviceProcesses, add_up
 from accelmetrics.backends.nvidia.xid import XidListener, Xids
 from accelmetrics.schemas.errors import PartitionRemovedError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 
 Reasons = Mapping[str, Unavailable]
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
@@ -62,7 +62,7 @@ class BoundDevice:
         table: DeviceProcesses | None,
         slow: tuple[Paced, ...] = (),
         partitioned: bool = False,
-        shared: UnifiedMemory | None = None,
+        shared: CallGroup | None = None,
     ) -> None:
         self.handle = handle
         self.fast = fast
@@ -297,7 +297,12 @@ class DeviceReader:
         # Calls that were bound anew since another consumer wants more leave this one's samples as they were.
         same = before is not None and before.device.handle is device.handle and before.device.partitioned == device.partitioned
         self._gpm: Gpm = before._gpm if before is not None and same else device.gpm(needed)
-        self._share = ProcessShare(tree, node_pattern(listed.identity))
+        self._members = TreeMembers(tree, node_pattern(listed.identity))
+        self._processes: tuple[DeviceProcess, ...] | None = None
+        self._until = -math.inf
+        self._is_used = False
+        self._own: dict[str, Number] = {}
+        self._share_names: tuple[str, ...] = ()
         self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}
 
@@ -320,14 +325,36 @@ class DeviceReader:
             return Reading(blocks, self._merged, NOT_NEEDED)
         if device.table.pending:
             device.table.decode()
-        table = device.table.answer
-        if isinstance(table, Unavailable):
-            return Reading(blocks, self._merged, table)
-        if table.pids and device.whole:
-            share = self._share.block(table, now, values, self._listed.identity.memory_total_bytes, device.limit)
-            if share is not None:
-                blocks.append(share)
-        return Reading(blocks, self._merged, table.processes)
+        if device.table.refusal is not None:
+            return Reading(blocks, self._merged, device.table.refusal)
+        processes = device.table.processes
+        if processes and device.whole:
+            self._add_share(blocks, device.table, now)
+        return Reading(blocks, self._merged, processes)
+
+    def _add_share(self, blocks: list[Block], table: DeviceProcesses, now: float) -> None:
+        """Add what the watched process and its descendants use of the device, if they do: ``gpu.process.{i}.…``.
+
+        Their own part is worked out when the processes were read anew, and once a second since process trees change too; the board's part
+        is put beside it at every reading.
+        """
+        if table.processes is not self._processes or now >= self._until:
+            pids = self._members.among(table.pids, now)
+            self._processes, self._until = table.processes, now + PACE
+            members = [process for process in table.processes if process.pid in pids]
+            self._own = add_up(members, self._listed.identity.memory_total_bytes)
+            self._is_used = bool(pids)
+        if not self._is_used:
+            return
+        fast, limit = blocks[0], self.device.limit
+        found = dict(zip(fast.names, fast.values, strict=True))
+        share = {**self._own, **{name: found[name] for name in BOARD_METRICS if name in found}}
+        if limit is not None:
+            share[POWER_LIMIT] = limit
+        names = tuple(share)
+        if names != self._share_names:
+            self._share_names = names
+        blocks.append(Block(self._share_names, tuple(share.values()), process=True))
 
 
 def host_memory_total() -> int | None:
@@ -338,39 +365,27 @@ def host_memory_total() -> int | None:
         return None
 
 
-class UnifiedMemory(Paced):
-    """The memory of a device that shares the host's, at every reading.
+def of_unified_memory(table: DeviceProcesses) -> Derive:
+    """Make the function from what the driver says of the memory of a device that shares the host's to its values.
 
     What the driver says comes first. Else the total is all that the device can address, and in use is what processes hold on the device.
     What the rest of the host uses is not the device's.
-
-    Args:
-        library: The open library.
-        handle: The device's handle.
-        table: The processes on it.
     """
 
-    def __init__(self, library: Library, handle: Handle, table: DeviceProcesses) -> None:
-        super().__init__(READING)
-        self._said = CallGroup(library, handle, MEMORY_ROWS, READING)
-        self._table = table
-
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value]:
-        self._said.read(now, progress)
-        total, free, used = (self._said.answers[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
+    def derive(said: Mapping[str, Value]) -> Mapping[str, Value]:
+        total, free, used = (said[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
         if isinstance(total, Unavailable):
             total, free = host_memory_total() or _NO_HOST_MEMORY, _NOT_FREE
         if isinstance(used, Unavailable):
-            if self._table.pending:
-                self._table.decode()
-            listed = self._table.answer
-            if isinstance(listed, Unavailable):
-                used = listed
-            else:  # a sum that lacks one of them is none
-                held = [process.memory_bytes for process in listed.processes if process.memory_bytes is not None]
-                used = sum(held) if len(held) == len(listed.processes) else _NOT_HELD
+            if table.pending:
+                table.decode()
+            held = [process.memory_bytes for process in table.processes if process.memory_bytes is not None]
+            # A sum that lacks one of them is none.
+            used = table.refusal or (sum(held) if len(held) == len(table.processes) else _NOT_HELD)
         if isinstance(used, Unavailable) or isinstance(total, Unavailable):
             share: Value = used if isinstance(used, Unavailable) else total
         else:
             share = used / total * 100 if used <= total else impossible("the sum over the processes")
         return {"memoryTotalBytes": total, "memoryFreeBytes": free, "memoryAllocatedBytes": used, "memoryAllocated": share}
+
+    return derive

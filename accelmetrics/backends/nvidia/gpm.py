@@ -12,12 +12,13 @@ import ctypes
 import math
 import struct
 import weakref
+from collections.abc import Mapping
 from functools import partial
 from operator import le, mul
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Value
-from accelmetrics.backends.nvidia.calls import CallGroup, LatestValues
+from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_RATES, GPM_SUPPORT, MIB, ONCE
 from accelmetrics.backends.nvidia.nvml import MISFIT, Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -46,7 +47,7 @@ Sample = ctypes.c_void_p
 Samples = tuple[Sample, Sample]
 
 
-class Gpm(LatestValues):
+class Gpm(Paced):
     """One consumer's profiling metrics of one device: those since its own last sample.
 
     Args:
@@ -64,7 +65,7 @@ class Gpm(LatestValues):
     def __init__(
         self, library: Library, samples: SamplePool, handle: Handle, instance: int | Unavailable | None, needed: frozenset[str]
     ) -> None:
-        super().__init__()
+        super().__init__(GPM_PACE)
         self._names = tuple(name for name in (GPM_METRICS if instance is None else GPM_OF_INSTANCES) if name in needed)
         self.due = -math.inf if self._names else math.inf
         self._identifiers = [GPM_METRICS[name][0] for name in self._names]
@@ -80,7 +81,7 @@ class Gpm(LatestValues):
             self._take = partial(library.function("nvmlGpmMigSampleGet"), handle, instance)
         elif instance is not None:  # what the whole GPU's samples say would pass for the instance's
             self.due = math.inf
-            self._miss(instance)
+            self.keep(dict.fromkeys(self._names, instance))
         get = self._get = ctypes.create_string_buffer(METRICS_OFFSET + FEWEST_METRICS * _METRIC_SIZE + _ROOM)
         _HEAD.pack_into(get, 0, METRICS_VERSION, len(self._names))
         for number, identifier in enumerate(self._identifiers):
@@ -89,24 +90,29 @@ class Gpm(LatestValues):
         self._pointers = (Sample * 2).from_buffer(get, SAMPLES_OFFSET)
         self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self._names)).unpack_from, get, METRICS_OFFSET)
 
-    def read(self, now: float, progress: list[Any]) -> None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         """Take a sample, and compute the metrics since the sample before."""
         if self._samples is None:
-            self._begin(now, progress)
-        if self._samples is None:
-            return
+            if now >= self._support.due:
+                self._support.read(now, progress)
+            answer = self._support.answers[GPM_SUPPORT.name]
+            if answer != 1:
+                self.due = self._support.due
+                return dict.fromkeys(self._names, answer if isinstance(answer, Unavailable) else NO_GPM)
+            lent = self._pool.lend(self, progress)
+            if isinstance(lent, int):
+                return self._miss(lent, "nvmlGpmSampleAlloc")
+            self._samples = lent
         older, newer = self._samples
         status = self._take(older)
         progress.append(status)
         if status:
             # The sample before stays good: the next one is measured against it.
-            self._fail(status, "nvmlGpmSampleGet")
-            return
+            return self._miss(status, "nvmlGpmSampleGet")
         self._samples = newer, older
         if not self._sampled:
             self._sampled, self.due = True, now + MINIMUM_INTERVAL
-            self._miss(NEEDS_INTERVAL)
-            return
+            return dict.fromkeys(self._names, NEEDS_INTERVAL)
         self.due = now + GPM_PACE
         self._pointers[0], self._pointers[1] = newer.value, older.value
         status = self._compute()
@@ -118,43 +124,24 @@ class Gpm(LatestValues):
             self._fitting = found == self._identifiers and not any(self._get.raw[-_ROOM:])
             status = 0 if self._fitting else MISFIT
         if status:
-            self._fail(status, "nvmlGpmMetricsGet")
-            return
+            return self._miss(status, "nvmlGpmMetricsGet")
         raw = self._raw()
         values = tuple(map(mul, raw[1::2], self._factors))
         # NaN compares with nothing, so it fails the second test.
         if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
-            self.block, self.unavailable = Block(self._names, values), NO_REASONS
-            return
+            self.answers, self.block, self.unavailable = {}, Block(self._names, values), NO_REASONS
+            return None
         answers: dict[str, Value] = {}
         for name, status, value, limit in zip(self._names, raw[::2], values, self._limits, strict=True):
             rounded = 100.0 if limit == 100 < value <= _ROUNDING else value
             possible: Value = rounded if 0 <= rounded <= limit else impossible("nvmlGpmMetricsGet")
             answers[name] = unavailable(status) if status else possible
-        self.keep(answers)
+        return answers
 
-    def _begin(self, now: float, progress: list[Any]) -> None:
-        """Borrow sample buffers, if the device has GPM."""
-        if now >= self._support.due:
-            self._support.read(now, progress)
-        answer = self._support.answers[GPM_SUPPORT.name]
-        if answer != 1:
-            self.due = self._support.due
-            self._miss(answer if isinstance(answer, Unavailable) else NO_GPM)
-            return
-        lent = self._pool.lend(self, progress)
-        if isinstance(lent, int):
-            self._fail(lent, "nvmlGpmSampleAlloc")
-        else:
-            self._samples = lent
-
-    def _fail(self, status: int, function: str) -> None:
-        """Make a call's return code the reason of all metrics, or of the device's failure."""
+    def _miss(self, status: int, function: str) -> Mapping[str, Value]:
+        """Make a call's return code the reason of all metrics, or raise it as the device's failure."""
         check_device(status, function)
-        self._miss(unavailable(status))
-
-    def _miss(self, reason: Unavailable) -> None:
-        self.keep(dict.fromkeys(self._names, reason))
+        return dict.fromkeys(self._names, unavailable(status))
 
 
 class SamplePool:

@@ -27,7 +27,7 @@ from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, p
 from accelmetrics.backends.nvidia import driven_gpus, kernel_module_version
 from accelmetrics.backends.nvidia.calls import EARLY, MEMORY_NAMES, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.driver import SLEEPS, BoundDevice, Listed, NvidiaDriver, UnifiedMemory, host_memory_total
+from accelmetrics.backends.nvidia.driver import SLEEPS, BoundDevice, Listed, NvidiaDriver, host_memory_total, of_unified_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
 from accelmetrics.backends.nvidia.metrics import (
@@ -43,6 +43,7 @@ from accelmetrics.backends.nvidia.metrics import (
     PCIE_EACH_SECOND,
     PCIE_RATES,
     PROCESSES,
+    READING,
     SECOND,
     SLOW_ROWS,
     T_LIMITS,
@@ -229,30 +230,18 @@ _NOW = tuple(row._replace(name=f"{row.name} now") for row in (*FAST_ROWS, MARGIN
 _T_LIMIT_ROWS = {name: NvmlMetric(f"{name} T.Limit", field, minimum=COLDEST, maximum=HOTTEST) for name, field in T_LIMITS.items()}
 
 
-class Statics(CallGroup):
-    """What is read once; a limit of temperature without a threshold is computed.
+def read_once(library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) -> CallGroup:
+    """Read rows once; a limit of temperature without a threshold is computed.
 
     Until Hopper NVML has thresholds in degrees. Ada and later may refuse these, and say how far the GPU is from a reference
     (``nvmlDeviceGetMarginTemperature``) and how far each limit is from the same reference (the T.Limit fields, negative above it). A limit
     is then the temperature and the margin, less the limit's own.
-
-    Args:
-        library: The open library.
-        handle: The GPU's handle.
-        rows: What to read.
     """
+    limits = [_T_LIMIT_ROWS[row.name] for row in rows if row.name in T_LIMITS]
 
-    def __init__(self, library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) -> None:
-        limits = [_T_LIMIT_ROWS[row.name] for row in rows if row.name in T_LIMITS]
-        super().__init__(library, handle, (*rows, *(_NOW if limits else ()), *limits), ONCE)
-        self._names = tuple(row.name for row in rows)
-
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
-        found = super().ask(now, progress)
-        if found is None:
-            return None
-        answers = {name: found[name] for name in self._names}
-        for name in [name for name in self._names if name in T_LIMITS and is_unsupported(answers[name])]:
+    def derive(found: Mapping[str, Value]) -> Mapping[str, Value]:
+        answers = {row.name: found[row.name] for row in rows}
+        for name in [name for name in answers if name in T_LIMITS and is_unsupported(answers[name])]:
             parts = [found[row.name] for row in (_T_LIMIT_ROWS[name], *_NOW)]
             missing = next((part for part in parts if isinstance(part, Unavailable)), None)
             if missing is None:
@@ -262,6 +251,8 @@ class Statics(CallGroup):
             elif not is_unsupported(missing):
                 answers[name] = missing
         return answers
+
+    return CallGroup(library, handle, (*rows, *(_NOW if limits else ()), *limits), ONCE, derive)
 
 
 def _gone() -> SourceError:
@@ -419,7 +410,7 @@ class Gpu(Listed):
         used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
         slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
         if used[ONCE]:
-            slow.append(Statics(library, handle, used[ONCE]))
+            slow.append(read_once(library, handle, used[ONCE]))
         if not needed.isdisjoint(PCIE_RATES):
             slow.append(PcieThroughput(library, self._driver.meter, handle, SECOND if PCIE_EACH_SECOND in needed else TEN_SECONDS))
         # A part of the GPU's identity, whatever is needed.
@@ -431,7 +422,7 @@ class Gpu(Listed):
             slow.append(self.xids)
         shares = self.identity.unified and not needed.isdisjoint(MEMORY_NAMES)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
-        memory = UnifiedMemory(library, handle, table) if shares and table is not None else None
+        memory = CallGroup(library, handle, MEMORY_ROWS, READING, of_unified_memory(table)) if shares and table is not None else None
         by_call = needed.difference(MEMORY_NAMES) if shares else needed
         stale = partial(source_error, UNINITIALIZED, "the device's handle is no longer valid")
         fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, stale, by_call)

@@ -1,4 +1,4 @@
-"""The processes on one device: pids, what they hold, how busy they keep it; and what the watched process uses of the device.
+"""The processes on one device: pids, what they hold, how busy they keep it.
 
 The lists are arrays of structures, taken by columns. As long as the driver answers with the same bytes as a second ago, nothing is
 decoded, and that is left until all calls of a reading were made. How long a structure is differs between drivers under one name of a
@@ -19,11 +19,11 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
-from accelmetrics.backends.contract import Block, Number, Value
-from accelmetrics.backends.kit.processes import PACE, WHOLE_MACHINE, ProcessTree, TreeMembers, namespace_of
+from accelmetrics.backends.contract import Number, Value
+from accelmetrics.backends.kit.processes import WHOLE_MACHINE, namespace_of
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, Paced
-from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, MOST_MEMORY, POWER_LIMIT, SECOND, TEN_SECONDS
+from accelmetrics.backends.nvidia.metrics import MOST_MEMORY, SECOND, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
@@ -215,13 +215,17 @@ class DeviceProcesses(Paced):
     them too.
 
     Attributes:
-        answer: What was found last, or why NVML does not say.
-        pending: Whether it is to be decoded, which is left until all calls were made.
+        processes: The processes, by process number. The same object while nothing changed, and so is each of them.
+        pids: Their numbers; the same object while they are equal.
+        refusal: Why NVML does not say which they are; None where it does.
+        pending: Whether the lists are to be decoded, which is left until all calls were made.
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str) -> None:
         super().__init__(SECOND)
-        self.answer: DecodedProcesses | Unavailable = unavailable(FUNCTION_NOT_FOUND)
+        self.processes: tuple[DeviceProcess, ...] = ()
+        self.pids: frozenset[int] = frozenset()
+        self.refusal: Unavailable | None = unavailable(FUNCTION_NOT_FOUND)
         self.pending = False
         names = {kind: f"nvmlDeviceGet{kind}RunningProcesses" for kind in (COMPUTE, GRAPHICS, MPS)}
         sizes = {form: entry_sizes(form, driver_version) for form in _SIZE_OF_FORM}
@@ -230,10 +234,14 @@ class DeviceProcesses(Paced):
             for kind, name in names.items()
         }
         self._samples = ProcessList(library, handle, {UTILIZATION: (SAMPLE.size,)}, SAMPLE)
-        self._table = DecodedProcesses()
         self._answered: tuple[Mapping[str, bytes], bytes] = ({}, b"")
+        self._lists_decoded: Mapping[str, bytes] = {}
         self._computing: frozenset[int] = frozenset()  # the numbers of computing processes
-        self._refusal = FUNCTION_NOT_FOUND
+        self._status = FUNCTION_NOT_FOUND  # of the list of computing processes
+        self._seen = 0  # the time of the newest sample, in the driver's microseconds
+        self._largest = 0  # the largest number that a process can have, once one is listed
+        self._holdings: _Holdings = ([], [], [])
+        self._columns: tuple[Sequence[Any], ...] = ([],) * 5
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self.pending:
@@ -251,7 +259,7 @@ class DeviceProcesses(Paced):
             if status == 0:
                 lists[kind] = source.data
             if kind == COMPUTE:
-                self._refusal = status
+                self._status = status
                 if source.data != self._answered[0].get(COMPUTE, b""):
                     before, self._computing = self._computing, frozenset(memoryview(source.data).cast("I")[:: PROCESS.size // 4])
                     if not self._computing <= before:  # a new one may be in the other lists too
@@ -263,52 +271,25 @@ class DeviceProcesses(Paced):
                 source.rest(now)
         samples = b""
         if any(lists.values()) and self._samples.supported:
-            failed |= self._samples.read(progress, self._table.seen) not in (0, NOT_FOUND) and self._samples.supported
+            failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND) and self._samples.supported
             samples = self._samples.data
         self.schedule(now, failed)
         self.pending = (lists, samples) != self._answered
         self._answered = (lists, samples)
         # Graphics or MPS alone would pass for a device on which nothing is computed.
-        self.answer = self._table if COMPUTE in lists else unavailable(self._refusal)
+        self.refusal = None if COMPUTE in lists else unavailable(self._status)
         return None
 
     def decode(self) -> None:
         """Decode what was read last."""
-        self._table.decode(*self._answered)
         self.pending = False
-
-
-class DecodedProcesses:
-    """The entries of NVML's lists of one device, one for each process.
-
-    Attributes:
-        processes: The processes, by process number. The same object while nothing changed, and so is each of them.
-        pids: Their numbers; the same object while they are equal.
-        seen: The time of the newest sample, in the driver's microseconds.
-    """
-
-    def __init__(self) -> None:
-        self.processes: tuple[DeviceProcess, ...] = ()
-        self.pids: frozenset[int] = frozenset()
-        self.seen = 0
-        self._largest = 0  # until a process is listed
-        self._lists: Mapping[str, bytes] = {}
-        self._holdings: _Holdings = ([], [], [])
-        self._columns: tuple[Sequence[Any], ...] = ([],) * 5
-
-    def decode(self, lists: Mapping[str, bytes], samples: bytes) -> None:
-        """Decode the entries.
-
-        Args:
-            lists: By kind of process, the entries of its list.
-            samples: The samples of utilisation since the last ones.
-        """
-        if lists != self._lists:
-            self._lists, self._holdings = lists, self._merge(lists)
+        lists, samples = self._answered
+        if lists != self._lists_decoded:
+            self._lists_decoded, self._holdings = lists, self._merge(lists)
         pids = self._holdings[0]
         # A process without a sample was idle since the last one, or is too new; the newest of several counts.
         entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
-        self.seen = entries[-1][1] if entries else self.seen
+        self._seen = entries[-1][1] if entries else self._seen
         busy = {pid: (share if share <= 100 else None) for pid, _, share, _ in entries}
         busy_memory = {pid: (share if share <= 100 else None) for pid, _, _, share in entries}
         columns = (*self._holdings, [*map(busy.get, pids)], [*map(busy_memory.get, pids)])
@@ -351,53 +332,7 @@ _ENTRY = cast("Callable[[tuple[Any, ...]], DeviceProcess]", partial(tuple.__new_
 """Makes an entry of its parts, as ``_make`` does, at a third of the cost."""
 
 
-class ProcessShare:
-    """Use of one device by the watched process and its descendants: ``gpu.process.{i}.…``.
-
-    The processes' own part is worked out when they were read anew, and once a second since process trees change too; the board's
-    part is put beside it at every reading.
-
-    Args:
-        tree: The watched process and its descendants.
-        nodes: A pattern of the device's nodes.
-    """
-
-    def __init__(self, tree: ProcessTree, nodes: str) -> None:
-        self._members = TreeMembers(tree, nodes)
-        self._processes: tuple[DeviceProcess, ...] | None = None
-        self._until = -math.inf
-        self._own: dict[str, Number] | None = None
-        self._shape: tuple[object, ...] = ()
-        self._names: tuple[str, ...] = ()
-        self._board: list[int] = []
-
-    def block(self, table: DecodedProcesses, now: float, fast: Block, memory: int | None, limit: Number | None) -> Block | None:
-        """Put together the processes' own part and the board's; None while none of them uses the device.
-
-        Args:
-            table: All processes on the device.
-            now: When, on the driver's clock.
-            fast: The device's fast values.
-            memory: The device's memory in bytes, if known.
-            limit: The enforced power limit in watts, if known.
-        """
-        if table.processes is not self._processes or now >= self._until:
-            pids = self._members.among(table.pids, now)
-            self._processes, self._until = table.processes, now + PACE
-            self._own = _own_part([process for process in table.processes if process.pid in pids], memory) if pids else None
-        if self._own is None:
-            return None
-        shape = (tuple(self._own), fast.names, limit is None)
-        if shape != self._shape:
-            self._shape = shape
-            board = [name for name in BOARD_METRICS if name in fast.names]
-            self._board = [fast.names.index(name) for name in board]
-            self._names = (*self._own, *board, *(() if limit is None else (POWER_LIMIT,)))
-        values = (*self._own.values(), *[fast.values[place] for place in self._board])
-        return Block(self._names, values if limit is None else (*values, limit), process=True)
-
-
-def _own_part(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
+def add_up(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
     """Add up what the watched processes use, as far as the driver says: percent, percent, percent, bytes."""
     used, busy, busy_memory = (
         sum(known) if (known := [value for each in members if (value := getattr(each, part)) is not None]) else None

@@ -1,21 +1,18 @@
-"""Tables of processes taken by columns: equal to what entry by entry gives, and what is as before is neither made nor looked up again."""
+"""Tables of processes: what is as before is neither made nor looked up again; numbers that no process can have."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from accelmetrics.backends.kit import processes as kit
 from accelmetrics.backends.nvidia import processes
-from accelmetrics.backends.nvidia.processes import COMPUTE, GRAPHICS, MPS, PROCESS, SAMPLE, DecodedProcesses, largest_pid
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.nvidia.machine import Consumer, write_tree
 from tests.simulators.nvml import NvmlSimulator, Process
@@ -24,75 +21,6 @@ from tests.support.pids import STRANGER
 MIB = 2**20
 FIRST = STRANGER
 COUNT = 200
-KINDS = (COMPUTE, GRAPHICS, MPS)
-Entries = list[tuple[int, int]]
-Samples = list[tuple[int, int, int, int]]
-
-PIDS = st.integers(1, 12) | st.sampled_from([0, 2**31 - 1, 2**31, 2**32 - 1])
-HELD = st.integers(0, 5) | st.sampled_from([2**47, 2**47 + 1, 2**64 - 1])
-TIMES = st.integers(0, 9) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1])
-SHARES = st.integers(0, 3) | st.sampled_from([100, 101, 2**32 - 1])
-USUAL = st.dictionaries(st.integers(1, 12), st.integers(0, 5), max_size=12).map(lambda found: list(found.items()))
-USUAL_SAMPLES = st.dictionaries(st.integers(1, 12), st.tuples(st.just(7), st.integers(0, 2), st.integers(0, 2)), max_size=12).map(
-    lambda found: [(pid, *rest) for pid, rest in found.items()]
-)
-REPEATED = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=6)
-REPEATED_SAMPLES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), max_size=6)
-LISTS = st.fixed_dictionaries({}, optional={kind: USUAL | st.lists(st.tuples(PIDS, HELD), max_size=6) for kind in KINDS})
-TURN = st.tuples(
-    st.fixed_dictionaries({COMPUTE: USUAL | REPEATED}) | LISTS,
-    USUAL_SAMPLES | REPEATED_SAMPLES | st.lists(st.tuples(PIDS, TIMES, SHARES, SHARES), max_size=8),
-)
-
-
-class Plain:
-    """What the lists say, entry by entry."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def decode(self, lists: Mapping[str, Entries], samples: Samples) -> tuple[DeviceProcess, ...]:
-        held = {kind: self._held(entries) for kind, entries in lists.items()}
-        busy = self._newest(samples)
-        computing, drawing = {*held.get(COMPUTE, ()), *held.get(MPS, ())}, held.get(GRAPHICS, {})
-        found = []
-        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid <= largest_pid()):
-            kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
-            known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
-            found.append(DeviceProcess(pid, "+".join(kinds), max(known, default=None), *busy.get(pid, (None, None))))
-        return tuple(found)
-
-    def _held(self, entries: Entries) -> dict[int, int | None]:
-        held: dict[int, int | None] = {}
-        for pid, answer in entries:
-            used = answer if answer <= 2**47 else None
-            before = held.get(pid)
-            held[pid] = used if before is None else before + (used or 0)
-        return held
-
-    def _newest(self, samples: Samples) -> dict[int, tuple[int | None, int | None]]:
-        entries = sorted((entry for entry in samples if entry[1] < 2**63), key=itemgetter(1))
-        self.seen = entries[-1][1] if entries else self.seen
-        return {pid: (self._percent(compute), self._percent(memory)) for pid, _, compute, memory in entries}
-
-    def _percent(self, answer: int) -> int | None:
-        return answer if answer <= 100 else None
-
-
-@given(turns=st.lists(TURN, min_size=1, max_size=5))
-def test_both_ways_are_equal(turns: list[tuple[dict[str, Entries], Samples]]) -> None:
-    """Of the table whatever it was before; an entry that is equal to the one before is that object."""
-    table, plain = DecodedProcesses(), Plain()
-    for lists, samples in turns:
-        before = {process.pid: process for process in table.processes}
-        whole = table.processes
-        packed = {kind: b"".join(PROCESS.pack(*entry) for entry in entries) for kind, entries in lists.items()}
-        table.decode(packed, b"".join(SAMPLE.pack(*entry) for entry in samples))
-        assert table.processes == plain.decode(lists, samples)
-        assert all(type(process) is DeviceProcess for process in table.processes)
-        assert (table.seen, sorted(table.pids)) == (plain.seen, [process.pid for process in table.processes])
-        assert all(process is before[process.pid] for process in table.processes if process == before.get(process.pid))
-        assert (table.processes is whole) == (table.processes == whole)
 
 
 @pytest.fixture

@@ -63,9 +63,10 @@ def test_memory_that_the_driver_does_not_say(simulator: NvmlSimulator, consumer:
 
 
 def test_several_mig_instances_of_one_process_are_added_up(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """It stands in the list once per instance."""
-    simulator.processes(0, [Process(pid=9, used=MIB, gpu_instance=1), Process(pid=9, used=2 * MIB, gpu_instance=2)])
-    assert consumer.read(0).processes == (DeviceProcess(9, "compute", 3 * MIB),)
+    """It stands in the list once per instance; of its samples the newest counts."""
+    first = Process(pid=9, used=MIB, gpu_instance=1, sm=50, mem=6, timestamp_us=2)
+    simulator.processes(0, [first, Process(pid=9, used=2 * MIB, gpu_instance=2, sm=40, mem=5, timestamp_us=1)])
+    assert consumer.read(0).processes == (DeviceProcess(9, "compute", 3 * MIB, 50, 6),)
 
 
 def test_more_processes_than_there_is_room_for(simulator: NvmlSimulator, consumer: Consumer) -> None:
