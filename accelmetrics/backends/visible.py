@@ -144,7 +144,6 @@ def _chosen(
 
 
 # Patterns of what is rarely there are compiled when it is.
-_BASES = ((r"(?ai:[+-]?0x[0-9a-f]+)", 16), (r"[+-]?0[0-7]*", 8))
 _DECIMAL = r"(?a:[+-]?\d{1,4000})"
 """More digits than Python converts name no device either."""
 
@@ -157,7 +156,7 @@ def leading_number(text: str) -> int | None:
 
 def whole_number_any_base(text: str) -> int | None:
     """Parse what ``strtol`` reads in base 0 (``0x1``, ``010``), if nothing is left over."""
-    for pattern, base in _BASES:
+    for pattern, base in ((r"(?ai:[+-]?0x[0-9a-f]+)", 16), (r"[+-]?0[0-7]*", 8)):
         if re.fullmatch(pattern, text):
             return int(text, base)
     return int(text) if re.fullmatch(_DECIMAL, text) and text.lstrip("+-")[0] != "0" else None
@@ -195,7 +194,6 @@ UNORDERED = (
     f"cannot be known without starting it; set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
 )
 ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and no whole GPU beside it"
-_LEGACY_MIG = r"MIG-(GPU-[^/]+)/\d+/\d+"
 
 
 def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
@@ -242,7 +240,7 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
 
     def find(entry: str) -> int | None:
         named = [place for place, device in enumerate(devices) if entry.startswith(kind) and device.uuid.startswith(entry)]
-        legacy = re.fullmatch(_LEGACY_MIG, entry)
+        legacy = re.fullmatch(r"MIG-(GPU-[^/]+)/\d+/\d+", entry)
         # Where no instances are listed it may be one of them; and drivers before R470 named instances by numbers that are not
         # in the UUIDs of later ones.
         if not named and entry.startswith("MIG-") and (not parents or (legacy is not None and legacy[1] in parents)):
@@ -277,7 +275,6 @@ def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) 
 
 ROCR, HIP, ORDINAL = "ROCR_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "GPU_DEVICE_ORDINAL"
 DOUBTFUL = f"{ORDINAL} is read by OpenCL programs; whether HIP programs heed it, ROCm's documentation and code disagree"
-_ID_LENGTHS = range(5, 21)
 
 
 def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
@@ -308,7 +305,7 @@ def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
         if entry[:1].upper() != "G":
             return _within(whole_number_any_base(entry), len(left))
         named = [number for number, place in enumerate(left) if _rocm_id(devices[place].uuid).startswith(entry.upper())]
-        return named[0] if len(named) == 1 and len(entry) in _ID_LENGTHS else None
+        return named[0] if len(named) == 1 and 5 <= len(entry) <= 20 else None
 
     def by_part_of_id(entry: str) -> int | None:
         if "GPU-" not in entry:
@@ -345,8 +342,6 @@ def _rocm_id(printed: str, digits: str = "016X") -> str:
 # Intel
 
 LEVEL_ZERO, HIERARCHY, LEVEL_ZERO_ORDER = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
-_TILED = r"(?a:\bMax 1[45]\d\d\b)"
-_NUMBERED = r"\d+(\.\d+)*"
 
 
 def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
@@ -365,14 +360,14 @@ def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
         return VisibleSet(tuple(order))
     lists = (VisibleList(LEVEL_ZERO, value),)
     flat = environ.get(HIERARCHY) != "COMPOSITE"
-    if flat and any(re.search(_TILED, device.name) for device in devices):
+    if flat and any(re.search(r"(?a:\bMax 1[45]\d\d\b)", device.name) for device in devices):
         return VisibleSet(None, False, lists, (f"{LEVEL_ZERO} counts tiles unless {HIERARCHY}=COMPOSITE, and a card here has several",))
     entries = value.split(",")
     names = {str(number): number for number in range(len(order))}
     numbers, _ = _chosen(
         LEVEL_ZERO, entries, lambda entry: None if flat and "." in entry else names.get(entry.partition(".")[0]), invalid="passed over"
     )
-    unknown = [entry for entry in entries if not re.fullmatch(_NUMBERED, entry)]
+    unknown = [entry for entry in entries if not re.fullmatch(r"\d+(\.\d+)*", entry)]
     caveats = (f"{LEVEL_ZERO} has {unknown[0]!r}, which is no number",) if unknown else ()
     return VisibleSet(tuple(order[number] for number in sorted(numbers or ())), True, lists, caveats)
 
@@ -383,9 +378,6 @@ TPU = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 CORES, CORE_COUNT = "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"
 ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
 LARGEST_RANGE = 4096
-_RANGE = r"(?a:(\d{1,6})-(\d{1,6}))"
-_DIGITS = r"(?a:\d{1,6})"
-_TWO_PER_CHIP = r"(?ai:\bv[23]\b)"
 
 
 def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
@@ -399,7 +391,7 @@ def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
     if not variable:
         return VisibleSet(tuple(order))
     listed = VisibleList(variable, environ[variable])
-    if any(re.search(_TWO_PER_CHIP, f"{device.name} {device.architecture}") for device in devices):
+    if any(re.search(r"(?ai:\bv[23]\b)", f"{device.name} {device.architecture}") for device in devices):
         return VisibleSet(None, False, (listed,), (f"{variable} counts chips, and a chip of TPU v2 or v3 is two devices",))
     return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)), rising=True)
 
@@ -423,7 +415,7 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
 
 def number_range(entry: str) -> Sequence[str]:
     """List the entries that a range such as ``0-3`` stands for; the entry itself where it is no range of a sensible length."""
-    found = re.fullmatch(_RANGE, entry)
+    found = re.fullmatch(r"(?a:(\d{1,6})-(\d{1,6}))", entry)
     if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
         return (entry,)
     return [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
@@ -441,7 +433,7 @@ def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[i
     numbers, caveats = _chosen(
         listed.variable,
         entries,
-        lambda entry: int(entry) if re.fullmatch(_DIGITS, entry) and int(entry) in known else None,
+        lambda entry: int(entry) if re.fullmatch(r"(?a:\d{1,6})", entry) and int(entry) in known else None,
         invalid="unknown",
         twice="unknown",
     )

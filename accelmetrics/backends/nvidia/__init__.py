@@ -60,7 +60,6 @@ LOADER_CACHE = "/etc/ld.so.cache"
 LOADER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 """Where it looks for others."""
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-_VERSION = r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)"
 _START = (
     "start the container with its GPUs: `docker run --gpus all`, `podman run --device nvidia.com/gpu=all`, nvidia.com/gpu in Kubernetes"
 )
@@ -156,7 +155,7 @@ def _is_there(*parts: str) -> bool:
 
 def kernel_module_version() -> str:
     """Return the version of the loaded kernel module (``535.161.07``), empty while none is."""
-    found = re.search(_VERSION, read_text("/proc/driver/nvidia/version") or "")
+    found = re.search(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)", read_text("/proc/driver/nvidia/version") or "")
     return found.group(1) if found else ""
 
 

@@ -61,7 +61,6 @@ _VALUE_LAYOUTS = {
 }
 """``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
 _NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
-_LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
 """The largest value of each narrow unsigned type: all-ones means that there is none."""
 _ALIGNMENT = 8
 _ROOM, _ROOM_OF_FIELD = 64, 24
@@ -79,14 +78,13 @@ EARLY = 0.95
 """Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
 _FIELD, _CALL = 0, 1
 """The sources of a row that has both, in the order in which they are tried."""
-_KEPT_MASKS = 64
 _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 """Why a field has no value that another look would not bring."""
 
 
 def _largest_value(signature: int) -> int:
     """Return the largest value that a field of this type can have."""
-    return _LARGEST_VALUES.get(signature & ALL_ONES, LARGEST)
+    return _NARROW.get(_VALUE_LAYOUTS.get(signature & ALL_ONES, ""), LARGEST)
 
 
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
@@ -483,9 +481,7 @@ class FastValues(LatestValues):
         buffer = self._buffer = CallBuffer(self._library, self._handle, rows)
         flags, self._mask = next(((row, place) for row, _, place in buffer.layout.places if row.flags), (None, 0))
         self._flags = flags.names if flags is not None else ()
-        self._flag_block = lru_cache(maxsize=_KEPT_MASKS)(
-            lambda answer: NOTHING if flags is None else Block(flags.names, flags.bits(answer))
-        )
+        self._flag_block = lru_cache(maxsize=64)(lambda answer: NOTHING if flags is None else Block(flags.names, flags.bits(answer)))
         # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
         self._usual: list[int] | None = None
         # Which of the converted values are given; None for all of them.

@@ -21,10 +21,6 @@ from accelmetrics.schemas.errors import PartitionRemovedError, Reason, SourceErr
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 
 Reasons = Mapping[str, Unavailable]
-_NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
-_NOT_SAID = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and the driver does not say what {} of it")
-_NOT_FREE = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("is free"))
-_NOT_HELD = _NOT_SAID._replace(detail=_NOT_SAID.detail.format("its processes hold"))
 SLEEPS = "the GPU is powered down, and reading it would wake it"
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(
@@ -365,6 +361,10 @@ def host_memory_total() -> int | None:
         return None
 
 
+def _unsaid(what: str) -> Unavailable:
+    return Unavailable(Reason.NOT_SUPPORTED, f"the device shares the host's memory, and the driver does not say what {what} of it")
+
+
 def of_unified_memory(table: DeviceProcesses) -> Derive:
     """Make the function from what the driver says of the memory of a device that shares the host's to its values.
 
@@ -375,13 +375,14 @@ def of_unified_memory(table: DeviceProcesses) -> Derive:
     def derive(said: Mapping[str, Value]) -> Mapping[str, Value]:
         total, free, used = (said[name] for name in ("memoryTotalBytes", "memoryFreeBytes", "memoryAllocatedBytes"))
         if isinstance(total, Unavailable):
-            total, free = host_memory_total() or _NO_HOST_MEMORY, _NOT_FREE
+            unread = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
+            total, free = host_memory_total() or unread, _unsaid("is free")
         if isinstance(used, Unavailable):
             if table.pending:
                 table.decode()
             held = [process.memory_bytes for process in table.processes if process.memory_bytes is not None]
             # A sum that lacks one of them is none.
-            used = table.refusal or (sum(held) if len(held) == len(table.processes) else _NOT_HELD)
+            used = table.refusal or (sum(held) if len(held) == len(table.processes) else _unsaid("its processes hold"))
         if isinstance(used, Unavailable) or isinstance(total, Unavailable):
             share: Value = used if isinstance(used, Unavailable) else total
         else:

@@ -42,7 +42,6 @@ _ROOM = 1024
 """Bytes behind the structure, which no driver that knows it writes to."""
 
 NEEDS_INTERVAL = Unavailable(Reason.NEEDS_INTERVAL, "GPM metrics are taken between two readings")
-NO_GPM = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have)")
 Sample = ctypes.c_void_p
 Samples = tuple[Sample, Sample]
 
@@ -98,7 +97,8 @@ class Gpm(Paced):
             answer = self._support.answers[GPM_SUPPORT.name]
             if answer != 1:
                 self.due = self._support.due
-                return dict.fromkeys(self._names, answer if isinstance(answer, Unavailable) else NO_GPM)
+                absent = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have)")
+                return dict.fromkeys(self._names, answer if isinstance(answer, Unavailable) else absent)
             lent = self._pool.lend(self, progress)
             if isinstance(lent, int):
                 return self._miss(lent, "nvmlGpmSampleAlloc")

@@ -90,11 +90,8 @@ VERIFIED = 1.0
 """Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""
 USUAL_INSTANCES, MOST_INSTANCES = 7, 64
 """How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
-MIG_ENABLED = 1
 _SHARES_MEMORY = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
 """Names of products that have no memory of their own: ``NVIDIA GB10``, ``NVIDIA Thor``, ``Orin (nvgpu)``. GH200 and GB200 have some."""
-REMOVED = "the MIG instance no longer exists: its GPU answers, and does not have it"
-MADE_AGAIN = "the MIG instance was made again just now"
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
 
@@ -325,7 +322,7 @@ class Gpu(Listed):
         self._instances_due = now + TEN_SECONDS * EARLY
         modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
         if queries.call("nvmlDeviceGetMigMode", handle, ctypes.byref(modes), ctypes.byref(modes, 4)):
-            self._partitioned = modes[0] == MIG_ENABLED
+            self._partitioned = modes[0] == 1  # NVML_DEVICE_MIG_ENABLE
         elif queries.complete:
             self._partitioned, self._instances_due = False, math.inf
         else:
@@ -503,11 +500,14 @@ class Instance(Listed):
                 self.device = None
                 modes = (ctypes.c_uint * 2)()
                 answers = queries.call("nvmlDeviceGetMigMode", self._parent, ctypes.byref(modes), ctypes.byref(modes, 4))
-                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, REMOVED, backend=BACKEND) if answers else _gone()
+                gone = "the MIG instance no longer exists: its GPU answers, and does not have it"
+                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, gone, backend=BACKEND) if answers else _gone()
         return self._again
 
     def _look_for(self) -> SourceError:
         """Return why a handle is no longer the instance's."""
         self._again = -math.inf
         self.find(self._driver.clock.monotonic(), [])
-        return self.failure() if self.device is None else SourceError(Reason.DRIVER_ERROR, MADE_AGAIN, backend=BACKEND)
+        if self.device is None:
+            return self.failure()
+        return SourceError(Reason.DRIVER_ERROR, "the MIG instance was made again just now", backend=BACKEND)

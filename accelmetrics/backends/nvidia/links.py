@@ -54,7 +54,6 @@ MOST_LINKS = 36
 COUNT = NvmlMetric("links", NvmlField(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
 TOTALS = {"nvlinkTxBytesTotal": "txBytesTotal", "nvlinkRxBytesTotal": "rxBytesTotal"}
 """The metric of all links, and that of one of them."""
-NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no NVLink")
 NO_FIELD = (unavailable(NOT_SUPPORTED), field_unavailable(INVALID_ARGUMENT))
 """Why a field has no value that it never will have, on this GPU or with this driver."""
 ALL_DOWN = Unavailable(Reason.NOT_SUPPORTED, "no NVLink is up")
@@ -74,9 +73,7 @@ FABRIC_STATES = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", CO
 MOST_SUMMARY = 3
 TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {FABRIC_SAFE_FROM} crash when they are asked for it")
 UNKNOWN_DRIVER = TOO_OLD._replace(detail=f"the driver does not say which version it is, and {TOO_OLD.detail}")
-OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric")
 NO_HEALTH = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say it of this GPU")
-NO_SUMMARY = Unavailable(Reason.NOT_SUPPORTED, "the installed driver has no summary of the fabric's health")
 
 _Source = tuple[NvmlField, bool]
 """A field of one link, or of all of them together."""
@@ -116,7 +113,7 @@ class Links(Paced):
             self.due = self._count.due
             count = self._count.answers[COUNT.name]
             if count in (0, unavailable(NOT_SUPPORTED)):
-                return dict.fromkeys((*self._sources, *TOTALS), NO_LINKS)
+                return dict.fromkeys((*self._sources, *TOTALS), Unavailable(Reason.NOT_SUPPORTED, "the GPU has no NVLink"))
             if isinstance(count, Unavailable):
                 return dict.fromkeys(self._sources, count)
             self._links = int(count)
@@ -245,7 +242,7 @@ class Fabric(CallGroup):
         state, status = numbers["state"], numbers["status"]
         if state == NO_FABRIC:
             self._announce("")
-            return dict.fromkeys(OF_FABRIC, OUTSIDE)
+            return dict.fromkeys(OF_FABRIC, Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric"))
         if state not in FABRIC_STATES:
             return dict.fromkeys(OF_FABRIC, impossible(FABRIC_CALL))
         answers = {"fabricState": state, **_health(numbers["healthMask"], numbers.get("healthSummary"))}
@@ -266,7 +263,10 @@ def _fabric_rows(call: Call) -> tuple[NvmlMetric, ...]:
 def _health(mask: int, summary: int | None) -> dict[str, Value]:
     """Decode the health mask and the summary, which drivers without the third version do not have."""
     wrong = impossible(FABRIC_CALL)
-    answers: dict[str, Value] = {"fabricHealthMask": mask, "fabricHealthSummary": NO_SUMMARY}
+    answers: dict[str, Value] = {
+        "fabricHealthMask": mask,
+        "fabricHealthSummary": Unavailable(Reason.NOT_SUPPORTED, "the installed driver has no summary of the fabric's health"),
+    }
     if summary is not None:
         answers["fabricHealthSummary"] = NO_HEALTH if summary == 0 else summary if summary <= MOST_SUMMARY else wrong
     flags: dict[int, Value] = {0: NO_HEALTH, 1: 1, 2: 0}

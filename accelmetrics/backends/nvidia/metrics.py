@@ -158,14 +158,13 @@ class NvmlMetric(NamedTuple):
 
 
 UTILIZATION = Call(("nvmlDeviceGetUtilizationRates",), "II", ("gpu", "memory"), structure="c_nvmlUtilization_t")
-_MEMORY_V1 = Call(("nvmlDeviceGetMemoryInfo",), "QQQ", ("total", "free", "used"), structure="c_nvmlMemory_t")
 MEMORY = Call(
     ("nvmlDeviceGetMemoryInfo_v2",),
     "8xQ8xQQ",
     ("total", "free", "used"),
     version=0x02000028,
     structure="c_nvmlMemory_v2_t",
-    fallback=_MEMORY_V1,
+    fallback=Call(("nvmlDeviceGetMemoryInfo",), "QQQ", ("total", "free", "used"), structure="c_nvmlMemory_t"),
 )
 """Bytes. The second version leaves the driver's reserve out of ``used``; older drivers have the first alone."""
 SRAM = Call(
@@ -259,14 +258,20 @@ def _power_limit(name: str, call: Call, member: str, identifier: int, symbol: st
 _ECC_MODE = _two("nvmlDeviceGetEccMode", "current", "pending")
 _MIG_MODE = _two("nvmlDeviceGetMigMode", "currentMode", "pendingMode")
 _POWER_RANGE = _two("nvmlDeviceGetPowerManagementLimitConstraints", "minLimit", "maxLimit")
-_MARGIN = Call(
-    ("nvmlDeviceGetMarginTemperature",),
-    "4xi",
-    ("marginTemperature",),
-    version=0x01000008,
-    structure="c_nvmlMarginTemperature_v1_t",
+MARGIN = NvmlMetric(
+    "tempMargin",
+    Call(
+        ("nvmlDeviceGetMarginTemperature",),
+        "4xi",
+        ("marginTemperature",),
+        version=0x01000008,
+        structure="c_nvmlMarginTemperature_v1_t",
+    ),
+    "marginTemperature",
+    every=TEN_SECONDS,
+    maximum=HOTTEST,
+    minimum=COLDEST,
 )
-MARGIN = NvmlMetric("tempMargin", _MARGIN, "marginTemperature", every=TEN_SECONDS, maximum=HOTTEST, minimum=COLDEST)
 T_LIMITS = {
     "tempLimit.shutdown": NvmlField(193, "TEMPERATURE_SHUTDOWN_TLIMIT"),
     "tempLimit.slowdown": NvmlField(194, "TEMPERATURE_SLOWDOWN_TLIMIT"),
@@ -439,8 +444,13 @@ CALLED_ROWS = tuple(row.otherwise or row for row in FAST_ROWS)
 MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
 """What a MIG instance has of them: the rest is the board's and stays with the GPU, so that sums over devices are right."""
 
-_SUPPORT = Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), version=1, structure="c_nvmlGpmSupport_t")
-GPM_SUPPORT = NvmlMetric("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
+GPM_SUPPORT = NvmlMetric(
+    "gpm",
+    Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), version=1, structure="c_nvmlGpmSupport_t"),
+    "isSupportedDevice",
+    every=ONCE,
+    maximum=1,
+)
 """Not a metric: whether the GPU has profiling metrics."""
 MOST_PCIE, MOST_NVLINK = 2.0**41, 2.0**46
 """Bytes per second, several times what the fastest links carry one way."""

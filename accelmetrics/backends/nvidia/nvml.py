@@ -49,11 +49,6 @@ MISFIT = -1
 """Not NVML's: the call succeeded, and what it filled is not of the layout that was asked for."""
 
 
-_LOAD = "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
-_PERMIT = "run as a user who may read /dev/nvidia*, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)"
-_CONTAINER = "start the container with its GPUs (`docker run --gpus all`), and check that its device cgroup allows /dev/nvidia*"
-_REINSTALL = "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
-_RESET = "stop what runs on the GPU and reset it (`nvidia-smi --gpu-reset -i N`), or reboot"
 _LOST = "look for Xid messages in the kernel log; the GPU comes back with a reset or a reboot, if the hardware is sound"
 
 MEANINGS: dict[int, tuple[str, Reason, str]] = {
@@ -91,7 +86,15 @@ MEANINGS: dict[int, tuple[str, Reason, str]] = {
     999: ("NVML_ERROR_UNKNOWN", Reason.DRIVER_ERROR, "an internal error of the driver"),
 }
 """By return code: its name in the header, the reason under which a value goes missing because of it, and what it says."""
-ADVICE = {NO_PERMISSION: _PERMIT, DRIVER_NOT_LOADED: _LOAD, GPU_IS_LOST: _LOST, 16: _RESET, 17: _CONTAINER, GPU_NOT_FOUND: _LOST}
+ADVICE = {
+    NO_PERMISSION: "run as a user who may read /dev/nvidia*, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)",
+    DRIVER_NOT_LOADED: "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel",
+    GPU_IS_LOST: _LOST,
+    16: "stop what runs on the GPU and reset it (`nvidia-smi --gpu-reset -i N`), or reboot",
+    17: "start the container with its GPUs (`docker run --gpus all`), and check that its device cgroup allows /dev/nvidia*",
+    GPU_NOT_FOUND: _LOST,
+}
+"""What can be done about some of them."""
 DECISIVE = LOST | {code for code, (_, reason, _) in MEANINGS.items() if reason in (Reason.DEVICE_LOST, Reason.NO_PERMISSION)}
 """Answers that an older form of the call would give too."""
 
@@ -441,7 +444,10 @@ def open_library() -> Library:
         if failure is None:
             raise _refusal(LIBRARY_NOT_FOUND, None) from error
         # The same words as detection's, where that has any: they are shown once.
-        advice = advise(library=True) or _REINSTALL
+        advice = (
+            advise(library=True)
+            or "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
+        )
         raise SourceError(failure.reason, failure.detail, backend=BACKEND, advice=advice) from error
     if status := library.function("nvmlInitWithFlags")(0):
         raise _refusal(status, library)
