@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tests.backends.nvidia.machine import Consumer
+from accelmetrics import Sampler
+from accelmetrics.backends.nvidia import NvidiaBackend
+from accelmetrics.testing import FakeClock
+from tests.backends.nvidia.machine import Consume, Consumer, Sample, Simulate
 from tests.simulators.nvml import NvmlSimulator, build
 
 
@@ -18,7 +21,7 @@ def simulator_builds() -> None:
 
 
 @pytest.fixture
-def simulate(simulator_builds: None) -> Iterator[Callable[..., NvmlSimulator]]:
+def simulate(simulator_builds: None) -> Iterator[Simulate]:
     """Makes machines that this process sees; they end with the test."""
     with ExitStack() as stack:
 
@@ -31,13 +34,13 @@ def simulate(simulator_builds: None) -> Iterator[Callable[..., NvmlSimulator]]:
 
 
 @pytest.fixture
-def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
+def simulator(simulate: Simulate) -> NvmlSimulator:
     """Three H100s."""
     return simulate(gpus=3)
 
 
 @pytest.fixture
-def consume(simulator_builds: None) -> Iterator[Callable[..., Consumer]]:
+def consume(simulator_builds: None) -> Iterator[Consume]:
     """Opens the backend on the machine of the test; closed before that machine goes."""
     with ExitStack() as stack:
 
@@ -50,6 +53,19 @@ def consume(simulator_builds: None) -> Iterator[Callable[..., Consumer]]:
 
 
 @pytest.fixture
-def consumer(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> Consumer:
+def consumer(simulator: NvmlSimulator, consume: Consume) -> Consumer:
     """The backend on three H100s."""
     return consume()
+
+
+@pytest.fixture
+def sample(simulator_builds: None) -> Iterator[Sample]:
+    """Makes samplers of the simulated machine, each on a clock that stands."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> tuple[Sampler, FakeClock]:
+            clock = FakeClock()
+            # An object: it is opened whatever detection says.
+            return stack.enter_context(Sampler([NvidiaBackend(clock)], clock=clock, **options)), clock
+
+        yield make

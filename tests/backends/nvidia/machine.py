@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from accelmetrics import Sampler
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.nvidia.driver import NvidiaDriver, NvidiaReader
 from accelmetrics.backends.nvidia.gpu import open_driver
@@ -15,7 +21,9 @@ from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.selection import MetricSelection
+from accelmetrics.testing import FakeClock as SampledClock
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG
 
 LISTENING, MEASURING = "nvmlEventSetWait_v2", "nvmlDeviceGetPcieThroughput"
 """Called by threads of their own, at their own pace."""
@@ -118,6 +126,12 @@ class Consumer:
         self.clock.now += seconds
         return self.reader.read(unit, [])
 
+    def error(self, seconds: float = 0.0, unit: int = 0) -> SourceError:
+        """Why a reading some time later fails."""
+        with pytest.raises(SourceError) as raised:
+            self.later(seconds, unit)
+        return raised.value
+
     def another(self, pid: int | None = None, metrics: str = "all") -> Consumer:
         """A second consumer of the same driver."""
         other = object.__new__(Consumer)
@@ -139,3 +153,18 @@ def called(before: dict[Any, int], after: dict[Any, int], functions: Iterable[st
     wanted = set(functions)
     risen = {key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0)}
     return {key: count for key, count in risen.items() if key[0] not in (LISTENING, MEASURING) and (not wanted or key[0] in wanted)}
+
+
+Simulate = Callable[..., NvmlSimulator]
+"""Makes machines: the fixture ``simulate``."""
+Consume = Callable[..., Consumer]
+"""Makes consumers: the fixture ``consume``."""
+Sample = Callable[..., tuple[Sampler, SampledClock]]
+"""Makes samplers, each with its clock: the fixture ``sample``."""
+
+
+def run_program(simulator: NvmlSimulator, program: str) -> tuple[int, str]:
+    """Run a program of its own on the machine. Returns: its exit status, and what it printed."""
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, env=os.environ | simulator.environment(), capture_output=True, text=True, timeout=2 * HANG)
+    return done.returncode, done.stdout + done.stderr

@@ -10,7 +10,7 @@ import pytest
 from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.metrics import CALLED_ROWS, FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consume
 from tests.simulators.nvml import NvmlSimulator
 
 LIMIT = 5000.0
@@ -70,7 +70,7 @@ def test_values_and_bounds(rows: tuple[NvmlMetric, ...], convert: Callable[..., 
     assert {types[row.name] for row in rows if row.divisor == 1 and not row.flags} == {int}
 
 
-def test_both_ways_through_the_driver(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_both_ways_through_the_driver(simulator: NvmlSimulator, consume: Consume) -> None:
     """The first reading of a driver decodes row by row, later ones convert at once."""
     chance = random.Random(42)
     consumer = consume()

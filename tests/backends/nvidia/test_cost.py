@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends import nvidia
-from tests.backends.nvidia.machine import Consumer
-from tests.simulators.nvml import NvmlSimulator
+from tests.backends.nvidia.machine import Consume, Simulate
 
 pynvml: Any = pytest.importorskip("pynvml")
 
@@ -52,7 +51,7 @@ def median(call: Callable[[], object]) -> float:
     return statistics.median(durations)
 
 
-def test_a_reading_costs_less_than_the_bare_calls(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+def test_a_reading_costs_less_than_the_bare_calls(simulate: Simulate, consume: Consume) -> None:
     """The fast values of eight GPUs, from call to reading."""
     simulate(gpus=GPUS)
     reader = consume().reader
@@ -68,7 +67,7 @@ def test_a_reading_costs_less_than_the_bare_calls(simulate: Callable[..., NvmlSi
     assert ratio < LIMIT
 
 
-def test_a_warm_reading_passes_few_functions(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+def test_a_warm_reading_passes_few_functions(simulate: Simulate, consume: Consume) -> None:
     """The consumer's reader, the device's, its fast values, and their conversion: four, and GPM's where a sample is due."""
     simulate(gpus=1)
     consumer = consume()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.backends.nvidia.machine import Consumer, write_tree
+from tests.backends.nvidia.machine import Consume, Consumer, Simulate, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret
 
-Simulate = Callable[..., NvmlSimulator]
-Consume = Callable[..., Consumer]
 THRESHOLDS = "nvmlDeviceGetTemperatureThreshold"
 LIMITS = ("tempLimit.shutdown", "tempLimit.slowdown", "maxOpTemp")
 

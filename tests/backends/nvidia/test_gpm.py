@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consume, Consumer, Simulate
 from tests.backends.nvidia.test_faults import GPM
 from tests.simulators.nvml import NvmlSimulator, Ret
 
@@ -82,9 +81,7 @@ def test_two_consumers_do_not_shorten_each_others_intervals(simulator: NvmlSimul
 
 
 @pytest.mark.parametrize("unit", [1, 3])
-def test_a_consumer_that_wants_more_leaves_the_intervals_of_others_alone(
-    simulator: NvmlSimulator, consume: Callable[..., Consumer], unit: int
-) -> None:
+def test_a_consumer_that_wants_more_leaves_the_intervals_of_others_alone(simulator: NvmlSimulator, consume: Consume, unit: int) -> None:
     """The device is bound anew for it; the samples that were taken before stay good, also those of an instance."""
     simulator.partition(0, ["3g.40gb"])
     first = consume(metrics="smActive")
@@ -116,22 +113,21 @@ def test_one_metric_that_fails(simulator: NvmlSimulator, consumer: Consumer) -> 
     assert consumer.later(0.2).metrics["pipeFp64Active"] == 5.0
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0, 150.0])
-def test_a_share_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, value: float) -> None:
-    """NaN and shares outside 0–100 are missing."""
+IMPOSSIBLE = [
+    *(("SM_OCCUPANCY", "smOccupancy", value) for value in (float("nan"), float("inf"), float("-inf"), -1.0, 150.0)),
+    *(("PCIE_RX_PER_SEC", "pcieRxBytes", value) for value in (float("nan"), -1.0, 2.0**30)),
+    ("NVLINK_TOTAL_RX_PER_SEC", "nvlinkRxBytes", 2.0**30),
+]
+
+
+@pytest.mark.parametrize(("metric", "name", "value"), IMPOSSIBLE)
+def test_a_value_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, metric: str, name: str, value: float) -> None:
+    """NaN, shares outside 0–100, negative rates and traffic that no link carries are missing, and nothing else."""
     consumer.read(0)
-    simulator.gpu[0].set(gpm={"SM_OCCUPANCY": value})
+    simulator.gpu[0].set(gpm={metric: value})
     seen = consumer.later(0.2)
-    assert seen.reason("smOccupancy") == "invalid_value"
-    assert seen.metrics.keys() >= GPM - {"smOccupancy"}
-
-
-@pytest.mark.parametrize("value", [float("nan"), -1.0])
-def test_a_rate_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, value: float) -> None:
-    """Likewise for bytes per second."""
-    consumer.read(0)
-    simulator.gpu[0].set(gpm={"PCIE_RX_PER_SEC": value})
-    assert consumer.later(0.2).reason("pcieRxBytes") == "invalid_value"
+    assert {each for each in seen.reasons if seen.reason(each) == "invalid_value"} == {name}
+    assert seen.metrics.keys() >= GPM - {name}
 
 
 def test_a_share_rounded_above_the_whole(simulator: NvmlSimulator, consumer: Consumer) -> None:
@@ -150,7 +146,7 @@ def test_a_sample_that_fails_does_not_spoil_the_next(simulator: NvmlSimulator, c
     assert "smActive" in consumer.later(0.2).metrics
 
 
-def test_a_gpu_without_gpm(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+def test_a_gpu_without_gpm(simulate: Simulate, consume: Consume) -> None:
     """It says so, once, and is not sampled."""
     simulator = simulate(gpus=2, profile="a100")
     consumer = consume(metrics="all,-pcieTxBytes,-pcieRxBytes")

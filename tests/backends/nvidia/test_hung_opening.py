@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend, gpu
 from accelmetrics.schemas.errors import SourceError
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consume, Simulate
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.threads import own_threads
 from tests.support.waiting import wait_for
@@ -54,9 +53,7 @@ def test_a_hung_gpu_hides_no_other(simulator: NvmlSimulator, function: str) -> N
         assert (device.uuid[:4], device.cores, device.name) == ("GPU-", 16896, "NVIDIA H100 80GB HBM3")
 
 
-def test_several_hung_gpus(
-    simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_hung_gpus(simulate: Simulate, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is waited for once, the later ones for less."""
     patience: list[float] = []
 
@@ -83,7 +80,7 @@ def test_several_hung_gpus(
     simulator.clear_rules()
 
 
-def test_a_hung_gpu_is_asked_nothing_more(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_hung_gpu_is_asked_nothing_more(simulator: NvmlSimulator, consume: Consume) -> None:
     """Reading it makes no calls while one is under way; the driver is not closed beneath that one."""
     simulator.rule(HANDLE, 1, hang=True)
     consumer = consume()
@@ -97,20 +94,20 @@ def test_a_hung_gpu_is_asked_nothing_more(simulator: NvmlSimulator, consume: Cal
     simulator.clear_rules()
 
 
-def test_a_driver_that_is_slow_to_open_is_waited_for(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_driver_that_is_slow_to_open_is_waited_for(simulator: NvmlSimulator, consume: Consume) -> None:
     """What counts is that calls return, not how long they take together."""
     for function in AT_OPENING:
         simulator.rule(function, latency_us=60_000)
     assert all(device.uuid for device in consume().driver.devices)
 
 
-def test_opening_leaves_no_thread(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_opening_leaves_no_thread(simulator: NvmlSimulator, consume: Consume) -> None:
     """The one that enumerates ends with it."""
     consume()
     assert own_threads("accelmetrics-nvidia-open") == []
 
 
-def test_what_listing_does_not_need_waits_for_the_first_reading(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_what_listing_does_not_need_waits_for_the_first_reading(simulator: NvmlSimulator, consume: Consume) -> None:
     """Five calls a GPU when the driver is opened."""
     simulator.reset_calls()
     consumer = consume()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from accelmetrics.backends.nvidia.processes import entry_size, entry_sizes
-from tests.backends.nvidia.machine import Consumer, Seen
+from tests.backends.nvidia.machine import Consume, Consumer, Seen
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.pids import STRANGER
 
@@ -35,7 +33,7 @@ def test_entries_of_every_length(simulator: NvmlSimulator, consumer: Consumer, s
 
 
 @pytest.mark.parametrize("version", ["535.54.03", "535.86.10"])
-def test_the_driver_whose_entries_are_longer(simulator: NvmlSimulator, consume: Callable[..., Consumer], version: str) -> None:
+def test_the_driver_whose_entries_are_longer(simulator: NvmlSimulator, consume: Consume, version: str) -> None:
     """Under the name and the version of today's form, with graphics processes too."""
     simulator.set(driver_version=version, process_bytes=32)
     simulator.processes(0, [*crowd(60), Process(pid=1, kind="G", used=MIB)])
@@ -108,7 +106,7 @@ def test_the_likeliest_length() -> None:
 
 
 @pytest.mark.parametrize("excess", [8, 24])
-def test_structures_that_are_longer_than_was_known(simulator: NvmlSimulator, consume: Callable[..., Consumer], excess: int) -> None:
+def test_structures_that_are_longer_than_was_known(simulator: NvmlSimulator, consume: Consume, excess: int) -> None:
     """Nothing behind them is overrun, and no number of theirs is believed; all others are there."""
     healthy = consume().read(0)
     simulator.set(excess=excess)
@@ -135,7 +133,7 @@ def test_an_answer_that_is_not_filled(simulator: NvmlSimulator, consumer: Consum
     assert consumer.later(11.0).metrics["performanceState"] == simulator.gpu[0].get("pstate")
 
 
-def test_a_form_of_no_known_layout_gives_way(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_form_of_no_known_layout_gives_way(simulator: NvmlSimulator, consume: Consume) -> None:
     """As one that fails does: the first form of the memory call is of another layout, too, and says the same."""
     simulator.set(excess=8)
     seen = consume().read(0)

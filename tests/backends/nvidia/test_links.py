@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consume, Consumer, Simulate
 from tests.simulators.nvml import ALL_LINKS, NvmlSimulator, Ret
 
 LINKS = 18
@@ -17,6 +15,12 @@ ERRORS = {"nvlinkCrcErrors": "nvlink_crc_flit", "nvlinkReplayErrors": "nvlink_re
 TOTALS = {"nvlinkTxBytesTotal": ("DATA_TX", "tx"), "nvlinkRxBytesTotal": ("DATA_RX", "rx")}
 FIELDS = "nvmlDeviceGetFieldValues"
 FABRIC = "nvmlDeviceGetGpuFabricInfoV"
+
+
+def set_totals(simulator: NvmlSimulator, answer: int | None) -> None:
+    """Have the driver answer for all links of the first GPU."""
+    for field, _ in TOTALS.values():
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", answer, ALL_LINKS)
 
 
 def of_links(simulator: NvmlSimulator, name: str) -> list[int]:
@@ -69,8 +73,7 @@ def test_traffic_that_the_driver_does_not_add_up(simulator: NvmlSimulator, consu
 
 def test_a_sum_that_lacks_a_link_is_none(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """What one link that is up does not say, all of them together do not either."""
-    for field, _ in TOTALS.values():
-        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", None, ALL_LINKS)
+    set_totals(simulator, None)
     simulator.gpu[0].set_field("NVLINK_THROUGHPUT_DATA_TX", Ret.TIMEOUT, 2)
     seen = consumer.read(0)
     assert seen.reason("nvlinkTxBytesTotal") == "not_supported"
@@ -86,12 +89,10 @@ def test_a_sum_that_fails_for_now_is_not_replaced(simulator: NvmlSimulator, cons
 
 def test_a_total_that_stays_0_beside_links_that_count(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """The sum of the links stands in, and stays, whatever the driver's total becomes later."""
-    for field, _ in TOTALS.values():
-        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", 0, ALL_LINKS)
+    set_totals(simulator, 0)
     expected = {name: sum(of_links(simulator, f"nvlink_data_{way}_kib")) * 1024 for name, (_, way) in TOTALS.items()}
     assert {name: consumer.read(0).metrics[name] for name in TOTALS} == expected
-    for field, _ in TOTALS.values():
-        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", 7, ALL_LINKS)
+    set_totals(simulator, 7)
     assert {name: consumer.later(10).metrics[name] for name in TOTALS} == expected
 
 
@@ -105,7 +106,7 @@ def test_links_without_traffic_have_a_total_of_0(simulator: NvmlSimulator, consu
     assert consumer.later(10).metrics["nvlinkTxBytesTotal"] == 0
 
 
-def test_nvlink_5(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+def test_nvlink_5(simulate: Simulate, consume: Consume) -> None:
     """Blackwell refuses the older fields and has its own: counts are summed, of the error ratios the worst link's is told."""
     simulator = simulate(gpus=1, profile="b200")
     families = ("malformed", "overrun", "receive", "remote", "header", "integrity", "discard", "effective", "symbol")
@@ -172,11 +173,10 @@ def test_links_are_read_every_ten_seconds_in_one_call(simulator: NvmlSimulator, 
 
 
 @pytest.mark.parametrize("total", [None, 0], ids=["refused", "zero"])
-def test_a_gpu_without_links(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], total: int | None) -> None:
+def test_a_gpu_without_links(simulate: Simulate, consume: Consume, total: int | None) -> None:
     """It has no link's keys, and says of the sums that it has none, whatever the driver answers for all links."""
     simulator = simulate(gpus=1, profile="t4")
-    for field, _ in TOTALS.values():
-        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", total, ALL_LINKS)
+    set_totals(simulator, total)
     seen = consume().read(0)
     assert {seen.reasons[name].detail for name in (*ERRORS, *TOTALS, "nvlinkSymbolErrors")} == {"the GPU has no NVLink"}
     assert {seen.reason(name) for name in (*ERRORS, "fabricState")} == {"not_supported"}
@@ -258,7 +258,7 @@ def test_a_driver_without_the_newest_form_of_the_fabric(simulator: NvmlSimulator
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_place_in_the_rack(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], version: int) -> None:
+def test_the_place_in_the_rack(simulate: Simulate, consume: Consume, version: int) -> None:
     """Part of the identity, in both forms of the answer; what the platform does not say is not known."""
     simulator = simulate(gpus=["b200", "b200", "h100"])
     simulator.gpu[0].set(platform_version=version, platform_host=255)
@@ -294,15 +294,15 @@ def test_a_gpu_outside_any_fabric(simulator: NvmlSimulator, consumer: Consumer) 
         ("unknown", "the driver does not say which version it is"),
     ],
 )
-def test_old_drivers_are_not_asked_about_the_fabric(
-    simulator: NvmlSimulator, consume: Callable[..., Consumer], version: str, words: str
-) -> None:
+def test_old_drivers_are_not_asked_about_the_fabric(simulator: NvmlSimulator, consume: Consume, version: str, words: str) -> None:
     """Asking crashes them, so one whose version is not known is not asked either, and is not called old."""
     simulator.set(driver_version=version)
     seen = consume().read(0)
     assert seen.reason("fabricState") == "not_supported"
     assert seen.reasons["fabricState"].detail.startswith(words)
     assert simulator.count(FABRIC) == 0
+    simulator.set(driver_version="550.54.14")
+    assert consume().read(0).metrics["fabricState"] == 3, "the first branch that answers"
 
 
 @pytest.mark.parametrize("code", [Ret.UNKNOWN, Ret.NO_PERMISSION, Ret.TIMEOUT], ids=str)
@@ -317,12 +317,6 @@ def test_an_error_that_lasts_is_not_met_at_every_reading(simulator: NvmlSimulato
     simulator.clear_rules()
     assert consumer.later(5.0).metrics["fabricState"] == 3
     assert simulator.count(FABRIC) == 3
-
-
-def test_the_oldest_driver_that_is_asked(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
-    """The first branch that answers."""
-    simulator.set(driver_version="550.54.14")
-    assert consume().read(0).metrics["fabricState"] == 3
 
 
 def test_doctor_tells_of_the_fabric(simulator: NvmlSimulator) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.machine import Consume, Consumer
 from tests.simulators.nvml import NvmlSimulator, Process, ValueType
 from tests.support.pids import STRANGER
 
@@ -17,7 +15,7 @@ EXTREMES = [LARGEST, 2**31, 2**31 - 1, 1_000_000]
 
 
 @pytest.mark.parametrize("count", [1025, *EXTREMES])
-def test_more_gpus_than_can_be(simulator: NvmlSimulator, consume: Callable[..., Consumer], count: int) -> None:
+def test_more_gpus_than_can_be(simulator: NvmlSimulator, consume: Consume, count: int) -> None:
     """Refused in words, before anything is made of them."""
     simulator.set(claimed_gpus=count)
     simulator.reset_calls()
@@ -28,7 +26,7 @@ def test_more_gpus_than_can_be(simulator: NvmlSimulator, consume: Callable[..., 
     assert simulator.count("nvmlInitWithFlags") == simulator.count("nvmlShutdown") == 1
 
 
-def test_gpus_that_are_only_claimed(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_gpus_that_are_only_claimed(simulator: NvmlSimulator, consume: Consume) -> None:
     """Each has its place and says why it cannot be opened; those that are there are read."""
     simulator.set(claimed_gpus=5)
     consumer = consume()
@@ -39,7 +37,7 @@ def test_gpus_that_are_only_claimed(simulator: NvmlSimulator, consume: Callable[
 
 
 @pytest.mark.parametrize("name", ["\udcff", "Tesla \udcc3", "\udc80\udc80 9000", "", "Tesla \x1b[31m"])
-def test_texts_of_any_bytes(simulator: NvmlSimulator, consume: Callable[..., Consumer], name: str) -> None:
+def test_texts_of_any_bytes(simulator: NvmlSimulator, consume: Consume, name: str) -> None:
     """A name that is garbled gives way to the PCI ids; other texts are not known; nothing else is lost."""
     gpu = simulator.gpu[1]
     gpu.set(name=name, serial=name, vbios=name)
@@ -50,7 +48,7 @@ def test_texts_of_any_bytes(simulator: NvmlSimulator, consume: Callable[..., Con
     assert consumer.read(1).metrics["temp"] == gpu.get("temperature")
 
 
-def test_a_long_name(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_long_name(simulator: NvmlSimulator, consume: Consume) -> None:
     """As long as there is room for, and in any script."""
     simulator.gpu[0].set(name="x" * 95)
     simulator.gpu[1].set(name="NVIDIA Geförce 日本")
@@ -68,20 +66,20 @@ def in_groups(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4070", "NVIDIA RTX A6000", "NVIDIA GeForce GTX 1080 Ti"])
-def test_names_in_wsl(simulator: NvmlSimulator, consume: Callable[..., Consumer], name: str) -> None:
+def test_names_in_wsl(simulator: NvmlSimulator, consume: Consume, name: str) -> None:
     """Of an even and of an odd number of letters: what nvidia-smi shows."""
     simulator.gpu[1].set(name=in_groups(name))
     assert consume().identities()[1].name == name
 
 
-def test_a_name_in_wsl_that_is_cut_off(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_name_in_wsl_that_is_cut_off(simulator: NvmlSimulator, consume: Consume) -> None:
     """What is left of it is not passed off as the name."""
     simulator.gpu[1].set(name=in_groups("NVIDIA GeForce RTX 3090")[:-3])
     assert consume().identities()[1].name == "NVIDIA GPU 10de:2330"
 
 
 @pytest.mark.parametrize("value", EXTREMES)
-def test_numbers_of_the_identity(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+def test_numbers_of_the_identity(simulator: NvmlSimulator, consume: Consume, value: int) -> None:
     """A number of cores, a NUMA node or an architecture that cannot be is not known."""
     simulator.gpu[0].set(numa_node=value, architecture=value, cores=LARGEST)
     device = consume().identities()[0]
@@ -89,7 +87,7 @@ def test_numbers_of_the_identity(simulator: NvmlSimulator, consume: Callable[...
 
 
 @pytest.mark.parametrize("value", EXTREMES)
-def test_the_number_of_the_device_node(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+def test_the_number_of_the_device_node(simulator: NvmlSimulator, consume: Consume, value: int) -> None:
     """One that cannot be is not known; NVML's own number need not be it."""
     simulator.gpu[0].set(minor_number=5)
     simulator.gpu[1].set(minor_number=value)
@@ -97,20 +95,20 @@ def test_the_number_of_the_device_node(simulator: NvmlSimulator, consume: Callab
 
 
 @pytest.mark.parametrize("value", EXTREMES)
-def test_the_version_of_cuda(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+def test_the_version_of_cuda(simulator: NvmlSimulator, consume: Consume, value: int) -> None:
     """It is not known."""
     simulator.set(cuda_version=value)
     assert consume().driver.devices[0].runtime_version == ""
 
 
-def test_memory_that_cannot_be(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_memory_that_cannot_be(simulator: NvmlSimulator, consume: Consume) -> None:
     """All-ones is no size of a device."""
     simulator.gpu[0].set(memory_total=-1)
     assert consume().identities()[0].memory_total_bytes is None
 
 
 @pytest.mark.parametrize("count", EXTREMES)
-def test_more_mig_instances_than_can_be(simulator: NvmlSimulator, consume: Callable[..., Consumer], count: int) -> None:
+def test_more_mig_instances_than_can_be(simulator: NvmlSimulator, consume: Consume, count: int) -> None:
     """Those that are there are found, and few calls are made in search of the others."""
     simulator.partition(1, ["3g.40gb", "1g.10gb"])
     simulator.gpu[1].set(max_mig_devices=count)
@@ -221,7 +219,7 @@ def test_the_speed_of_a_fan(simulator: NvmlSimulator, consumer: Consumer, value:
 
 
 @pytest.mark.parametrize("value", EXTREMES)
-def test_the_id_of_a_gpu_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+def test_the_id_of_a_gpu_instance(simulator: NvmlSimulator, consume: Consume, value: int) -> None:
     """One that cannot be is not asked about: the instance has its memory, and no shares."""
     (instance,) = simulator.partition(1, ["3g.40gb"])
     instance.claim(value)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend, advise, backend, gpu as opening, library_name, nvml
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.testing import FakeClock as SampledClock
-from tests.backends.nvidia.machine import Consumer, FakeClock, fail, write_tree
+from tests.backends.nvidia.machine import Consume, Consumer, FakeClock, fail, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret
 
 pynvml: Any = pytest.importorskip("pynvml")
@@ -32,6 +31,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     return tmp_path
+
+
+def refuse_to_load(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """Have the system's loader refuse the library."""
+
+    def refuse(path: str) -> None:
+        raise OSError(words.format(path=path))
+
+    monkeypatch.setattr(nvml, "load_library", refuse)
+
+
+MISSING = "{path}: cannot open shared object file: No such file or directory"
 
 
 def failure() -> SourceError:
@@ -93,18 +104,12 @@ def test_a_driver_that_is_not_loaded(root: Path, simulator: NvmlSimulator) -> No
     assert "--gpus all" in failure().advice
 
 
-def test_no_permission(simulator: NvmlSimulator) -> None:
-    """Who may not ask is told so."""
-    simulator.fail_init(Ret.NO_PERMISSION)
+@pytest.mark.parametrize(("code", "named"), [(Ret.NO_PERMISSION, "/dev/nvidia"), (Ret.OPERATING_SYSTEM, "cgroup")], ids=str)
+def test_no_permission(simulator: NvmlSimulator, code: Ret, named: str) -> None:
+    """Who may not ask is told so; where the operating system blocks the devices, that is named, not the driver."""
+    simulator.fail_init(code)
     error = failure()
-    assert (error.reason, "/dev/nvidia" in error.advice) == ("no_permission", True)
-
-
-def test_a_cgroup_that_blocks_the_devices(simulator: NvmlSimulator) -> None:
-    """The operating system is named, not the driver."""
-    simulator.fail_init(Ret.OPERATING_SYSTEM)
-    error = failure()
-    assert (error.reason, "cgroup" in str(error)) == ("no_permission", True)
+    assert (error.reason, named in f"{error} {error.advice}") == ("no_permission", True)
 
 
 @pytest.mark.parametrize("how", ["count", "init"])
@@ -129,7 +134,7 @@ def test_a_failed_opening_leaves_nothing_initialised(simulator: NvmlSimulator) -
 
 @pytest.mark.parametrize("installed", [None, types.ModuleType("pynvml")])
 def test_no_binding_is_needed(
-    installed: types.ModuleType | None, simulator: NvmlSimulator, consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+    installed: types.ModuleType | None, simulator: NvmlSimulator, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without NVIDIA's own, or with another package's module of the same name, readings are the same."""
     monkeypatch.setitem(sys.modules, "pynvml", installed)
@@ -138,11 +143,7 @@ def test_no_binding_is_needed(
 
 def test_a_library_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container it was not brought in, elsewhere the driver is missing."""
-
-    def refuse(path: str) -> None:
-        raise OSError(f"{path}: cannot open shared object file: No such file or directory")
-
-    monkeypatch.setattr(nvml, "load_library", refuse)
+    refuse_to_load(monkeypatch, MISSING)
     monkeypatch.setattr(nvml, "is_installed", lambda: False)
     assert "install the NVIDIA driver" in failure().advice
     write_tree(root, {"/run/.containerenv": ""})
@@ -155,11 +156,7 @@ def test_a_library_that_the_loader_passes_over(root: Path, monkeypatch: pytest.M
     """One for another architecture lies where the loader looks: it is installed, as detection says, and the advice is detection's."""
     (root / library_name()).write_bytes(b"")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(root))
-
-    def refuse(path: str) -> None:
-        raise OSError(f"{path}: cannot open shared object file: No such file or directory")
-
-    monkeypatch.setattr(nvml, "load_library", refuse)
+    refuse_to_load(monkeypatch, MISSING)
     error = failure()
     assert "is there and does not load" in str(error)
     assert "not installed" not in str(error)
@@ -169,13 +166,9 @@ def test_a_library_that_the_loader_passes_over(root: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("node", [False, True])
 def test_a_library_that_does_not_load(root: Path, monkeypatch: pytest.MonkeyPatch, node: bool) -> None:
     """The loader is quoted; where detection has advice, it is the same, so that it is shown once."""
-
-    def refuse(path: str) -> None:
-        raise OSError("/usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver")
-
     if node:
         write_tree(root, {"/dev/nvidiactl": ""})
-    monkeypatch.setattr(nvml, "load_library", refuse)
+    refuse_to_load(monkeypatch, "/usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver")
     error = failure()
     assert error.reason == "driver_unavailable"
     assert "does not load: /usr/lib/libnvidia-ml.so.1: undefined symbol: nvmlOfANewerDriver" in str(error)
@@ -183,21 +176,19 @@ def test_a_library_that_does_not_load(root: Path, monkeypatch: pytest.MonkeyPatc
     assert error.advice.startswith("install the driver again") if node else error.advice == advise(library=True)
 
 
-def test_attempts_at_a_failed_device_back_off(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_attempts_at_a_failed_device_back_off(simulator: NvmlSimulator, consume: Consume) -> None:
     """A second, then two, then four: a device that does not come is not asked at every reading."""
     simulator.fail_enumeration(1)
     consumer = consume()
     simulator.reset_calls()
     for _ in range(150):
-        consumer.clock.now += 0.1
-        with pytest.raises(SourceError):
-            consumer.read(1)
+        consumer.error(0.1, 1)
     assert simulator.count("nvmlDeviceGetHandleByIndex_v2") == 4
     simulator.recover(1)
     assert consumer.later(60.0, 1).metrics["temp"] == simulator.gpu[1].get("temperature")
 
 
-def test_facts_that_are_known_stay(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_facts_that_are_known_stay(simulator: NvmlSimulator, consume: Consume) -> None:
     """A device that is asked again for one fact keeps the others, even where their calls fail this time."""
     simulator.rule("nvmlDeviceGetSerial", 1, error=Ret.TIMEOUT)
     consumer = consume()
@@ -210,25 +201,23 @@ def test_facts_that_are_known_stay(simulator: NvmlSimulator, consume: Callable[.
     assert consumer.driver.devices[1] == before._replace(serial="165230104712")
 
 
-def test_a_failed_device_when_the_driver_is_gone(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_failed_device_when_the_driver_is_gone(simulator: NvmlSimulator, consume: Consume) -> None:
     """The attempt to get it back finds out."""
     simulator.fail_enumeration(1)
     consumer = consume()
     simulator.driver_away()
-    with pytest.raises(DriverGoneError):
-        consumer.later(2.0, 1)
+    assert isinstance(consumer.error(2.0, 1), DriverGoneError)
 
 
-def test_the_driver_goes_and_comes_back(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_the_driver_goes_and_comes_back(simulator: NvmlSimulator, consume: Consume) -> None:
     """Every unit says that it must be opened again; after that, handles are new and values are back, in the same process."""
     consumer = consume()
     uuids = [device.uuid for device in consumer.driver.devices]
     consumer.read(0)
     simulator.driver_away()
     for unit in range(3):
-        with pytest.raises(DriverGoneError) as raised:
-            consumer.later(0.2, unit)
-        assert raised.value.reason == "driver_unavailable"
+        error = consumer.error(0.2, unit)
+        assert (error.reason, type(error)) == ("driver_unavailable", DriverGoneError)
     consumer.driver.close()
     assert failure().reason == "driver_unavailable"
     simulator.driver_back()
@@ -249,8 +238,7 @@ def test_a_reload_between_two_readings(simulator: NvmlSimulator, consumer: Consu
     if initialised_by_another:
         pynvml.nvmlShutdown()
         pynvml.nvmlInit()
-    with pytest.raises(DriverGoneError):
-        consumer.later(0.2)
+    assert isinstance(consumer.error(0.2), DriverGoneError)
 
 
 def test_without_a_thread_to_open_on_nothing_is_left_open(simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +282,7 @@ def test_a_gpu_that_is_not_read_while_its_driver_is_opened_again(simulator: Nvml
         assert {key.split(".")[1] for key in (*snapshot.metrics, *snapshot.unavailable)} <= {"0", "1", "2", "process"}
 
 
-def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Consume) -> None:
     """NVML counts its users: closing one leaves the other working."""
     first, second = consume(), consume()
     first.read(0)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
 
 import pytest
 
 from accelmetrics.backends.nvidia import pcie
 from accelmetrics.backends.nvidia.metrics import PCIE_RATES
-from tests.backends.nvidia.machine import MEASURING, Consumer, Seen
+from tests.backends.nvidia.machine import MEASURING, Consume, Seen, Simulate, run_program
 from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.support.threads import own_threads
-from tests.support.waiting import HANG, wait_for
+from tests.support.waiting import wait_for
 
-Simulate = Callable[..., NvmlSimulator]
-Consume = Callable[..., Consumer]
 THREAD = "accelmetrics-nvidia-pcie"
 
 
@@ -95,6 +89,7 @@ def test_where_it_is_not_called(simulate: Simulate, consume: Consume, profile: s
     for _ in range(3):
         consumer.given(11.0)
     assert simulator.count(MEASURING) == 0
+    assert not simulator.stubs_called()
     assert not own_threads(THREAD)
 
 
@@ -172,15 +167,6 @@ def test_closing_while_a_call_hangs(machine: NvmlSimulator, consume: Consume, mo
     measured()
 
 
-def run(simulator: NvmlSimulator, program: str) -> tuple[int, str]:
-    """Run a program of its own on the machine. Returns: its exit status, and what it printed."""
-    environment = os.environ | simulator.environment()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=2 * HANG
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_exit_does_not_wait_for_a_call_that_hangs(machine: NvmlSimulator) -> None:
     """The interpreter ends with the thread in the driver."""
     machine.rule(MEASURING, hang=True)
@@ -188,13 +174,13 @@ def test_exit_does_not_wait_for_a_call_that_hangs(machine: NvmlSimulator) -> Non
     import accelmetrics
     print(accelmetrics.sample(["nvidia"]).metrics["gpu.1.temp"])
     """
-    assert run(machine, program) == (0, "42\n")
+    assert run_program(machine, program) == (0, "42\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
 def test_children_of_a_fork_measure_for_themselves(machine: NvmlSimulator) -> None:
     """No fork meets a thread inside the driver: each child opens the driver anew and measures."""
-    status, output = run(
+    status, output = run_program(
         machine,
         """
         import os, accelmetrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from accelmetrics.backends.kit import processes as kit
 from accelmetrics.backends.nvidia import processes
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer, write_tree
+from tests.backends.nvidia.machine import Consume, Consumer, write_tree
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.pids import STRANGER
 
@@ -136,12 +136,7 @@ def test_processes_are_not_remembered_for_a_watched_one_that_is_not_found(monkey
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 def test_a_number_that_no_process_can_have(
-    simulator: NvmlSimulator,
-    consume: Callable[..., Consumer],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    files: dict[str, str],
-    largest: int,
+    simulator: NvmlSimulator, consume: Consume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], largest: int
 ) -> None:
     """Above the kernel's largest, it is no process; a raised one is noticed."""
     write_tree(tmp_path, {"/proc/version": "", **files})
@@ -157,12 +152,7 @@ def test_a_number_that_no_process_can_have(
 @pytest.mark.parametrize(("namespace", "listed"), [("pid:[4026531836]", []), ("pid:[4026532209]", [2733390])])
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 def test_a_number_of_another_namespace(
-    simulator: NvmlSimulator,
-    consume: Callable[..., Consumer],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    namespace: str,
-    listed: list[int],
+    simulator: NvmlSimulator, consume: Consume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, listed: list[int]
 ) -> None:
     """A container's own largest number says nothing of the machine's processes."""
     write_tree(tmp_path, {"/proc/sys/kernel/pid_max": "32768\n", "/proc/self/ns/none": ""})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from tests.backends.nvidia.machine import Consumer, Seen, fail
+from tests.backends.nvidia.machine import Consume, Consumer, Seen, Simulate, fail
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 from tests.support.pids import STRANGER
 
@@ -198,7 +198,7 @@ def test_a_share_without_some_of_the_board(simulator: NvmlSimulator, consumer: C
 
 
 @pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
-def test_lists_that_are_not_supported(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], kind: str) -> None:
+def test_lists_that_are_not_supported(simulate: Simulate, consume: Consume, kind: str) -> None:
     """Without the compute list nothing is known; without another one, only who stands in it."""
     simulator = simulate(gpus=1)
     simulator.processes(0, [Process(pid=1, kind="C"), Process(pid=2, kind="G"), Process(pid=3, kind="M")])

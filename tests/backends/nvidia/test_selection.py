@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading
-from tests.backends.nvidia.machine import Consumer, called
+from tests.backends.nvidia.machine import Consume, Consumer, called
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import HANG
 
-Consume = Callable[..., Consumer]
 PROCESS_LISTS = {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")}
 GPM = {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
 

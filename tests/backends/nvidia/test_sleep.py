@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from accelmetrics import Reason, Sampler
-from accelmetrics.backends.nvidia import NvidiaBackend
-from accelmetrics.testing import FakeClock
-from tests.backends.nvidia.machine import OWED, is_conditional, write_tree
+from accelmetrics import Reason
+from tests.backends.nvidia.machine import OWED, Sample, Simulate, is_conditional, write_tree
 from tests.simulators.nvml import NvmlSimulator
 
 ADDRESSES = ("0000:18:00.0", "0000:19:00.0", "0000:2a:00.0")
 INFORMATION = "Model: \t\t NVIDIA GeForce RTX 4060 Laptop GPU\nIRQ:   \t\t 165\nGPU UUID: \t {uuid}\nVideo BIOS: \t ??.??.??.??.??\n"
+
+
+MakeBus = Callable[[int], tuple["Bus", NvmlSimulator]]
 
 
 class Bus:
@@ -45,9 +46,7 @@ class Bus:
 
 
 @pytest.fixture
-def make_bus(
-    tmp_path: Path, simulate: Callable[..., NvmlSimulator], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[int], tuple[Bus, NvmlSimulator]]:
+def make_bus(tmp_path: Path, simulate: Simulate, monkeypatch: pytest.MonkeyPatch) -> MakeBus:
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
 
     def make(count: int) -> tuple[Bus, NvmlSimulator]:
@@ -57,27 +56,11 @@ def make_bus(
     return make
 
 
-@pytest.fixture
-def sample(simulator_builds: None) -> Iterator[Callable[[], tuple[Sampler, FakeClock]]]:
-    made: list[Sampler] = []
-
-    def make() -> tuple[Sampler, FakeClock]:
-        clock = FakeClock()
-        made.append(Sampler([NvidiaBackend(clock)], clock=clock))  # named: it is opened whatever detection says
-        return made[-1], clock
-
-    yield make
-    for sampler in made:
-        sampler.close()
-
-
 def called_on(simulator: NvmlSimulator, gpu: int) -> set[str]:
     return {function for function, number in simulator.calls() if number == gpu}
 
 
-def test_where_all_sleep_nothing_is_opened(
-    make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]]
-) -> None:
+def test_where_all_sleep_nothing_is_opened(make_bus: MakeBus, sample: Sample) -> None:
     """They are listed as the kernel knows them, every key says that they sleep, and nothing is wrong."""
     bus, simulator = make_bus(2)
     bus.sleep(0, 1)
@@ -99,9 +82,7 @@ def test_where_all_sleep_nothing_is_opened(
     assert snapshot.backends[0].status == "ok"
 
 
-def test_one_that_wakes_is_read_and_left_alone_when_it_sleeps_again(
-    make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]]
-) -> None:
+def test_one_that_wakes_is_read_and_left_alone_when_it_sleeps_again(make_bus: MakeBus, sample: Sample) -> None:
     """It has the same key throughout, and no reading is a failure."""
     bus, simulator = make_bus(1)
     bus.sleep(0)
@@ -128,9 +109,7 @@ def test_one_that_wakes_is_read_and_left_alone_when_it_sleeps_again(
 
 
 @pytest.mark.parametrize("asleep", [0, 1, 2])
-def test_one_of_several_sleeps(
-    make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]], asleep: int
-) -> None:
+def test_one_of_several_sleeps(make_bus: MakeBus, sample: Sample, asleep: int) -> None:
     """The others are read under their own numbers; it is asked nothing, and has its place when it wakes."""
     bus, simulator = make_bus(3)
     for number in range(3):
@@ -156,9 +135,7 @@ def test_one_of_several_sleeps(
     assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2"]
 
 
-def test_a_container_has_fewer_gpus_than_its_bus_shows(
-    make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]]
-) -> None:
+def test_a_container_has_fewer_gpus_than_its_bus_shows(make_bus: MakeBus, sample: Sample) -> None:
     """One that sleeps and that the driver does not have is not listed, nor does it keep the driver closed."""
     bus, simulator = make_bus(2)
     bus.bind("0000:01:00.0", "nvidia")
@@ -170,9 +147,7 @@ def test_a_container_has_fewer_gpus_than_its_bus_shows(
     assert simulator.count("nvmlDeviceGetHandleByIndex_v2") == 0
 
 
-def test_a_card_of_another_driver_that_sleeps(
-    make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]]
-) -> None:
+def test_a_card_of_another_driver_that_sleeps(make_bus: MakeBus, sample: Sample) -> None:
     """One that is passed through to a virtual machine, or that no driver has, is none of NVIDIA's driver."""
     bus, simulator = make_bus(1)
     bus.bind("0000:01:00.0", "vfio-pci")
@@ -184,9 +159,7 @@ def test_a_card_of_another_driver_that_sleeps(
     assert snapshot.metrics["gpu.0.temp"] == simulator.gpu[0].get("temperature")
 
 
-def test_instances_sleep_with_their_gpu(
-    make_bus: Callable[..., tuple[Bus, NvmlSimulator]], sample: Callable[..., tuple[Sampler, FakeClock]]
-) -> None:
+def test_instances_sleep_with_their_gpu(make_bus: MakeBus, sample: Sample) -> None:
     """Looking one up would wake the GPU."""
     bus, simulator = make_bus(1)
     simulator.partition(0, ["3g.40gb"])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +19,10 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import has_values
 from accelmetrics.testing.fake import FakeClock
 from accelmetrics.views.node_view import node_view
-from tests.backends.nvidia.machine import LISTENING, Consumer, Seen
+from tests.backends.nvidia.machine import LISTENING, Consume, Consumer, Seen, run_program
 from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.support.threads import own_threads
-from tests.support.waiting import HANG, wait_for
+from tests.support.waiting import wait_for
 
 PAUSE = xid.PAUSE
 VENDORS = Path(__file__).parents[3] / "docs" / "vendors.md"
@@ -107,7 +104,7 @@ def test_codes_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, code
     assert [name for name in seen.metrics if name.startswith("xid.")] == ["xid.62.errors"]
 
 
-def test_errors_in_an_instance_are_the_gpus(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_errors_in_an_instance_are_the_gpus(simulator: NvmlSimulator, consume: Consume) -> None:
     """Counted once, where sums are right."""
     instance = simulator.partition(1, ["1g.10gb"])[0]
     consumer = consume()
@@ -125,7 +122,7 @@ def test_other_events_are_not_counted(simulator: NvmlSimulator, consumer: Consum
     assert until(consumer, 0, lambda seen: "lastXid" in seen.metrics).metrics["xidErrors"] == 1
 
 
-def test_what_happened_before_is_not_counted(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_what_happened_before_is_not_counted(simulator: NvmlSimulator, consume: Consume) -> None:
     """The counter begins when the program begins to listen."""
     simulator.xid(0, 48)
     consumer = consume()
@@ -146,7 +143,7 @@ def test_consumers_share_the_counter(simulator: NvmlSimulator, consumer: Consume
     assert listeners() == 1
 
 
-def test_two_drivers_count_each_for_itself(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_two_drivers_count_each_for_itself(simulator: NvmlSimulator, consume: Consume) -> None:
     """Each has a set of its own."""
     first, second = consume(), consume()
     first.read(0)
@@ -160,9 +157,8 @@ def test_two_drivers_count_each_for_itself(simulator: NvmlSimulator, consume: Ca
 def test_a_gpu_that_cannot_be_registered(simulator: NvmlSimulator, consumer: Consumer, code: Ret) -> None:
     """A reason, never a zero; asked again unless the answer is final; the others are counted."""
     simulator.rule(REGISTER, 0, error=code)
-    assert consumer.read(0).reason("xidErrors") == {Ret.NOT_SUPPORTED: "not_supported", Ret.NO_PERMISSION: "no_permission"}.get(
-        code, "driver_error"
-    )
+    reasons: dict[int, str] = {Ret.NOT_SUPPORTED: "not_supported", Ret.NO_PERMISSION: "no_permission"}
+    assert consumer.read(0).reason("xidErrors") == reasons.get(code, "driver_error")
     assert consumer.read(1).metrics["xidErrors"] == 0
     simulator.clear_rules()
     seen = consumer.later(0.2)
@@ -180,7 +176,7 @@ def test_a_gpu_that_cannot_be_registered_for_long_is_not_asked_at_every_reading(
     assert consumer.later(1.0).metrics["xidErrors"] == 0
 
 
-def test_a_set_that_cannot_be_made(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+def test_a_set_that_cannot_be_made(simulator: NvmlSimulator, consume: Consume) -> None:
     """A reason until the driver is opened again."""
     simulator.rule(CREATE, error=Ret.MEMORY, times=1)
     consumer = consume()
@@ -223,9 +219,7 @@ def test_a_driver_that_was_never_read_has_no_thread(simulator: NvmlSimulator, co
     assert simulator.count(LISTENING) == 0
 
 
-def test_a_call_that_hangs_costs_the_counter_alone(
-    simulator: NvmlSimulator, consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_hangs_costs_the_counter_alone(simulator: NvmlSimulator, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings go on, and closing does not wait: the library is left to the call that is in it."""
     monkeypatch.setattr(xid, "LONGEST_CALL", 0.05)
     consumer = consume()
@@ -239,7 +233,7 @@ def test_a_call_that_hangs_costs_the_counter_alone(
     simulator.clear_rules()
 
 
-def test_the_thread_sleeps(simulator: NvmlSimulator, consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_sleeps(simulator: NvmlSimulator, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two looks, of which each is a few milliseconds long."""
     pauses: list[float | None] = []
 
@@ -270,18 +264,10 @@ def test_how_often_it_looks_is_what_the_words_say() -> None:
 # In programs of their own
 
 
-def run(simulator: NvmlSimulator, program: str) -> tuple[int, str]:
-    environment = os.environ | simulator.environment()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=2 * HANG
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_exit_does_not_wait_for_the_thread(simulator: NvmlSimulator) -> None:
     """Not even for a look that hangs."""
     simulator.rule(LISTENING, hang=True)
-    status, output = run(
+    status, output = run_program(
         simulator,
         """
         import accelmetrics, threading
@@ -295,7 +281,7 @@ def test_exit_does_not_wait_for_the_thread(simulator: NvmlSimulator) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
 def test_children_of_a_fork_listen_for_themselves(simulator: NvmlSimulator) -> None:
     """Whatever the thread was doing: no fork meets it inside the driver."""
-    status, output = run(
+    status, output = run_program(
         simulator,
         """
         import os, accelmetrics
@@ -396,14 +382,3 @@ def test_a_lost_gpu_has_a_finding_and_series_of_its_xid_at_once(simulator: NvmlS
     assert shown.state == "bad"
     assert shown.notes[0].startswith("LOST")
     assert "Xid 79: the GPU has fallen off the bus" in shown.notes
-
-
-def test_through_the_sampler(simulator: NvmlSimulator) -> None:
-    """The key, and after an error the code."""
-    with Sampler([NvidiaBackend()]) as sampler:
-        assert sampler.sample().metrics["gpu.1.xidErrors"] == 0
-        simulator.xid(1, 119)
-        wait_for(lambda: "gpu.1.lastXid" in sampler.sample().metrics)
-        snapshot = sampler.sample()
-    assert (snapshot.metrics["gpu.1.xidErrors"], snapshot.metrics["gpu.1.lastXid"]) == (1, 119)
-    assert "gpu.0.lastXid" not in snapshot.metrics
