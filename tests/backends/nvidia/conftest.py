@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,3 +70,12 @@ def sample(simulator_builds: None) -> Iterator[Sample]:
             return stack.enter_context(Sampler([NvidiaBackend(clock)], clock=clock, **options)), clock
 
         yield make
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty machine, whatever the one below is."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    return tmp_path

@@ -24,15 +24,6 @@ VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Wed Feb 2
 OPEN_VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (root@host)\n"
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty machine, whatever the one below is."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    return tmp_path
-
-
 def refuse_to_load(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     """Have the system's loader refuse the library."""
 
