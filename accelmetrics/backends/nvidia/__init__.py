@@ -80,7 +80,14 @@ class NvidiaBackend:
         self._clock = clock
 
     def detect(self) -> Detection:
-        return detect()
+        """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
+        name = library_name()
+        library, node = is_installed(), _is_there(sysroot() + CONTROL)
+        gpus = len(pci_devices(VENDOR, GPU_CLASSES))
+        on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
+        evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
+        present = library or node or gpus > 0
+        return Detection(present, evidence, gpus, advise(library) if present else "")
 
     def open(self) -> Driver:
         from accelmetrics.backends.nvidia.gpu import open_driver
@@ -94,17 +101,6 @@ class NvidiaBackend:
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()
-
-
-def detect() -> Detection:
-    """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
-    name = library_name()
-    library, node = is_installed(), _is_there(sysroot() + CONTROL)
-    gpus = len(pci_devices(VENDOR, GPU_CLASSES))
-    on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
-    evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
-    present = library or node or gpus > 0
-    return Detection(present, evidence, gpus, advise(library) if present else "")
 
 
 def driven_gpus() -> list[str]:

@@ -439,9 +439,7 @@ class FastValues(LatestValues):
     Args:
         library: The open library.
         handle: The device's handle.
-        rows: What to read.
-        called: The same where fields that stand for calls are missing.
-        convert: The generated conversions of these rows and of those.
+        ways: What to read, with its generated conversion; and, if that differs, the same where fields that stand for calls are missing.
         stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
         stale_error: Makes the error for that.
         needed: The metrics for which calls are made; one that gives none of them is taken for one that the driver does not support.
@@ -451,9 +449,7 @@ class FastValues(LatestValues):
         self,
         library: Library,
         handle: Any,
-        rows: tuple[NvmlMetric, ...],
-        called: tuple[NvmlMetric, ...],
-        convert: tuple[Convert, Convert],
+        ways: tuple[tuple[tuple[NvmlMetric, ...], Convert], ...],
         stale: frozenset[int],
         stale_error: Callable[[], SourceError],
         needed: frozenset[str],
@@ -461,23 +457,22 @@ class FastValues(LatestValues):
         super().__init__()
         self._library = library
         self._handle = handle
-        self._called = called
+        self._ways = ways
         self._stale = stale
         self._stale_error = stale_error
         self._needed = needed
+        rows, _ = ways[0]
         self._names = fast_names(rows)
         self._left_out: frozenset[str] = frozenset()
         self._limit: Value = 1.0
         self._watts: Number = math.inf
-        self._converts = convert
         used = tuple(row for row in rows if not needed.isdisjoint(row.names))
         by_call = _single(used) != used or any(library.chosen.get((handle.value, row.name)) == _CALL for row in used if row.otherwise)
-        self._bind(called if by_call else rows)
+        self._bind(*ways[-1 if by_call else 0])
 
-    def _bind(self, rows: tuple[NvmlMetric, ...]) -> None:
+    def _bind(self, rows: tuple[NvmlMetric, ...], convert: Convert) -> None:
         """Bind the calls that give the rows."""
-        self._rows = rows
-        self._convert = self._converts[rows is self._called]
+        self._rows, self._convert = rows, convert
         buffer = self._buffer = CallBuffer(self._library, self._handle, rows)
         flags, self._mask = next(((row, place) for row, _, place in buffer.layout.places if row.flags), (None, 0))
         self._flags = flags.names if flags is not None else ()
@@ -534,7 +529,7 @@ class FastValues(LatestValues):
         answers = buffer.decode(raw)
         available = [_available(row, answers, self._library.chosen, self._handle) for row in self._rows]
         if any(found is not row and not self._needed.isdisjoint(row.names) for found, row in zip(available, self._rows, strict=True)):
-            self._bind(self._called)
+            self._bind(*self._ways[-1])
             return self.read(progress)
         self._relate(answers)
         names = [name for name in self._names if name not in self._left_out]

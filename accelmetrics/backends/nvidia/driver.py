@@ -296,8 +296,7 @@ class DeviceReader:
         self._members = TreeMembers(tree, node_pattern(listed.identity))
         self._processes: tuple[DeviceProcess, ...] | None = None
         self._until = -math.inf
-        self._is_used = False
-        self._own: dict[str, Number] = {}
+        self._own: dict[str, Number] | None = None  # None while none of the watched processes uses the device
         self._share_names: tuple[str, ...] = ()
         self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}
@@ -338,9 +337,8 @@ class DeviceReader:
             pids = self._members.among(table.pids, now)
             self._processes, self._until = table.processes, now + PACE
             members = [process for process in table.processes if process.pid in pids]
-            self._own = add_up(members, self._listed.identity.memory_total_bytes)
-            self._is_used = bool(pids)
-        if not self._is_used:
+            self._own = add_up(members, self._listed.identity.memory_total_bytes) if members else None
+        if self._own is None:
             return
         fast, limit = blocks[0], self.device.limit
         found = dict(zip(fast.names, fast.values, strict=True))

@@ -96,6 +96,10 @@ NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
 
 
+WAYS = ((FAST_ROWS, convert_gpu), (CALLED_ROWS, convert_called))
+"""What is read of a GPU at every reading; and the same where fields that stand for calls are missing."""
+
+
 def open_driver(clock: Clock) -> NvidiaDriver | SleepingDriver:
     """Initialise NVML and enumerate its devices, unless all of them sleep, which that would wake.
 
@@ -422,7 +426,7 @@ class Gpu(Listed):
         memory = CallGroup(library, handle, MEMORY_ROWS, READING, of_unified_memory(table)) if shares and table is not None else None
         by_call = needed.difference(MEMORY_NAMES) if shares else needed
         stale = partial(source_error, UNINITIALIZED, "the device's handle is no longer valid")
-        fast = FastValues(library, handle, FAST_ROWS, CALLED_ROWS, (convert_gpu, convert_called), STALE, stale, by_call)
+        fast = FastValues(library, handle, WAYS, STALE, stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
@@ -468,8 +472,7 @@ class Instance(Listed):
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
-        convert = (convert_memory, convert_memory)
-        fast = FastValues(library, handle, MEMORY_ROWS, MEMORY_ROWS, convert, NO_INSTANCE, self._look_for, needed)
+        fast = FastValues(library, handle, ((MEMORY_ROWS, convert_memory),), NO_INSTANCE, self._look_for, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if PROCESSES in needed else None
         self.device = BoundDevice(handle, fast, gpm, table)
