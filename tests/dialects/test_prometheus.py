@@ -11,7 +11,6 @@ from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.health import NO_HISTORY, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, SHARED, process_points
-from accelmetrics.dialects.registry import dialect
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import Unavailable
@@ -386,10 +385,3 @@ def test_what_the_program_logged_is_there() -> None:
     steps = (Step(1, 7, {"loss": 2.0, "eval/acc": 0.5}), Step(2, 8, {"loss": 1.5}))
     flat = PROMETHEUS.flat(Record(record().snapshot, steps=steps))
     assert (flat["training_loss"], flat["training_eval_acc"], flat["training_step"]) == (1.5, 0.5, 8)
-
-
-def test_it_is_chosen_by_its_name() -> None:
-    """The registry knows it, and flat names are series as Prometheus writes them."""
-    assert dialect("prometheus") is PROMETHEUS
-    assert PROMETHEUS.flat(record())[f'accel_power_watts{{accelerator="gpu.0",uuid="{UUID}"}}'] == 300.0
-    assert any('team="a\\"b\\\\c"' in name for name in PROMETHEUS.flat(record()))

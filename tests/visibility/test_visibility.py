@@ -16,7 +16,7 @@ from accelmetrics import AccelMetricsError, InvalidOptionError, Sampler, Unknown
 from accelmetrics.backends import visible as rules
 from accelmetrics.backends.kit import processes
 from accelmetrics.backends.kit.processes import environment_of, parse_environment
-from accelmetrics.backends.visible import VisibleSet, leading_number, plain_number, visibility, whole_number_any_base
+from accelmetrics.backends.visible import VisibleSet, visibility
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.simulators.nvml import NvmlSimulator
@@ -363,24 +363,6 @@ def test_a_sound_list_of_numbers_is_what_it_says(order: list[int], count: int) -
     chosen = order[:count]
     assert cuda(",".join(map(str, chosen))).devices == tuple(chosen)
     assert cuda(",".join(UUIDS[number] for number in chosen)).devices == tuple(chosen)
-
-
-@pytest.mark.parametrize(("text", "number"), [(" 12x", 12), ("-3", -3), ("x1", None), ("", None), ("+", None)])
-def test_leading_numbers(text: str, number: int | None) -> None:
-    """As strtol reads them."""
-    assert leading_number(text) == number
-
-
-@pytest.mark.parametrize(("text", "number"), [("0x1F", 31), ("010", 8), ("08", None), ("0", 0), ("12", 12), ("1x", None), ("", None)])
-def test_numbers_of_any_base(text: str, number: int | None) -> None:
-    """As strtol reads them in base 0, with nothing left over."""
-    assert whole_number_any_base(text) == number
-
-
-@pytest.mark.parametrize(("text", "number"), [("7", 7), ("0", 0), ("07", None), ("+7", None), ("-0", None), ("-7", None), (" 7", None)])
-def test_plain_numbers(text: str, number: int | None) -> None:
-    """As printed."""
-    assert plain_number(text) == number
 
 
 def test_an_environment_block() -> None:

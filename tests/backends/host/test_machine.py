@@ -1,7 +1,6 @@
 """The machine that the tests run on: values against psutil's, a real tree of processes."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -51,35 +50,6 @@ def test_disks_agree_with_psutil(driver: Driver) -> None:
     ours = {key[5:-3] for key in reading.unavailable if key.startswith("disk.") and key.endswith(".in") and key != "disk.in"}
     theirs = {name for name in psutil.disk_io_counters(perdisk=True) or {} if not name.startswith(("loop", "ram", "zram"))}
     assert ours <= theirs
-
-
-def test_what_runs_over_loopback_is_not_counted(driver: Driver) -> None:
-    reader = driver.reader(ReadOptions(os.getpid()))
-    reader.read(0, [])
-    before = network_bytes()
-    send_over_loopback(32)
-    values = values_of(reader.read(0, []))
-    assert network_bytes("lo") >= 32 * 2**20
-    assert values["network.sent"] <= network_bytes() - before + 2**20
-    assert values["network.sent"] < 32 * 2**20
-
-
-def network_bytes(*names: str) -> int:
-    """Bytes sent over these interfaces, or over all but loopback."""
-    counters = psutil.net_io_counters(pernic=True)
-    return sum(counters[name].bytes_sent for name in names or counters.keys() - {"lo"})
-
-
-def send_over_loopback(mebibytes: int) -> None:
-    """Send so much to ourselves."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        connection, _ = server.accept()
-        with connection:
-            for _ in range(mebibytes * 16):
-                client.sendall(bytes(65536))
-                left = 65536
-                while left:
-                    left -= len(connection.recv(left))
 
 
 class Interval(NamedTuple):

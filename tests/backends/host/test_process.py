@@ -111,17 +111,6 @@ def test_a_reading_without_time_in_between_is_no_division_by_zero(tree: HostTree
     assert watch.reason("cpu") == "needs_interval"
 
 
-def test_a_process_that_ends_costs_its_own_keys(tree: HostTree) -> None:
-    watch = tree.watch()
-    tree.remove(f"/proc/{PID}/stat")
-    watch.driver.close()  # a kept descriptor of a real /proc answers an error once the process is gone, a file's does not
-    values = watch.read(1.0)
-    assert {watch.reason(key) for key in KEYS} == {"not_in_use"}
-    assert watch.detail("cpu") == f"process {PID} has ended"
-    assert {"memory_percent", "network.sent", "disk.in", "cpu.0.cpu_percent"} <= values.keys() | watch.reading.unavailable.keys()
-    assert "memory_percent" in values
-
-
 def test_a_zombie_at_the_first_reading_has_ended_too(tree: HostTree) -> None:
     tree.process(PID, state="Z", pages=0)
     watch = tree.watch()

@@ -180,19 +180,6 @@ def test_the_cost_follows_the_family_and_not_the_host(tree: HostTree, watch: Wat
     assert 0 < alone < 12
 
 
-def test_a_family_twice_as_large_costs_twice_as_much(tree: HostTree, mocker: MockerFixture) -> None:
-    calls = []
-    for size in (20, 40):
-        children = tuple(range(8000, 8000 + size))
-        tree.process(PID, children=children)
-        for pid in children:
-            tree.process(pid, parent=PID)
-        watch = tree.reader(children=True)
-        watch.read()
-        calls.append(opened(watch, mocker))
-    assert calls[1] <= 2 * calls[0]
-
-
 @pytest.fixture
 def usage() -> TreeCpuTime:
     return TreeCpuTime(lambda pid: None, children=True)
