@@ -46,9 +46,7 @@ def pod_source(socket: str, needed: bool = False) -> ClaimSource:
     """
 
     def read() -> Listing | None:
-        if not needed and not Path(socket).exists():
-            return None
-        return listing(ask(socket))
+        return listing(ask(socket)) if needed or Path(socket).exists() else None
 
     return ClaimSource("kubernetes", INTERVAL, read)
 

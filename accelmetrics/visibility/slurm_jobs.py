@@ -189,9 +189,8 @@ def _of_file(file: str) -> DeviceRef | None:
     """Return the device of a device file; None for one that is no GPU's."""
     if found := _NVIDIA_FILE.fullmatch(file):
         return _of_minor(str(int(found[1])))
-    if found := _DRM_FILE.fullmatch(file):
-        return _of_link(found[1])
-    return None
+    found = _DRM_FILE.fullmatch(file)
+    return _of_link(found[1]) if found else None
 
 
 def _of_link(name: str) -> DeviceRef | None:

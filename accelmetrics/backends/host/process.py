@@ -129,8 +129,7 @@ class LinuxProcesses:
 
     def descendants(self, progress: list[Any]) -> list[Process]:
         """Read everything below the process; ``progress`` grows with each process that is looked at."""
-        pids = descendants(self._pid, progress)[1:]
-        return [process for pid in pids if (process := self.look(pid)) is not None]
+        return [process for pid in descendants(self._pid, progress)[1:] if (process := self.look(pid)) is not None]
 
 
 class PsutilProcesses:

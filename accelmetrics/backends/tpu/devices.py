@@ -39,62 +39,50 @@ NO_CHIP = Unavailable(Reason.NOT_SUPPORTED, "which chip the device is on is not 
 _DIGITS = re.compile(r"(\d+)$", re.ASCII)
 
 
-class Generation(NamedTuple):
-    """What is fixed about one generation of chips.
-
-    Attributes:
-        name: ``v5e``; empty for one that this release does not know.
-        memory_gib: Memory of one device.
-        devices: Devices, in the runtime's sense, on one chip.
-        cores: TensorCores of one device.
-        duty_cycle_of_chip: Whether the runtime reports the duty cycle per chip, not per device.
-    """
-
-    name: str
-    memory_gib: int | None
-    devices: int = 1
-    cores: int | None = 1
-    duty_cycle_of_chip: bool = False
-
-    @property
-    def title(self) -> str:
-        """As Google writes it: ``TPU v5e``, ``TPU7x``."""
-        return f"TPU{self.name}" if self.name[:1].isdigit() else f"TPU {self.name}".rstrip()
-
-
-GENERATIONS = {
-    "0x0027:0x004e": Generation("v2", 8, devices=2, duty_cycle_of_chip=True),
-    "0x0027:0x004f": Generation("v3", 16, devices=2, duty_cycle_of_chip=True),
-    "0x005e": Generation("v4", 32, cores=2),
-    "0x0062": Generation("v5p", 95, cores=2),
-    "0x0063": Generation("v5e", 16),
-    "0x006f": Generation("v6e", 32),
-    "0x0076": Generation("7x", 96, devices=2),
-}
-"""By PCI device id, and by subsystem too where two generations share it. Google gives the memory by chip: 16 GiB for v2, 32 for v3, 95 for
-v5p, 192 for 7x."""
-UNKNOWN = Generation("", None, cores=None)
-
-
 class TpuChip(NamedTuple):
     """One PCI function that is a TPU.
 
     Attributes:
+        generation: ``v5e``; empty for one that this release does not know.
+        memory_gib: Memory of one device.
+        devices: How many devices it is, in the runtime's sense.
+        cores: TensorCores of one device.
+        duty_cycle_of_chip: Whether the runtime reports the duty cycle per chip, not per device.
         address: Its PCI address.
-        generation: What it is.
-        devices: How many devices it is.
         node: The device node through which programs hold it.
     """
 
-    address: str
-    generation: Generation
-    devices: int
-    node: str
+    generation: str
+    memory_gib: int | None
+    devices: int = 1
+    cores: int | None = 1
+    duty_cycle_of_chip: bool = False
+    address: str = ""
+    node: str = ""
+
+    @property
+    def title(self) -> str:
+        """As Google writes it: ``TPU v5e``, ``TPU7x``."""
+        return f"TPU{self.generation}" if self.generation[:1].isdigit() else f"TPU {self.generation}".rstrip()
+
+
+GENERATIONS = {
+    "0x0027:0x004e": TpuChip("v2", 8, devices=2, duty_cycle_of_chip=True),
+    "0x0027:0x004f": TpuChip("v3", 16, devices=2, duty_cycle_of_chip=True),
+    "0x005e": TpuChip("v4", 32, cores=2),
+    "0x0062": TpuChip("v5p", 95, cores=2),
+    "0x0063": TpuChip("v5e", 16),
+    "0x006f": TpuChip("v6e", 32),
+    "0x0076": TpuChip("7x", 96, devices=2),
+}
+"""What is fixed about a generation, by PCI device id, and by subsystem too where two share it. Google gives the memory by chip: 16 GiB for
+v2, 32 for v3, 95 for v5p, 192 for 7x."""
+UNKNOWN = TpuChip("", None, cores=None)
 
 
 def find_chips() -> list[TpuChip]:
     """Find the chips of this machine, in the order of their device nodes."""
-    found: dict[str, Generation] = {}
+    found: dict[str, TpuChip] = {}
     for address in pci_devices(VENDOR):
         device, subsystem, kind = (read_text(f"{PCI}/{address}/{name}") or "" for name in ("device", "subsystem_device", "class"))
         known = GENERATIONS.get(device) or GENERATIONS.get(f"{device}:{subsystem}")
@@ -102,11 +90,10 @@ def find_chips() -> list[TpuChip]:
             found[address] = known or UNKNOWN
     functions = Counter(address.rpartition(".")[0] for address in found)
     listed = []
-    for position, (address, generation) in enumerate(found.items()):
+    for position, (address, chip) in enumerate(found.items()):
         # Where each core of a chip is a PCI function of its own, the function is one device.
-        devices = generation.devices if functions[address.rpartition(".")[0]] == 1 else 1
-        node = _node(address) or f"/dev/accel{position}"
-        listed.append(TpuChip(address, generation, devices, node))
+        devices = chip.devices if functions[address.rpartition(".")[0]] == 1 else 1
+        listed.append(chip._replace(address=address, devices=devices, node=_node(address) or f"/dev/accel{position}"))
     return sorted(listed, key=lambda chip: (int(number[1]) if (number := _DIGITS.search(chip.node)) else 0, chip.address))
 
 
@@ -125,7 +112,7 @@ def detect() -> Detection:
     found = find_chips()
     if not found:
         return Detection(False, f"no TPU of Google ({VENDOR}) on the PCI bus")
-    kinds = Counter(chip.generation.title for chip in found)
+    kinds = Counter(chip.title for chip in found)
     words = ", ".join(f"{count} {title} chip{'' if count == 1 else 's'}" for title, count in kinds.items())
     evidence = f"{words} on the PCI bus ({', '.join(chip.address for chip in found)})"
     advice = []
@@ -154,16 +141,15 @@ def identity(number: int, chip: TpuChip | None) -> DeviceIdentity:
     """Return the identity of a device as the contract has it. It has no chip where only the runtime knows it."""
     if chip is None:
         return DeviceIdentity("tpu", "google", number, name="TPU")
-    generation = chip.generation
     return DeviceIdentity(
         "tpu",
         "google",
         number,
-        name=generation.title,
+        name=chip.title,
         pci_bus_id=chip.address,
-        architecture=generation.name,
-        cores=generation.cores,
-        memory_total_bytes=None if generation.memory_gib is None else generation.memory_gib * GIB,
+        architecture=chip.generation,
+        cores=chip.cores,
+        memory_total_bytes=None if chip.memory_gib is None else chip.memory_gib * GIB,
     )
 
 

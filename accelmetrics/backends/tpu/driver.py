@@ -130,7 +130,7 @@ class TpuDriver:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._chips = find_chips()
-        shared = [chip.devices for chip in self._chips if chip.generation.duty_cycle_of_chip]
+        shared = [chip.devices for chip in self._chips if chip.duty_cycle_of_chip]
         self._per_chip = max(shared, default=1)
         self._assignment = PortAssignment()
         numbers = ports(os.environ.get(PORTS_VARIABLE, ""))

@@ -206,8 +206,7 @@ def _distribution(message: Any) -> DistributionMessage:
 def ports(text: str) -> tuple[int, ...]:
     """List the ports to ask: the usual one, and those that the variable lists. What is no port is passed over."""
     listed = [int(word) for word in text.replace(",", " ").split() if word.isascii() and word.isdecimal() and len(word) <= 5]
-    usable = dict.fromkeys((DEFAULT_PORT, *(port for port in listed if 0 < port < 2**16)))
-    return tuple(usable)[:MAX_PORTS]
+    return tuple(dict.fromkeys((DEFAULT_PORT, *(port for port in listed if 0 < port < 2**16))))[:MAX_PORTS]
 
 
 class Runtimes:

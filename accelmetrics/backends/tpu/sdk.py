@@ -217,9 +217,7 @@ def statistic_names(description: str, count: int) -> tuple[str, ...]:
     words = description.lower()
     if count == 5:
         return ("mean", "p50", "p90", "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95", "p999")
-    if count == 4:
-        return ("p50", "p90", "p95", "p999")
-    return tuple(f"stat{position}" for position in range(count))
+    return ("p50", "p90", "p95", "p999") if count == 4 else tuple(f"stat{position}" for position in range(count))
 
 
 def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[str, dict[str, Number]]:

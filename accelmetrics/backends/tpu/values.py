@@ -316,6 +316,4 @@ def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Una
 
 def sound(number: Number) -> Value:
     """Return a number that can be true: finite and not negative."""
-    if isfinite(number) and number >= 0:
-        return number
-    return Unavailable(Reason.INVALID_VALUE, f"the runtime answered {number}")
+    return number if isfinite(number) and number >= 0 else Unavailable(Reason.INVALID_VALUE, f"the runtime answered {number}")
