@@ -155,11 +155,16 @@ class NodeRows:
                 self._devices = devices
         self.trouble, self._pause = "" if self._taken is not None else "no reading yet", 0.5
 
-    def fail(self, words: str, now: float, dead: bool) -> None:
-        """Try its actor again after a while: Ray starts it anew. In the place of one that is dead for good there will be another."""
-        self.actor, self.pending = None if dead else self.actor, None
-        self.trouble = words
+    def fail(self, error: BaseException, now: float) -> str:
+        """Try its actor again after a while: Ray starts it anew. In the place of one that is dead for good there will be another.
+
+        Returns:
+            What is wrong.
+        """
+        self.actor, self.pending = None if isinstance(error, GIVEN_UP) else self.actor, None
+        self.trouble = clipped(str(error).strip().rpartition("\n")[2] or type(error).__name__, LONGEST_WORDS)
         self.retry_at, self._pause = now + self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return self.trouble
 
     def row(self, choice: RowChoice, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
         """Return what its devices did since the last call; nothing before the first reading, and where it does not answer."""
@@ -274,8 +279,8 @@ class Fleet:
             else:
                 if began >= scanned + RESCAN:
                     scanned = began
-                    self._check("nodes", guarded(self._scan))
-                self._check("fetch", guarded(self._fetch, began))
+                    self._contain("nodes", self._scan)
+                self._contain("fetch", self._fetch, began)
             ended.wait(max(0.0, began + self._interval - time.monotonic()))
         nodes, self._nodes = self._nodes, {}
         for node_id, node in nodes.items():
@@ -302,7 +307,7 @@ class Fleet:
         waited: dict[Any, NodeRows] = {}
         for node_id, node in self._nodes.items():
             if node.pending is None and now >= node.retry_at:
-                self._settle(node, guarded(self._ask, node_id, node, now).error, now)
+                self._check(node, guarded(self._ask, node_id, node, now), now)
             if node.pending is not None:
                 waited[node.pending] = node
         if not waited:
@@ -312,7 +317,7 @@ class Fleet:
             node = waited[answer]
             node.pending = None
             outcome = guarded(_connected(ray.get), answer)
-            self._settle(node, outcome.error, now)
+            self._check(node, outcome, now)
             if outcome.value is not None:
                 node.add(outcome.value)
         for answer in late:
@@ -320,12 +325,10 @@ class Fleet:
             if now - node.asked_at > max(SILENT, SILENT_INTERVALS * self._interval):
                 node.trouble = f"no answer for {now - node.asked_at:.0f} s"
 
-    def _settle(self, node: NodeRows, error: BaseException | None, now: float) -> None:
+    def _check(self, node: NodeRows, outcome: Outcome[Any], now: float) -> None:
         """Give up the actor of a node whose call has failed."""
-        if error is not None:
-            words = clipped(str(error).strip().rpartition("\n")[2] or type(error).__name__, LONGEST_WORDS)
-            node.fail(words, now, isinstance(error, GIVEN_UP))
-            self._tell(f"{node.name} {type(error)}", f"{node.name}: {words}")
+        if outcome.error is not None:
+            self._tell(f"{node.name} {type(outcome.error)}", f"{node.name}: {node.fail(outcome.error, now)}")
 
     def _ask(self, node_id: str, node: NodeRows, now: float) -> None:
         if node.actor is None:
@@ -339,7 +342,8 @@ class Fleet:
                 node.actor, node.made = maker.remote(self._interval, self._options), True
         node.pending, node.asked_at = node.actor.rows.remote(*node.read), now
 
-    def _check(self, what: str, outcome: Outcome[None]) -> None:
+    def _contain(self, what: str, call: Callable[..., object], *arguments: object) -> None:
+        outcome = guarded(call, *arguments)
         if outcome.failure is not None:
             self._tell(f"{what} {type(outcome.error)}", f"{what}: {outcome.failure.detail}")
 

@@ -148,8 +148,9 @@ class TrainingRun:
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
         found = monitor.labels
-        self.rank, self.local_rank = _number(found.get("rank")), _number(found.get("local_rank"))
-        self.world_size = _number(found.get("world_size")) or 1
+        numbers = {name: int(text) for name, text in found.items() if name in ("rank", "local_rank", "world_size") and text.isdecimal()}
+        self.rank, self.local_rank = numbers.get("rank"), numbers.get("local_rank")
+        self.world_size = numbers.get("world_size") or 1
         self.node = found["hostname"]
         self._window = monitor.tumbling_window()
         self._begun_in = 0  # the process: windows of a parent get no readings in its child
@@ -302,7 +303,3 @@ def training(
     if share is not None:
         run.hear_other_nodes()
     return run
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

@@ -93,26 +93,23 @@ class MonitorCallback(WithRun, TrainerCallback):
             names = [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
             # The reporters that have logged the row before this callback saw it.
             passed = names[: names.index(NAME) if NAME in names else 0] if self._reported else [name for name in names if name != NAME]
-            if passed and not self._first:
-                self._follow(passed, row, state.global_step)
+            if not passed or self._first:
+                return
+            if not self._told:
+                self._told = True
+                log.warning(
+                    "training: the callback stands behind %s, which log the devices' rows late or not at all: use "
+                    "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
+                    ", ".join(passed),
+                )
+            tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
+            if tracker is not None:
+                # A row of its own beside the step's. One that waits for the next (commit=False) would stand at the next step.
+                guarded(tracker.log, {**rewrite_logs(row), "train/global_step": state.global_step})
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
         """End."""
         self._hook.end()
-
-    def _follow(self, passed: list[str], row: dict[str, float], step: int) -> None:
-        """Bring a row to the W&B run that its reporter has open, and tell what the other reporters miss."""
-        if not self._told:
-            self._told = True
-            log.warning(
-                "training: the callback stands behind %s, which log the devices' rows late or not at all: use "
-                "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
-                ", ".join(passed),
-            )
-        tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
-        if tracker is not None:
-            # A row of its own beside the step's. One that waits for the next (commit=False) would stand at the next step.
-            guarded(tracker.log, {**rewrite_logs(row), "train/global_step": step})
 
 
 class ReportedCallback(MonitorCallback):

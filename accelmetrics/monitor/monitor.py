@@ -134,10 +134,10 @@ class Monitor:
         self.interval = _interval(interval)
         if share not in (None, "node"):
             raise InvalidOptionError(f"share is {share!r}: it must be 'node', or None to read alone")
-        self.labels: Mapping[str, str] = {"run_id": os.urandom(6).hex(), "hostname": hostname(), **job_labels(), **_labels(labels)}
+        self.labels: Mapping[str, str] = _all_labels(labels)
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
         self._metrics = MetricSelection(options["metrics"])
-        made = [create(exporter) for exporter in _listed(exporters)]
+        made = _created(exporters)
         if not self._metrics.everything and any(getattr(exporter, "processes", 0) for exporter in made):
             options["metrics"] = self._metrics = self._metrics.with_processes()
         self._clock = MonitorClock() if clock is None else clock
@@ -145,14 +145,13 @@ class Monitor:
         self.channel = NodeChannel()
         self._make: Callable[[], Sampler | NodeSampler] = lambda: Sampler(**options, clock=clock)
         if share is not None:
-            self._key = object()  # each takes part by itself
             from accelmetrics.sampling.node import NodeSampler
 
+            self._key = object()  # each takes part by itself
             self._make = lambda: NodeSampler(options, self.interval, self.channel, self.labels)
         self._workers: dict[str, ExportWorker] = {}
         for exporter in made:
-            if not any(exporter is known.exporter for known in self._workers.values()):
-                self._add_worker(exporter)
+            self._add_worker(exporter)
         if on_finding is not None:
             self._add_worker(_calling("on_finding", _told_once(_callable(on_finding))))
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
@@ -162,19 +161,22 @@ class Monitor:
         rank = self.labels.get("rank", "")
         source = (int(rank) if rank.isdecimal() else None, self.labels["hostname"])
         chosen = rules_of(rules)
-
-        def new_state() -> MonitorState:
-            windows = Windows(self._clock.monotonic, lambda: self._current().request())
-            findings = FindingEngine(chosen, self.interval, self.labels, attribution)
-            steps = StepLog(source, self.channel.publish if share is not None else None)
-            kept = (self.interval, timeout, self.labels, extra, History(history), windows, steps, findings, attribution)
-            return MonitorState(*kept, shared=share is not None)
-
+        self._new_state: Callable[[], MonitorState] = lambda: MonitorState(
+            self.interval,
+            timeout,
+            self.labels,
+            extra,
+            History(history),
+            Windows(self._clock.monotonic, lambda: self._current().request()),
+            StepLog(source, self.channel.publish if share is not None else None),
+            FindingEngine(chosen, self.interval, self.labels, attribution),
+            attribution,
+            share is not None,
+        )
         if share is not None:
             self.channel.subscribe(
                 lambda message: self._current().state.steps.hear(message, self._clock.monotonic(), self._clock.time_ns())
             )
-        self._new_state = new_state
         self._reset()
 
     @classmethod
@@ -431,19 +433,20 @@ def _interval(interval: object) -> float:
     return float(interval)
 
 
-def _labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Turn labels into texts, without those that are None."""
+def _all_labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Return the labels of records: the run's id, the host's name, the job's, and those that were given."""
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
-    return {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
+    given = {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
+    return {"run_id": os.urandom(6).hex(), "hostname": hostname(), **job_labels(), **given}
 
 
-def _listed(exporters: Sequence[str | Exporter] | str) -> Iterable[str | Exporter]:
-    if isinstance(exporters, str):
-        return [exporters]
+def _created(exporters: Sequence[str | Exporter] | str) -> list[Exporter]:
+    """Return the exporters that were given, each object once."""
     if not isinstance(exporters, Iterable):
         raise InvalidOptionError(f"exporters is {exporters!r}: it must be a list of strings such as 'jsonl:run.jsonl', or of exporters")
-    return exporters
+    made = [create(exporter) for exporter in ([exporters] if isinstance(exporters, str) else exporters)]
+    return [exporter for place, exporter in enumerate(made) if not any(exporter is other for other in made[:place])]
 
 
 def _span(seconds: object) -> float:

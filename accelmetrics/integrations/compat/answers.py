@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
+from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
@@ -149,7 +149,16 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
         code = _code_of(snapshot.unlisted.get(key))
         errors["processes"] = NOT_SUPPORTED if code == NO_PERMISSION else code  # programs go on without what is not supported
     else:
-        values["processes"] = [_process(process) for process in listed]
+        values["processes"] = [
+            {
+                "pid": process.pid,
+                "kinds": (process.type or "compute").split("+"),  # one whose kind is not known computes
+                "bytes": process.memory_bytes,
+                "utilization": None if process.utilization is None else round(process.utilization),
+                "memory_utilization": None if process.memory_utilization is None else round(process.memory_utilization),
+            }
+            for process in listed
+        ]
     if not {"nvmlDeviceGetPcieThroughput:0", "nvmlDeviceGetPcieThroughput:1"} <= values.keys():
         # Panels that find a generation ask for the throughput, and break where there is none.
         values.pop("nvmlDeviceGetMaxPcieLinkGeneration", None)
@@ -174,14 +183,3 @@ def answers(snapshot: Snapshot, slot: DeviceSlot, integrated_joules: float | Non
 
 def _code_of(why: Unavailable | None) -> int:
     return NOT_SUPPORTED if why is None else CODES.get(why.reason, UNKNOWN)
-
-
-def _process(process: DeviceProcess) -> dict[str, Any]:
-    """Return a process; one whose kind is not known computes."""
-    shares = {"utilization": process.utilization, "memory_utilization": process.memory_utilization}
-    return {
-        "pid": process.pid,
-        "kinds": (process.type or "compute").split("+"),
-        "bytes": process.memory_bytes,
-        **{name: None if share is None else round(share) for name, share in shares.items()},
-    }

@@ -207,9 +207,10 @@ class Functions:
             raise RefusedError(INVALID_ARGUMENT)
         self._write_handle(devices[_value(index)], handle)
 
-    def _find(self, handle: Any, is_it: Any) -> None:
+    def _find(self, handle: Any, wanted: Any, read: Any) -> None:
+        """Write the handle of the device of which this is read."""
         for device in self._readings.latest()["devices"]:
-            if is_it(device):
+            if read(device["values"]) == wanted:
                 return self._write_handle(device, handle)
         raise RefusedError(NOT_FOUND)
 
@@ -218,8 +219,7 @@ class Functions:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> None:
         """Write the handle of the device with a UUID."""
-        wanted = _text(uuid)
-        self._find(handle, lambda device: device["values"].get("nvmlDeviceGetUUID") == wanted)
+        self._find(handle, _text(uuid), lambda values: values.get("nvmlDeviceGetUUID"))
 
     def nvmlDeviceGetHandleByUUIDV(self, uuid: Any, handle: Any) -> None:
         """Write the handle of the device with a UUID that is a text."""
@@ -229,20 +229,18 @@ class Functions:
 
     def nvmlDeviceGetHandleBySerial(self, serial: Any, handle: Any) -> None:
         """Write the handle of the device with a serial number."""
-        wanted = _text(serial)
-        self._find(handle, lambda device: device["values"].get("nvmlDeviceGetSerial") == wanted)
+        self._find(handle, _text(serial), lambda values: values.get("nvmlDeviceGetSerial"))
 
     def nvmlDeviceGetHandleByPciBusId(self, address: Any, handle: Any) -> None:
         """Write the handle of the device with a PCI address."""
         wanted = _address(_text(address))
         if not wanted:
             raise RefusedError(INVALID_ARGUMENT)
-        self._find(handle, lambda device: _address(device["values"].get("nvmlDeviceGetPciInfo", "")) == wanted)
+        self._find(handle, wanted, lambda values: _address(values.get("nvmlDeviceGetPciInfo", "")))
 
     def nvmlDeviceGetIndex(self, handle: Any, index: Any) -> None:
         """Write the number that a device has now."""
-        device = self._readings.device(handle)
-        _target(index).value = self._readings.latest()["devices"].index(device)
+        _target(index).value = self._readings.latest()["devices"].index(self._readings.device(handle))
 
     def nvmlDeviceGetPciInfo(self, handle: Any, info: Any) -> None:
         """Write a PCI address; the ids of the maker and the model are not known, and stay 0."""
