@@ -5,24 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-import accelmetrics
-from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import gpus
 from tests.support.waiting import wait_for
 
+gpu = partial(gpus, 1, powerWatts=300.0)
+
 MODULE = "accelmetrics.integrations.accelerate"
-
-
-def gpu() -> FakeBackend:
-    """One that draws 300 W."""
-    backend = FakeBackend(devices=1)
-    backend.device(0).set(powerWatts=300.0)
-    return backend
 
 
 class GeneralTracker:
@@ -113,9 +108,3 @@ def test_a_release_without_names_takes_the_object(tracking: Any) -> None:
     del tracking.register_tracker_class
     assert import_module(MODULE).DeviceTracker(interval=2.0).run.monitor.interval == 2.0
     assert not tracking.LOGGER_TYPE_TO_CLASS
-
-
-def test_wrong_options_are_told_where_it_is_made(tracking: Any) -> None:
-    """And not in the middle of the training."""
-    with pytest.raises(accelmetrics.InvalidOptionError):
-        import_module(MODULE).DeviceTracker(interval=-1)

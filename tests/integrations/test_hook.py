@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from typing import Any
 
 import pytest
 
-from accelmetrics.integrations.hook import RunHook
+import accelmetrics
+from accelmetrics.integrations.hook import RunHook, WithRun
 from tests.monitor.watching import gpus
 
 
@@ -36,3 +39,17 @@ def test_a_callback_that_is_used_again_and_again_is_ended_once(monkeypatch: pyte
     del hook, of_hook
     gc.collect()
     assert not monitor.running
+
+
+def test_wrong_options_are_told_where_a_callback_is_made() -> None:
+    """And not in the middle of the training."""
+    with pytest.raises(accelmetrics.InvalidOptionError):
+        WithRun(interval=-1)
+
+
+def test_copies_of_a_callback_have_runs_of_their_own() -> None:
+    """Frameworks make them for other processes: what runs stays behind."""
+    callback = WithRun(interval=2.0)
+    for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+        assert other.run is not callback.run
+        assert other.run.monitor.interval == 2.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from math import isnan
 from types import ModuleType, SimpleNamespace
@@ -13,19 +12,13 @@ from typing import Any
 
 import pytest
 
-import accelmetrics
-from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import gpus
 from tests.support.waiting import wait_for
+
+gpu = partial(gpus, 1, powerWatts=300.0)
 
 MODULE = "accelmetrics.integrations.keras"
 POWER, READINGS = "system/gpu.0.powerWatts", "system/readings"
-
-
-def gpu() -> FakeBackend:
-    """One that draws 300 W."""
-    backend = FakeBackend(devices=1)
-    backend.device(0).set(powerWatts=300.0)
-    return backend
 
 
 class Callback:
@@ -105,17 +98,3 @@ def test_logs_that_are_missing_change_nothing(integration: Any) -> None:
 def test_keras_may_call_it_from_its_own_threads(integration: Any) -> None:
     """Else it would fetch each batch's numbers from the device before the next one begins."""
     assert integration.DeviceMonitor.async_safe
-
-
-def test_copies_have_runs_of_their_own(integration: Any) -> None:
-    """What runs stays behind."""
-    monitor = integration.DeviceMonitor(interval=2.0)
-    for other in (copy.deepcopy(monitor), pickle.loads(pickle.dumps(monitor))):
-        assert other.run is not monitor.run
-        assert other.run.monitor.interval == 2.0
-
-
-def test_wrong_options_are_told_where_it_is_made(integration: Any) -> None:
-    """And not in the middle of the training."""
-    with pytest.raises(accelmetrics.InvalidOptionError):
-        integration.DeviceMonitor(interval=-1)

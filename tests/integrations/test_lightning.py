@@ -14,20 +14,14 @@ from typing import Any
 
 import pytest
 
-import accelmetrics
 from accelmetrics.integrations import LIGHTNING, lightning_callbacks
-from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import gpus
 from tests.support.waiting import wait_for
+
+gpu = partial(gpus, 1, powerWatts=300.0)
 
 MODULE = "accelmetrics.integrations.lightning"
 MANUAL, AUTOMATIC = (SimpleNamespace(automatic_optimization=automatic) for automatic in (False, True))
-
-
-def gpu() -> FakeBackend:
-    """One that draws 300 W."""
-    backend = FakeBackend(devices=1)
-    backend.device(0).set(powerWatts=300.0)
-    return backend
 
 
 @pytest.fixture
@@ -171,12 +165,6 @@ def test_copies_have_runs_of_their_own(integration: Any) -> None:
     for other in (copy.deepcopy(monitor), pickle.loads(pickle.dumps(monitor))):
         assert other.run is not monitor.run
         assert other.run.monitor.interval == 2.0
-
-
-def test_wrong_options_are_told_where_it_is_made(integration: Any) -> None:
-    """And not in the middle of the training."""
-    with pytest.raises(accelmetrics.InvalidOptionError):
-        integration.DeviceMonitor(interval=-1)
 
 
 @pytest.mark.parametrize("loaded", [["lightning.pytorch"], ["pytorch_lightning"], ["lightning.pytorch", "pytorch_lightning"]])

@@ -9,6 +9,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, reload
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,15 +18,10 @@ import pytest
 
 import accelmetrics
 from accelmetrics.schemas.history import REPEATED, HistoryRow
-from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import gpus
 from tests.support.waiting import wait_for
 
-
-def gpu() -> FakeBackend:
-    """One that draws 300 W."""
-    backend = FakeBackend(devices=1)
-    backend.device(0).set(powerWatts=300.0)
-    return backend
+gpu = partial(gpus, 1, powerWatts=300.0)
 
 
 class ActorDiedError(Exception):
@@ -261,7 +257,10 @@ def test_closing_ends_the_actors_that_it_made(integration: Any, cluster: StandIn
 def test_without_ray_there_are_no_rows(integration: Any, cluster: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     """Said once; rows come when there is, and end with it. Nothing of Ray is called meanwhile: that would begin a cluster."""
     cluster.connected = False
-    with caplog.at_level(logging.WARNING, "accelmetrics"), integration.Fleet(0.01, backends=[gpu()], share=None).start() as fleet:
+    with (
+        caplog.at_level(logging.WARNING, "accelmetrics"),
+        integration.Fleet(0.01, backends=[gpu()], share=None).start() as fleet,
+    ):
         wait_for(lambda: "Ray is not connected" in caplog.text)
         assert fleet.row() == {}
         cluster.connected = True

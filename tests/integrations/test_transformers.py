@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-import pickle
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module, reload
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,16 +13,10 @@ from typing import Any
 import pytest
 
 import accelmetrics
-from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import gpus
 from tests.support.waiting import wait_for
 
-
-def gpu() -> FakeBackend:
-    """One that draws 300 W."""
-    backend = FakeBackend(devices=1)
-    backend.device(0).set(powerWatts=300.0)
-    return backend
-
+gpu = partial(gpus, 1, powerWatts=300.0)
 
 LOGS = {"loss": 0.5, "grad_norm": float("nan"), "learning_rate": 1e-4, "epoch": 1.0}
 
@@ -158,20 +151,6 @@ def test_a_run_of_the_program_is_its_own(integration: Any) -> None:
         assert run.monitor.running
         with pytest.raises(TypeError, match="interval: options belong to"):
             integration.MonitorCallback(run, interval=2.0)
-
-
-def test_copies_have_runs_of_their_own(integration: Any) -> None:
-    """As frameworks make them for other processes."""
-    callback = integration.MonitorCallback(interval=2.0)
-    for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
-        assert other.run is not callback.run
-        assert other.run.monitor.interval == 2.0
-
-
-def test_wrong_options_are_told_where_it_is_made(integration: Any) -> None:
-    """And not in the middle of the training."""
-    with pytest.raises(accelmetrics.InvalidOptionError):
-        integration.MonitorCallback(interval=-1)
 
 
 @pytest.mark.parametrize("given", [object(), None, SimpleNamespace(callback_handler=None)])

@@ -6,13 +6,14 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from unittest.mock import Mock
 
 import pytest
 
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.monitor import export_worker as module
-from accelmetrics.monitor.export_worker import CAPACITY, ExportWorker, distinct
+from accelmetrics.monitor.export_worker import CAPACITY, ExportWorker
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricSelection
@@ -42,6 +43,22 @@ def put(worker: ExportWorker, *wanted: int) -> None:
         worker.put(record(number))
 
 
+def started(name: str, *wanted: int, capacity: int = CAPACITY, **on: Callable[..., object]) -> tuple[ExportWorker, Recorder]:
+    """A worker that has begun, with records put, and its exporter, which does that when it is called."""
+    exporter = Recorder(name)
+    for event, call in on.items():
+        setattr(exporter, event, call)
+    worker = ExportWorker(exporter, name, capacity)
+    worker.start()
+    put(worker, *wanted)
+    return worker, exporter
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    """What raises an error whenever it is called."""
+    return Mock(side_effect=error)
+
+
 def stop(worker: ExportWorker, seconds: float = HANG) -> None:
     """Close a worker and wait for its end, at most so long."""
     delivery = worker._delivery
@@ -59,10 +76,7 @@ def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None, Non
 
 def test_records_are_delivered_in_order_on_one_thread_of_its_own() -> None:
     """Opened, given each record, flushed and closed, all from the thread that bears its name."""
-    exporter = Recorder("disk")
-    worker = ExportWorker(exporter, "disk")
-    worker.start()
-    put(worker, *range(50))
+    worker, exporter = started("disk", *range(50))
     stop(worker)
     assert numbers(exporter) == list(range(50))
     assert [name for name, _ in exporter.calls] == ["open", *["export"] * 50, "flush", "close"]
@@ -79,11 +93,7 @@ def test_a_peer_that_is_away_is_offered_the_same_record_until_it_comes_back() ->
         if away and taken.snapshot.time_ns == 1:
             raise ConnectionRefusedError(111, "the peer is away")
 
-    exporter = Recorder()
-    exporter.on_export = export
-    worker = ExportWorker(exporter, "peer")
-    worker.start()
-    put(worker, 0, 1, 2, 3)
+    worker, exporter = started("peer", 0, 1, 2, 3, on_export=export)
     until(lambda: exporter.count("export") >= 4)
     assert numbers(exporter) == [0]
     assert worker.status == ("peer", 1, 0, 0, 3, "could not deliver: ConnectionRefusedError: [Errno 111] the peer is away")
@@ -103,11 +113,7 @@ def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append(time.monotonic())
         raise TimeoutError("no answer")
 
-    exporter = Recorder()
-    exporter.on_export = export
-    worker = ExportWorker(exporter, "peer")
-    worker.start()
-    put(worker, 0)
+    worker, _ = started("peer", 0, on_export=export)
     until(lambda: len(tried) >= 7)
     pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert all(pause >= wanted for pause, wanted in zip(pauses, (0.02, 0.04, 0.08, 0.16, 0.16, 0.16), strict=False))
@@ -124,10 +130,7 @@ def test_any_other_error_gives_the_record_up(error: BaseException, caplog: pytes
         if taken.snapshot.time_ns in {1, 2, 5}:
             raise error
 
-    exporter = Recorder()
-    exporter.on_export = export
-    worker = ExportWorker(exporter, "odd")
-    worker.start()
+    worker, exporter = started("odd", on_export=export)
     with caplog.at_level(logging.WARNING, logger="accelmetrics"):
         put(worker, *range(7))
         assert worker.flush(HANG)
@@ -141,11 +144,7 @@ def test_any_other_error_gives_the_record_up(error: BaseException, caplog: pytes
 
 def test_the_packages_own_errors_are_told_in_their_words_alone(caplog: pytest.LogCaptureFixture) -> None:
     """They are made for users, and users have no use for the name of a class."""
-    exporter = Recorder()
-    exporter.on_export = lambda _: (_ for _ in ()).throw(RejectedError("Weights & Biases: not logged in"))
-    worker = ExportWorker(exporter, "wandb")
-    worker.start()
-    put(worker, 0)
+    worker, _ = started("wandb", 0, on_export=raising(RejectedError("Weights & Biases: not logged in")))
     stop(worker)
     assert [line.getMessage() for line in caplog.records] == ["exporter wandb could not deliver: Weights & Biases: not logged in"]
 
@@ -156,11 +155,7 @@ def test_a_tracker_that_quotes_a_secret_is_quoted_without_it(
 ) -> None:
     """Neither the log nor the status has it."""
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
-    exporter = Recorder()
-    exporter.on_export = lambda _: (_ for _ in ()).throw(kind("bad key 0123456789abcdef for https://ada:pass@mlflow"))
-    worker = ExportWorker(exporter, "tracker")
-    worker.start()
-    put(worker, 0)
+    worker, _ = started("tracker", 0, on_export=raising(kind("bad key 0123456789abcdef for https://ada:pass@mlflow")))
     wait_for(lambda: worker.status.error)
     told = [worker.status.error]
     stop(worker, 0.1)
@@ -175,11 +170,7 @@ def test_a_failure_is_told_once_though_its_words_change(caplog: pytest.LogCaptur
     def export(taken: Record) -> None:
         raise ValueError(f"record {taken.snapshot.time_ns} is bad")
 
-    exporter = Recorder()
-    exporter.on_export = export
-    worker = ExportWorker(exporter, "odd")
-    worker.start()
-    put(worker, *range(100))
+    worker, _ = started("odd", *range(100), on_export=export)
     assert worker.flush(HANG)
     told = [line.getMessage() for line in caplog.records]
     assert [line for line in told if line.startswith("exporter odd ")] == ["exporter odd could not deliver: ValueError: record 0 is bad"]
@@ -189,11 +180,8 @@ def test_a_failure_is_told_once_though_its_words_change(caplog: pytest.LogCaptur
 
 def test_the_queue_is_bounded_and_its_oldest_go() -> None:
     """While an exporter hangs, the newest records wait; those that went are counted; the one in the air is not among them."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = lambda taken: gate() if taken.snapshot.time_ns == 0 else None
-    worker = ExportWorker(exporter, "slow", capacity=3)
-    worker.start()
-    put(worker, 0)
+    gate = Gate()
+    worker, exporter = started("slow", 0, on_export=lambda taken: gate() if taken.snapshot.time_ns == 0 else None, capacity=3)
     assert gate.entered.wait(HANG)
     put(worker, *range(1, 9))
     assert worker.status == ("slow", 0, 0, 5, 4, "")
@@ -201,18 +189,6 @@ def test_the_queue_is_bounded_and_its_oldest_go() -> None:
     assert worker.flush(HANG)
     assert numbers(exporter) == [0, 6, 7, 8]
     assert worker.status == ("slow", 4, 0, 5, 0, "")
-    stop(worker)
-
-
-def test_putting_never_waits_for_an_exporter_that_hangs() -> None:
-    """Ten thousand records find their place while the exporter is still being opened."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_open = gate
-    worker = ExportWorker(exporter, "hung")
-    worker.start()
-    put(worker, *range(10_000))
-    assert (worker.status.dropped, worker.status.queued) == (10_000 - CAPACITY, CAPACITY)
-    gate.release()
     stop(worker)
 
 
@@ -246,11 +222,7 @@ def test_opening_is_tried_again_until_it_works(error: Exception, caplog: pytest.
         for failure in failures:
             raise failure
 
-    exporter = Recorder()
-    exporter.on_open = open_
-    worker = ExportWorker(exporter, "late")
-    worker.start()
-    put(worker, 0, 1)
+    worker, exporter = started("late", 0, 1, on_open=open_)
     assert worker.flush(HANG)
     assert (exporter.count("open"), numbers(exporter)) == (4, [0, 1])
     assert [line.getMessage() for line in caplog.records] == [f"exporter late could not open: {type(error).__name__}: {error}"]
@@ -260,11 +232,7 @@ def test_opening_is_tried_again_until_it_works(error: Exception, caplog: pytest.
 
 def test_an_exporter_that_never_opened_is_closed_and_not_flushed() -> None:
     """It may hold half of what it needs."""
-    exporter = Recorder()
-    exporter.on_open = lambda: 1 / 0
-    worker = ExportWorker(exporter, "broken")
-    worker.start()
-    put(worker, 0)
+    worker, exporter = started("broken", 0, on_open=lambda: 1 / 0)
     until(lambda: exporter.count("open") > 1)
     stop(worker, 0.2)
     no_threads("accelmetrics-broken")
@@ -316,11 +284,8 @@ def test_a_long_pause_does_not_outlast_the_limit(monkeypatch: pytest.MonkeyPatch
 
 def test_flush_waits_for_the_queue_and_flushes_the_exporter() -> None:
     """It says whether everything was delivered in time."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = gate
-    worker = ExportWorker(exporter, "slow")
-    worker.start()
-    put(worker, 0, 1)
+    gate = Gate()
+    worker, exporter = started("slow", 0, 1, on_export=gate)
     assert not worker.flush(0.1)
     gate.release()
     assert worker.flush(HANG)
@@ -350,11 +315,8 @@ def test_a_callback_that_closes_its_own_worker_does_not_wait_for_itself() -> Non
 
 def test_a_restart_waits_for_the_call_that_the_exporter_is_still_in() -> None:
     """An exporter is never called by two threads at once, however often its monitor is stopped and started."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = lambda taken: gate() if taken.snapshot.time_ns == 0 else None
-    worker = ExportWorker(exporter, "once")
-    worker.start()
-    put(worker, 0)
+    gate = Gate()
+    worker, exporter = started("once", 0, on_export=lambda taken: gate() if taken.snapshot.time_ns == 0 else None)
     assert gate.entered.wait(HANG)
     stop(worker, 0.05)
     assert worker.status[1:5] == (0, 0, 1, 0)
@@ -379,11 +341,8 @@ def test_a_restart_waits_for_the_call_that_the_exporter_is_still_in() -> None:
 
 def test_a_restart_while_records_are_still_delivered_goes_on_with_them() -> None:
     """The exporter stays open, nothing is lost, and a stop that still waits for the end returns."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = gate
-    worker = ExportWorker(exporter, "busy")
-    worker.start()
-    put(worker, 0, 1)
+    gate = Gate()
+    worker, exporter = started("busy", 0, 1, on_export=gate)
     assert gate.entered.wait(HANG)
     stopping = threading.Thread(target=stop, args=(worker, HANG))
     stopping.start()
@@ -416,11 +375,8 @@ def test_a_close_that_comes_after_the_next_start_does_not_close_that_one() -> No
 
 def test_records_that_several_threads_give_up_are_counted_once_each() -> None:
     """Stops at the same time, and the exporter's own thread."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = gate
-    worker = ExportWorker(exporter, "hung", capacity=5000)
-    worker.start()
-    put(worker, *range(5000))
+    gate = Gate()
+    worker, _ = started("hung", *range(5000), on_export=gate, capacity=5000)
     assert gate.entered.wait(HANG)
     stops = [threading.Thread(target=stop, args=(worker, 0.0)) for _ in range(8)]
     for one in stops:
@@ -480,11 +436,8 @@ def test_a_start_that_ctrl_c_cut_short_is_made_good_by_the_next(monkeypatch: pyt
 
 def test_one_that_is_not_wanted_any_more_ends_without_delivering(caplog: pytest.LogCaptureFixture) -> None:
     """What waits is no loss."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = gate
-    worker = ExportWorker(exporter, "gone")
-    worker.start()
-    put(worker, 0, 1, 2)
+    gate = Gate()
+    worker, exporter = started("gone", 0, 1, 2, on_export=gate)
     assert gate.entered.wait(HANG)
     worker.drop()
     gate.release()
@@ -508,14 +461,6 @@ def test_a_machine_without_threads_counts_the_records_as_dropped(monkeypatch: py
     stop(worker, 10 * HANG)
     assert worker.status == ("none", 0, 0, 2, 0, "has no thread: RuntimeError: can't start new thread")
     assert not threads("accelmetrics-none")
-
-
-@pytest.mark.parametrize(
-    ("taken", "name"), [([], "jsonl"), (["jsonl"], "jsonl-2"), (["jsonl", "jsonl-2"], "jsonl-3"), (["jsonl", "jsonl-3"], "jsonl-2")]
-)
-def test_each_has_a_name_of_its_own(taken: list[str], name: str) -> None:
-    """Counters of two exporters of a kind are told apart."""
-    assert distinct("jsonl", taken) == name
 
 
 def reading(number: int) -> Record:

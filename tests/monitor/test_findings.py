@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -21,19 +22,14 @@ from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.judged_run import JudgedRun, healthy_gpus
-from tests.monitor.watching import Recorder, gpus, no_threads
+from tests.monitor.watching import Recorder, gpus
 from tests.support.waiting import HANG, wait_for
+
+pytestmark = pytest.mark.usefixtures("nothing_stays")
 
 DRAWING = Rule(
     "drawing", "info", "", Latest, "{value:.0f} W", "Nothing.", above=50, options={"metric": ("powerWatts",)}, needs=(("powerWatts",),)
 )
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays() -> Generator[None, None, None]:
-    """Each test leaves no thread of a monitor behind."""
-    yield
-    no_threads("accelmetrics-")
 
 
 # The choice
@@ -219,34 +215,21 @@ def test_no_rules_judge_nothing() -> None:
 # Rules that fail
 
 
-class Counted:
-    """A measure that notes when it is called."""
+def noting(name: str, noted: list[Any], what: str) -> Rule:
+    """A rule that finds nothing, and notes something of each reading."""
 
-    def __init__(self, calls: list[float]) -> None:
-        self._calls = calls
-
-    def __call__(self, given: RuleInput) -> Mapping[str, float]:
-        self._calls.append(given.at)
+    def measure(given: RuleInput) -> Mapping[str, float]:
+        noted.append(getattr(given, what))
         return {}
 
-
-class Broken:
-    """A measure that works for a while."""
-
-    def __init__(self, error: BaseException, until: int) -> None:
-        self._error, self._left = error, until
-
-    def __call__(self, given: RuleInput) -> Mapping[str, float]:
-        self._left -= 1
-        if self._left < 0:
-            raise self._error
-        return {"gpu.0": 1.0}
+    return Rule(name, "info", "", lambda: measure, "", "", above=0)
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt(), StopIteration(), RecursionError("deep")])
 def test_a_rule_that_raises_costs_itself_alone(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     """It is told once, as one that cannot judge; the others go on. What it had found stays."""
-    broken = Rule("broken", "info", "", lambda: Broken(error, 5), "works", "Mend it.", above=0)
+    works = itertools.chain([{"gpu.0": 1.0}] * 5, itertools.repeat(error))
+    broken = Rule("broken", "info", "", lambda: Mock(side_effect=works), "works", "Mend it.", above=0)
     clock, backend = FakeClock(), healthy_gpus(2, FakeClock())
     backend.device(1).set(temp=90)
     with Monitor(1.0, backends=[backend], rules=["overheating", broken], clock=clock) as monitor:
@@ -274,8 +257,7 @@ def test_a_rule_that_cannot_be_made_is_told_too() -> None:
 def test_a_slow_rule_is_not_called_any_more() -> None:
     """After it was slow several times in a row."""
     calls: list[float] = []
-    slow = Rule("slow", "info", "", lambda: Counted(calls), "", "", above=0)
-    with patch.object(engine, "SLOW", -1.0), JudgedRun([slow]) as run:
+    with patch.object(engine, "SLOW", -1.0), JudgedRun([noting("slow", calls, "at")]) as run:
         run.go(200)
         assert len(calls) == engine.SLOW_TIMES
         (lack,) = run.findings.cannot_tell
@@ -363,29 +345,16 @@ def test_rules_about_one_vendor_say_nothing_of_another() -> None:
 def test_readings_are_judged_once_a_second_at_most() -> None:
     """A tenth of ten readings a second."""
     calls: list[float] = []
-    count = Rule("count", "info", "", lambda: Counted(calls), "", "", above=0)
-    with JudgedRun([count], devices=1, interval=0.1) as run:
+    with JudgedRun([noting("count", calls, "at")], devices=1, interval=0.1) as run:
         run.go(60)
         assert 55 <= len(calls) <= 66
-
-
-class Joined:
-    """A measure that notes whether each reading goes on from the one before."""
-
-    def __init__(self, seen: list[bool]) -> None:
-        self._seen = seen
-
-    def __call__(self, given: RuleInput) -> Mapping[str, float]:
-        self._seen.append(given.joined)
-        return {}
 
 
 def test_rules_are_told_of_pauses_failures_and_restarts() -> None:
     """Once for each, with the first reading after it."""
     seen: list[bool] = []
-    rule = Rule("joined", "info", "", lambda: Joined(seen), "", "", above=0)
     clock = FakeClock()
-    monitor = Monitor(1.0, backends=[gpus(1)], rules=[rule], clock=clock)
+    monitor = Monitor(1.0, backends=[gpus(1)], rules=[noting("joined", seen, "joined")], clock=clock)
 
     def goes_on(number: int) -> None:
         wait_for(lambda: len(seen) > number + 3)

@@ -14,24 +14,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from accelmetrics.monitor import window as module
-from accelmetrics.monitor.window import PENDING, Window, Windows
+from accelmetrics.monitor.window import PENDING, Window
 from accelmetrics.schemas import accumulator
 from accelmetrics.schemas.accumulator import DISTINCT, Accumulator, BlockTimes
 from accelmetrics.schemas.history import REPEATED, HistoryRow
 from accelmetrics.schemas.statistics import WindowAggregator
-from tests.monitor.watching import row
+from tests.monitor.watching import Owner, row
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 
 ROWS = 40
 WATTS = "gpu.0.powerWatts"
-
-
-class Owner(Windows):
-    """Windows of a monitor that hands out what a test says, at the time that it says."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        super().__init__(lambda: self.time, lambda: True)
 
 
 def approximately(found: object) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Generator
 
 import pytest
 
@@ -18,14 +17,10 @@ from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.usefixtures("nothing_stays")
+
 INTERVAL, TIMEOUT = 0.02, 0.5
 MONITOR = "accelmetrics-monitor"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays() -> Generator[None, None, None]:
-    yield
-    no_threads("accelmetrics-")
 
 
 def metrics(monitor: Monitor) -> set[str]:

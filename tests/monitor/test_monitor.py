@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import weakref
-from collections.abc import Generator
 from datetime import timedelta
 from unittest.mock import patch
 
@@ -24,14 +23,9 @@ from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, 
 from tests.sampling.conftest import until
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.usefixtures("nothing_stays")
+
 INTERVAL = 0.02
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays() -> Generator[None, None, None]:
-    """Each test leaves no thread of a monitor behind."""
-    yield
-    no_threads("accelmetrics-")
 
 
 def test_the_first_reading_is_taken_at_once_and_the_last_one_on_stop() -> None:

@@ -109,22 +109,6 @@ def test_an_exporter_that_wants_processes_has_them_read(metrics: str, read: str,
         assert str(told[-1]) == expected
 
 
-def test_a_restart_beside_an_exporter_that_still_hangs_calls_it_from_one_thread_only() -> None:
-    """The new run waits its turn, and delivers when the old call has returned."""
-    gate, exporter = Gate(), Recorder()
-    exporter.on_export = lambda _: gate() if exporter.count("export") == 1 else None
-    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
-    with monitor:
-        assert gate.entered.wait(HANG)
-        monitor.stop(0.1)
-    with monitor:
-        ticks(monitor, 3)
-        assert exporter.count("open") == 1
-        gate.release()
-        until(lambda: exporter.count("export") >= 4)
-    assert (exporter.count("open"), exporter.count("close")) == (1, 1)
-
-
 def test_callbacks_have_every_snapshot_until_they_are_ended() -> None:
     """Before and after a start; ending twice changes nothing."""
     first, second = list[Snapshot](), list[Snapshot]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,12 @@ from accelmetrics.monitor.export_worker import WAITS
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.recording import read_records
 from tests.monitor.test_monitor_exit import LIMIT, PREFACE, run
-from tests.monitor.watching import Gate, Recorder, gpus, no_threads, program, threads, ticks
+from tests.monitor.watching import Gate, Recorder, gpus, program, threads, ticks
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.waiting import HANG
+
+pytestmark = pytest.mark.usefixtures("nothing_stays")
 
 INTERVAL = 0.02
 BATCH = """
@@ -38,12 +40,6 @@ def hung(**options):
         time.sleep(0.005)
     return monitor
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays() -> Generator[None, None, None]:
-    yield
-    no_threads("accelmetrics-")
 
 
 def stopping(monitor: Monitor, done: list[bool], count: int = 1) -> Callable[[Snapshot], None]:

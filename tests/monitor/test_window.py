@@ -12,11 +12,11 @@ import pytest
 from accelmetrics import InvalidOptionError, UnknownNameError
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.window import KEPT_WINDOWS, PENDING, Window, Windows
+from accelmetrics.monitor.window import KEPT_WINDOWS, PENDING, Window
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
-from tests.monitor.watching import HeldClock, Recorder, gpus, returned, row, ticks
+from tests.monitor.watching import HeldClock, Owner, Recorder, gpus, returned, row, ticks
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.waiting import HANG
@@ -395,14 +395,6 @@ def test_results_that_ctrl_c_interrupts_are_made_anew(monkeypatch: pytest.Monkey
         found = window.summary["cpu"]
         assert (found.count, found.max, found.seconds) == (PENDING + 10, 2.0, PENDING + (20.0 if end else 9.0))
         assert window.energy_joules["gpu.0"].joules == pytest.approx(100 * (PENDING + (20.0 if end else 9.0)))
-
-
-class Owner(Windows):
-    """Windows of a monitor that hands out what a test says, at the time that it says."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        super().__init__(lambda: self.time, lambda: True)
 
 
 def test_a_reading_that_began_before_the_window_is_not_the_windows() -> None:

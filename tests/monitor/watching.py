@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.run import REQUEST_PAUSE
+from accelmetrics.monitor.window import Windows
 from accelmetrics.sampling.threads import Flag
 from accelmetrics.schemas.history import HistoryRow
 from accelmetrics.schemas.record import Record
@@ -31,6 +32,14 @@ def row(values: Mapping[str, float], at: float, joined: bool = True) -> HistoryR
     """A reading made by hand; equal keys give the same layout, as those of a row maker do."""
     layout = LAYOUTS.setdefault(tuple(values), tuple(values))
     return HistoryRow(layout, array("d", values.values()), at, 1e9 + at, joined)
+
+
+class Owner(Windows):
+    """Windows of a monitor that hands out what a test says, at the time that it says."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        super().__init__(lambda: self.time, lambda: True)
 
 
 class HeldClock(FakeClock):

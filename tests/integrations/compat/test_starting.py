@@ -106,17 +106,12 @@ def test_every_python(tree: Tree, version: str) -> None:
     assert told(READ, tree=tree, python=interpreter(version)) == expected(os.getpid())
 
 
-@pytest.mark.parametrize("options", [("-s",), ("-B", "-W", "error"), ("-P",)], ids=" ".join)
+@pytest.mark.parametrize("options", [("-s",), ("-B", "-W", "error"), ("-P",), ()], ids=" ".join)
 def test_options_of_the_interpreter(tree: Tree, options: tuple[str, ...]) -> None:
-    """Those that leave the environment in force change nothing."""
+    """Those that leave the environment in force change nothing; nor does a safe path by its variable."""
     if "-P" in options and sys.version_info < (3, 11):
         pytest.skip("platform: Python 3.10 knows no -P")
-    assert told(ONE, tree=tree, options=options) == 2
-
-
-def test_a_safe_path(tree: Tree) -> None:
-    """By its variable."""
-    assert told(ONE, tree=tree, PYTHONSAFEPATH="1") == 2
+    assert told(ONE, tree=tree, options=options, PYTHONSAFEPATH="" if options else "1") == 2
 
 
 def test_a_shell_a_zip_file_and_a_module_beside_the_script(tree: Tree, tmp_path: Path) -> None:
