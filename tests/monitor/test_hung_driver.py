@@ -11,7 +11,7 @@ from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.sampling.threads import MAX_FRUITLESS
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
-from tests.monitor.test_monitor_exit import PREFACE, interrupt, run
+from tests.monitor.test_monitor_exit import PREFACE, interrupt
 from tests.monitor.watching import gpus, no_threads, program, returned, threads, ticks
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
@@ -49,23 +49,6 @@ def test_one_hung_device_costs_only_itself_and_one_thread() -> None:
         until(lambda: metrics(monitor) == whole)
         until(lambda: len(threads()) == 2)
         ticks(monitor, monitor.status.ticks + 2)
-
-
-def test_one_device_after_another_hangs_and_comes_back() -> None:
-    """Each costs its own thread, once."""
-    backend = gpus(4)
-    with Monitor(INTERVAL, backends=[backend], timeout=0.3) as monitor:
-        ticks(monitor, monitor.status.ticks + 2)
-        whole = metrics(monitor)
-        for number in range(3):
-            backend.device(number).hang()
-            until(lambda number=number: f"gpu.{number}.powerWatts" not in metrics(monitor))  # type: ignore[misc]
-        until(lambda: metrics(monitor) == {"gpu.3.powerWatts", "gpu.3.gpu"})
-        assert len(threads()) <= 6
-        for number in range(3):
-            backend.device(number).release()
-        until(lambda: metrics(monitor) == whole)
-        until(lambda: len(threads()) == 2)
 
 
 def test_a_driver_that_hangs_as_a_whole_costs_a_few_threads() -> None:
@@ -130,22 +113,6 @@ def test_a_driver_that_goes_away_is_opened_again() -> None:
         backend.device(0).fail(None)
         until(lambda: backend.opened >= 2 and metrics(monitor) == whole)
         ticks(monitor, monitor.status.ticks + 2)
-
-
-def test_exit_never_waits_for_a_call_that_hangs_in_a_reading() -> None:
-    """As it does for no worker's."""
-    spent, status, _, errors = run("""
-        monitor = Monitor(0.02, [Exporter()], backends=[gpus], timeout=30.0).start()
-        ticks(monitor, 10)
-        reads = gpus.device(0).reads
-        gpus.device(0).hang()
-        while gpus.device(0).reads == reads:
-            time.sleep(0.005)
-        exiting = time.monotonic()
-    """)
-    assert status == 0
-    assert spent < HANG
-    assert "Traceback" not in errors
 
 
 def test_ctrl_c_ends_a_program_beside_a_call_that_hangs_in_a_reading() -> None:

@@ -159,25 +159,6 @@ def test_a_callback_that_blocks_loses_the_oldest_and_delays_nothing(monkeypatch:
     assert monitor.status.exporters[0].sent + monitor.status.exporters[0].dropped == monitor.status.ticks
 
 
-def test_a_callback_may_stop_the_monitor() -> None:
-    """It does not wait for itself, and the other exporters are closed as ever."""
-    exporter, stopped = Recorder(), list[bool]()
-    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
-
-    def enough(_: Snapshot) -> None:
-        if monitor.status.ticks >= 5 and not stopped:
-            monitor.stop(10 * HANG)
-            stopped.append(True)
-
-    monitor.subscribe(enough)
-    monitor.start()
-    until(lambda: bool(stopped))
-    assert not monitor.running
-    assert exporter.count("close") == 1
-    no_threads("accelmetrics-")
-    assert monitor.status.exporters[0].sent == monitor.status.ticks
-
-
 def test_a_callback_may_stop_the_monitor_while_the_program_does() -> None:
     """Neither waits for the other."""
     inside = threading.Event()

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Mapping
 
-import pytest
-
 from accelmetrics import Sampler
-from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
-from tests.sampling.conftest import until
 
 SLOTS = (
     DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1")),
@@ -95,23 +89,6 @@ def test_devices_are_of_the_backend_that_lists_them_whatever_their_vendor() -> N
         taken.identities = places
         found = maker.row(taken, float(at), True)
     assert values(found) == {"gpu.0.temp": REPEATED, "gpu.1.temp": 40.0, "gpu.2.temp": REPEATED}
-
-
-def test_each_reading_of_a_slow_source_of_another_package_is_counted_once() -> None:
-    """Named after its vendor or not: a monitor that is quicker has as many readings as were taken."""
-    slow = [FakeBackend(name=name, devices=1, interval=0.5) for name in ("fake", "amd")]
-    for backend in slow:
-        backend.device(0).set(powerWatts=functools.partial(next, itertools.count(100)))
-    with Monitor(0.1, backends=slow) as monitor:
-        until(lambda: monitor.status.ticks >= 2)
-        with monitor.window() as window:
-            until(lambda: monitor.status.ticks >= 12)
-        for key in ("gpu.0.powerWatts", "gpu.1.powerWatts"):
-            found = window.summary[key]
-            assert found.count == found.max - found.min + 1
-            assert found.count <= 4
-            assert found.seconds == pytest.approx(window.duration)
-            assert sum(value is not None for value in monitor.history.column(key)) <= 5
 
 
 def test_a_source_without_a_sequence_is_never_taken_for_served_again() -> None:

@@ -60,6 +60,12 @@ def ticker(backend: FakeBackend, interval: float, clock: FakeClock) -> Ticker:
     return Ticker(lambda: Sampler([backend], clock=clock), interval, clock)
 
 
+def joined(ear: Ear, backend: FakeBackend, interval: float, clock: FakeClock) -> Ticker:
+    made = ticker(backend, interval, clock)
+    made.join(ear)
+    return made
+
+
 def asked(made: Ticker, ear: Ear) -> threading.Event:
     """Ask for the last reading: what is set when that was taken."""
     ear.ended.clear()
@@ -76,8 +82,7 @@ def test_a_thousand_ticks_do_not_drift() -> None:
     """The n-th reading is due n intervals after the first, though each reading takes a third of an interval."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     backend.device(0).set(powerWatts=spending(clock, then=0.033))
-    made = ticker(backend, 0.1, clock)
-    made.join(ear)
+    made = joined(ear, backend, 0.1, clock)
     until(lambda: len(ear.taken) > 1000)
     leave(made, ear)
     first = ear.ticks[0]
@@ -93,8 +98,7 @@ def test_ticks_that_could_not_be_taken_are_counted_and_not_made_up_for() -> None
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     start = clock.monotonic()
     backend.device(0).set(powerWatts=spending(clock, 3.5))
-    made = ticker(backend, 1.0, clock)
-    made.join(ear)
+    made = joined(ear, backend, 1.0, clock)
     until(lambda: len(ear.ticks) >= 4)
     leave(made, ear)
     assert [at - start for at in ear.ticks[:4]] == pytest.approx([3.5, 3.5, 4.0, 5.0])
@@ -108,8 +112,7 @@ def test_ticks_and_missed_ticks_add_up_to_the_time_that_passed() -> None:
     backend.device(0).set(powerWatts=spending(clock, *durations))
     accounted: list[int] = []
     ear.on_take = lambda: accounted.append(len(ear.ticks) - 1 + ear.missed)
-    made = ticker(backend, 1.0, clock)
-    made.join(ear)
+    made = joined(ear, backend, 1.0, clock)
     until(lambda: len(ear.ticks) > 200)
     leave(made, ear)
     begun = [at - duration for at, duration in zip(ear.ticks, durations, strict=False)]
@@ -120,8 +123,7 @@ def test_ticks_and_missed_ticks_add_up_to_the_time_that_passed() -> None:
 def test_a_reading_on_request_is_no_tick_and_shifts_none() -> None:
     """It comes soon, at most fifty a second; the schedule stays."""
     clock, ear = HeldClock(), Ear()
-    made = ticker(gpus(1), 1.0, clock)
-    made.join(ear)
+    made = joined(ear, gpus(1), 1.0, clock)
     until(lambda: len(ear.taken) == 1)
     start = ear.ticks[0]
     clock.advance(0.5)
@@ -187,8 +189,7 @@ def test_who_joins_later_has_a_reading_at_once_and_then_the_common_ticks() -> No
 def test_the_last_reading_begins_after_the_wish_to_leave() -> None:
     """One that is being taken at that moment is not the last one."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
-    made = ticker(backend, 1.0, clock)
-    made.join(ear)
+    made = joined(ear, backend, 1.0, clock)
     until(lambda: len(ear.taken) == 1)
     backend.device(0).hang()
     clock.advance(1.0)
@@ -207,8 +208,7 @@ def test_the_last_reading_begins_after_the_wish_to_leave() -> None:
 def test_leaving_twice_takes_one_last_reading() -> None:
     """As a stop in two threads at once does."""
     clock, ear = HeldClock(), Ear()
-    made = ticker(gpus(1), 1.0, clock)
-    made.join(ear)
+    made = joined(ear, gpus(1), 1.0, clock)
     until(lambda: len(ear.taken) == 1)
     made.leave(ear)
     made.leave(ear)
@@ -251,8 +251,7 @@ def test_dropping_without_waiting_ends_it() -> None:
 def test_while_all_pause_nothing_is_read() -> None:
     """A paused monitor leaves the driver alone; the schedule goes on."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
-    made = ticker(backend, 1.0, clock)
-    made.join(ear)
+    made = joined(ear, backend, 1.0, clock)
     until(lambda: len(ear.taken) == 1)
     ear.paused = True
     for _ in range(5):

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
-from accelmetrics.schemas.snapshot import Snapshot
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.torch import Card, of_hip, torch_environment
 
@@ -35,6 +33,8 @@ places = [DeviceSlot(key, 0, visible, DeviceIdentity(*identity)) for key, visibl
 snapshot = Snapshot(0, "node", {}, tuple(places))
 memory = TorchMemory()
 """
+STARTED = "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))"
+"""A program that uses a GPU."""
 
 
 def plain(uuid: str) -> str:
@@ -91,13 +91,13 @@ def test_devices_are_matched_by_their_uuid() -> None:
         Card("ffffffff-0000-4000-8000-000000000000", 1, 2),
         Card(plain(GPUS[0].uuid).upper(), 0, 200),
     ]
-    found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(*GPUS), cards)
+    found = run(STARTED, listed(*GPUS), cards)
     assert found == {**held(2, 300, 400), **held(0, 0, 200)}
 
 
 def test_an_allocator_that_holds_nothing_is_not_fragmented() -> None:
     """A share of nothing is no number."""
-    found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(GPUS[0]), [Card(plain(GPUS[0].uuid))])
+    found = run(STARTED, listed(GPUS[0]), [Card(plain(GPUS[0].uuid))])
     assert found == dict.fromkeys(("torch.0.memoryAllocatedBytes", "torch.0.memoryReservedBytes", "torch.0.memoryPeakBytes"), 0)
 
 
@@ -120,27 +120,24 @@ def test_matching_is_done_once_and_again_when_the_devices_change() -> None:
 def test_a_partition_has_its_numbers_under_its_device() -> None:
     """A program on a MIG instance of gpu.1 sees that one alone; its UUID has a prefix of its own."""
     places = [*listed(*GPUS), DeviceSlot("gpu.1.mig.0", 0, 0, MIG)]
-    found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", places, [Card(plain(MIG.uuid), 11, 22)])
+    found = run(STARTED, places, [Card(plain(MIG.uuid), 11, 22)])
     assert found == held(1, 11, 22)
 
 
 def test_amds_devices_are_matched_by_the_digits_of_their_unique_id() -> None:
     """HIP has them where CUDA has a UUID."""
     assert of_hip(AMD.uuid) == "31636633-3762-6433-3961-323361653631"
-    found = run(
-        "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(GPUS[0], AMD), [Card(of_hip(AMD.uuid), 3, 4)]
-    )
+    found = run(STARTED, listed(GPUS[0], AMD), [Card(of_hip(AMD.uuid), 3, 4)])
     assert found == held(1, 3, 4)
 
 
 def test_without_uuids_devices_are_matched_by_what_is_visible_or_not_at_all() -> None:
     """PyTorch counts what `CUDA_VISIBLE_DEVICES` leaves, in its order; on a machine of two vendors it cannot be told."""
-    body = "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))"
     cards = [Card("", 10, 20), Card("", 30, 40)]
-    found = run(body, listed(*GPUS, visible=[1, None, 0]), cards)
+    found = run(STARTED, listed(*GPUS, visible=[1, None, 0]), cards)
     assert found == {**held(2, 10, 20), **held(0, 30, 40)}
-    assert run(body, listed(*GPUS, visible=[None, None, None]), cards) == {}
-    assert run(body, listed(GPUS[0], AMD, visible=[0, 0]), cards) == {}
+    assert run(STARTED, listed(*GPUS, visible=[None, None, None]), cards) == {}
+    assert run(STARTED, listed(GPUS[0], AMD, visible=[0, 0]), cards) == {}
 
 
 @pytest.mark.parametrize(
@@ -149,13 +146,6 @@ def test_without_uuids_devices_are_matched_by_what_is_visible_or_not_at_all() ->
 def test_half_an_import_is_none(state: str) -> None:
     """Another thread may be in the middle of it; a test of the user's may have put anything there."""
     assert run(f"import types; {state}; print(json.dumps(memory(snapshot)))", listed(*GPUS), []) == {}
-
-
-def test_in_this_process_nothing_is_imported() -> None:
-    """Whatever the other tests did."""
-    before = "torch" in sys.modules
-    TorchMemory()(Snapshot(0, "node", {}, tuple(listed(*GPUS))))
-    assert ("torch" in sys.modules) == before
 
 
 def test_a_whole_monitor_has_them_in_its_snapshots_history_and_windows() -> None:
