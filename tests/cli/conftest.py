@@ -12,6 +12,7 @@ import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.backends import built_in, registry
+from accelmetrics.cli.main import main
 from accelmetrics.schemas import plug_ins
 from tests.cli import machines
 from tests.cli.shell import Tree
@@ -58,3 +59,28 @@ def log_as_before() -> Iterator[None]:
     before = log.handlers[:], log.level, log.propagate
     yield
     log.handlers[:], log.level, log.propagate = before
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> machines.Printed:
+    """What a command line that succeeds prints."""
+
+    def run(*arguments: str) -> str:
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def printed(rig: machines.Rig, capsys: pytest.CaptureFixture[str]) -> machines.Printed:
+    """What ``dump`` of the scripted vendor prints, without a word beside it."""
+    del rig
+
+    def run(*arguments: str) -> str:
+        assert main(["dump", "--backends", "rig", *arguments]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return run

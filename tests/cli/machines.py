@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from accelmetrics.backends.contract import Detection, Reading
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.testing import FakeBackend
+
+Printed = Callable[..., str]
+"""Runs a command line that succeeds; returns what it prints."""
 
 
 class Rig:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest.mock import patch
 
 import jsonschema
@@ -101,9 +101,16 @@ def run(
     )
 
 
-def start(*arguments: str, env: Mapping[str, str] | None = None, session: bool = False) -> subprocess.Popen[str]:
+class Started(subprocess.Popen[str]):
+    """A process whose output and messages can be read."""
+
+    stdout: IO[str]
+    stderr: IO[str]
+
+
+def start(*arguments: str, env: Mapping[str, str] | None = None, session: bool = False) -> Started:
     """Start the command, in a session of its own if that is wanted."""
-    return subprocess.Popen(
+    return Started(
         [*COMMAND, *arguments],
         env=environment() if env is None else env,
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import subprocess
 import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -174,9 +175,10 @@ class Terminal:
 
     # What is done to it.
 
-    def type(self, text: str) -> None:
-        """Press keys."""
+    def type(self, text: str, *wanted: str | Callable[[], bool]) -> None:
+        """Press keys, and wait as `until` does."""
         os.write(self._ours, text.encode())
+        self.until(*wanted)
 
     def resize(self, rows: int, columns: int) -> None:
         """Make the window another size."""
@@ -189,13 +191,19 @@ class Terminal:
 
     # Waiting.
 
-    def until(self, wanted: str | Callable[[], bool]) -> None:
-        """Wait until a pattern is on the screen, or something holds."""
-        condition = (lambda: re.search(wanted, self.text, re.MULTILINE)) if isinstance(wanted, str) else wanted
-        wait_for(condition, what=lambda: f"for {wanted!r}; the screen:\n{self.text}")
+    def until(self, *wanted: str | Callable[[], bool]) -> None:
+        """Wait until a pattern is on the screen, or something holds: for one after the other."""
+        for one in wanted:
+            condition = partial(self._shows, one) if isinstance(one, str) else one
+            wait_for(condition, what=lambda one=one: f"for {one!r}; the screen:\n{self.text}")  # type: ignore[misc]
 
-    def end(self) -> int:
-        """Wait for the command's end, and for what it wrote; its exit status."""
+    def _shows(self, pattern: str) -> bool:
+        return re.search(pattern, self.text, re.MULTILINE) is not None
+
+    def end(self, keys: str = "") -> int:
+        """Press keys, if any, and wait for the command's end, and for what it wrote; its exit status."""
+        if keys:
+            self.type(keys)
         status = self.process.wait(HANG)
         os.write(self._theirs, END)
         assert self._ended.wait(HANG)

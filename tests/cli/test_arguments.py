@@ -10,7 +10,7 @@ import pytest
 from accelmetrics.cli import options
 from accelmetrics.cli.main import COMMANDS, load, main
 from accelmetrics.monitor import settings
-from tests.cli.machines import Rig
+from tests.cli.machines import Printed, Rig
 from tests.cli.shell import one_line
 
 REFUSED = [
@@ -95,12 +95,11 @@ def test_nothing_asked_for_shows_what_there_is(capsys: pytest.CaptureFixture[str
         assert f"  {name} " in printed.err or f"  {name}\n" in printed.err
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(output: Printed) -> None:
     """The version is a document."""
     from accelmetrics._version import __version__
 
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"accelmetrics {__version__}\n"
+    assert output("--version") == f"accelmetrics {__version__}\n"
 
 
 def _examples(text: str) -> list[str]:
@@ -109,10 +108,9 @@ def _examples(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_help_has_examples_that_work(command: str, output: Printed) -> None:
     """Examples are parsed as they stand, so that none outlives the option that it shows."""
-    assert main([command, "--help"]) == 0
-    help_text = capsys.readouterr().out
+    help_text = output(command, "--help")
     assert f"usage: accelmetrics {command}" in help_text
     examples = _examples(help_text.partition("examples:")[2])
     assert examples
@@ -125,19 +123,17 @@ def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("command", ["dump", "list", "watch", "record", "serve", "run", "ps", "allocation", "doctor"])
-def test_help_groups_the_options_that_commands_share(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_groups_the_options_that_commands_share(command: str, output: Printed) -> None:
     """Each is worded alike wherever it is; a command that knows its process does not ask for one."""
-    assert main([command, "--help"]) == 0
-    groups = capsys.readouterr().out.partition("examples:")[0].partition("what is read, and how:")[2]
+    groups = output(command, "--help").partition("examples:")[0].partition("what is read, and how:")[2]
     assert "--backends LIST" in groups
     assert "--timeout S" in groups
     assert ("--pid PID" in groups) == (command in {"dump", "watch", "record", "serve"})
 
 
-def test_root_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_root_help(output: Printed) -> None:
     """The root's help names every command."""
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
+    text = output("--help")
     assert all(name in text for name in COMMANDS)
 
 

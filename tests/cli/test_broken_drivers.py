@@ -77,7 +77,6 @@ def test_record_and_run_tell_it_once_and_show_it(
     env = breaking(tree, simulator, tmp_path)
     pinned = ("--timeout", "60", *(("--amd-source", "rocm-smi") if vendor == "amd" else ()))
     process = start("record", "--interval", "0.5", *pinned, env=env)
-    assert process.stdout is not None
     lines = [process.stdout.readline(), process.stdout.readline()]
     process.send_signal(signal.SIGINT)
     _, told = rest_of(process)
@@ -150,15 +149,13 @@ def test_the_live_view_has_a_row(tree: Tree) -> None:
     with on_terminal("watch", "--interval", "0.1", "--timeout", "60", env=env) as terminal:
         terminal.until(r"^.Xnvidia  failed: the driver's library is not installed")
         assert "no device was found" not in terminal.text
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
 
 
 def test_a_library_without_hardware_is_no_silence(tree: Tree, simulator: NvmlSimulator) -> None:
     """As a container image brings it to a node without GPUs."""
     simulator.driver_away()
     process = start("record", "--interval", "0.5", "--timeout", "60", env=tree.environment(**simulator.environment()))
-    assert process.stdout is not None
     lines = [process.stdout.readline(), process.stdout.readline()]
     process.send_signal(signal.SIGINT)
     assert rest_of(process)[1] == ""

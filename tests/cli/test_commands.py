@@ -20,7 +20,7 @@ from accelmetrics.schemas.catalogue import CATALOGUE, expected_names
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.selection import MetricSelection
-from tests.cli.machines import Rig
+from tests.cli.machines import Printed, Rig
 from tests.cli.shell import REPOSITORY, call, device_entries, environment, on_path, one_line
 from tests.simulators.nvml import NvmlSimulator
 
@@ -54,7 +54,7 @@ def test_list_of_some(simulator: NvmlSimulator) -> None:
         assert (refused.returncode, "'rocm'" in refused.stderr, "rocm-smi" in refused.stderr) == (2, True, True)
 
 
-def test_list_of_nothing(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_nothing(rig: Rig, capsys: pytest.CaptureFixture[str], output: Printed) -> None:
     """Said in words, with a pointer; to programs an empty array."""
     rig.empty()
     assert main(["list"]) == 0
@@ -62,8 +62,7 @@ def test_list_of_nothing(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.out == ""
     assert "No devices were found" in printed.err
     assert "`accelmetrics doctor`" in printed.err
-    assert main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(output("list", "--json")) == []
 
 
 def test_list_says_which_source_failed(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,22 +72,20 @@ def test_list_says_which_source_failed(rig: Rig, capsys: pytest.CaptureFixture[s
     assert "rig: the driver is not loaded" in capsys.readouterr().err
 
 
-def test_list_marks_shared_memory_and_unknown_facts(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_marks_shared_memory_and_unknown_facts(rig: Rig, output: Printed) -> None:
     """No made-up sizes."""
     for number, unified in enumerate((True, False, False)):
         device = rig.backend.device(number)
         device.identity = device.identity._replace(unified=unified, memory_total_bytes=1 << 34 if number == 1 else None)
-    assert main(["list"]) == 0
-    shared, sized, unknown = capsys.readouterr().out.splitlines()[1:]
+    shared, sized, unknown = output("list").splitlines()[1:]
     assert "shared with the host" in shared
     assert "16 GiB" in sized
     assert unknown.split()[-2:] == ["-", "-"]
 
 
-def test_metrics_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_for_programs(output: Printed) -> None:
     """Every row of the catalogue, in its order, with all that is known."""
-    assert main(["metrics", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(output("metrics", "--json"))
     assert {row["key"] for row in rows} == {row.key for row in CATALOGUE}
     (power,) = [row for row in rows if row["key"] == "{kind}.{i}.memoryTotalBytes"]
     assert power["sources"].keys() >= {"nvidia", "amd"} == set(power["partitions"])
@@ -96,18 +93,16 @@ def test_metrics_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0].keys() == {*Metric._fields, "presets", "sources", "partitions"} - {"preset"}
 
 
-def test_metrics_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_for_people(output: Printed) -> None:
     """Key, unit and meaning of each."""
-    assert main(["metrics"]) == 0
-    text = capsys.readouterr().out
+    text = output("metrics")
     assert all(f"  {row.key} " in text for row in CATALOGUE)
     assert "Device: Power" in text
 
 
-def test_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_metric(output: Printed) -> None:
     """Any spelling, any device: its unit, sources and other names."""
-    assert main(["metrics", "gpu.7.unCorrectedMemoryErrors"]) == 0
-    text = capsys.readouterr().out
+    text = output("metrics", "gpu.7.unCorrectedMemoryErrors")
     assert "uncorrectedMemoryErrors" in text
     assert "from nvidia" in text
     assert "0 and above" in text
@@ -124,22 +119,19 @@ def test_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
         ("sm active", "gpu.{i}.smActive"),
     ],
 )
-def test_metrics_with_a_word(word: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_with_a_word(word: str, key: str, output: Printed) -> None:
     """In the key, another name or the meaning; those without it are not shown."""
-    assert main(["metrics", word]) == 0
-    text = capsys.readouterr().out
+    text = output("metrics", word)
     assert key in text
     assert "network.sent" not in text
-    assert main(["metrics", word, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(output("metrics", word, "--json"))
     assert key in {row["key"] for row in rows}
     assert len(rows) < len(CATALOGUE) / 4
 
 
-def test_exporters_and_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exporters_and_what_they_need(output: Printed) -> None:
     """A line each; every extra that is named is one."""
-    assert main(["exporters"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    head, *lines = output("exporters").splitlines()
     assert head.split() == ["NAME", "WHERE", "RECORDS", "GO", "NEEDS"]
     assert [line.split()[0] for line in lines] == list(exporters.BUILT_IN)
     extras = set(re.findall(r"accelmetrics\[([\w-]+)\]", "\n".join(lines)))
@@ -148,10 +140,9 @@ def test_exporters_and_what_they_need(capsys: pytest.CaptureFixture[str]) -> Non
     assert needing <= {line.split()[0] for line in lines if "accelmetrics[" in line}
 
 
-def test_dialects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dialects(output: Printed) -> None:
     """A line each, with whose names they are."""
-    assert main(["dialects"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    head, *lines = output("dialects").splitlines()
     assert head.split() == ["NAME", "WHOSE", "NAMES", "NEEDS"]
     assert [line.split()[0] for line in lines] == list(dialects.BUILT_IN)
     assert "dcgm-exporter" in next(line for line in lines if line.startswith("dcgm "))
@@ -177,23 +168,24 @@ def test_those_of_other_packages_are_listed_with_these(group: str, tmp_path: Pat
     assert cracked.endswith("package cracked")
 
 
-def test_metrics_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_of_a_preset(output: Printed) -> None:
     """Those that a selection of that name wants."""
-    assert main(["metrics", "--preset", "core", "--backend", "nvidia", "--json"]) == 0
-    keys = [row["key"].replace("{kind}", "gpu").replace("{i}", "0") for row in json.loads(capsys.readouterr().out)]
+    keys = [
+        row["key"].replace("{kind}", "gpu").replace("{i}", "0")
+        for row in json.loads(output("metrics", "--preset", "core", "--backend", "nvidia", "--json"))
+    ]
     core = MetricSelection("core")
     assert set(keys) == {key for name in expected_names("nvidia") if core.wants(key := f"gpu.0.{name}")}
 
 
-def test_metrics_of_one_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_of_one_source(output: Printed) -> None:
     """Only what it gives."""
-    assert main(["metrics", "--backend", "host", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(output("metrics", "--backend", "host", "--json"))
     assert rows
     assert all("host" in row["sources"] for row in rows)
 
 
-def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, output: Printed) -> None:
     """What only it knows is listed too, and found by its key."""
     from accelmetrics.backends import built_in, registry
 
@@ -201,12 +193,9 @@ def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(registry, "names", lambda: ("rig", "host"))
     monkeypatch.setattr(registry, "load", lambda name: rig.backend)
     monkeypatch.setattr(built_in, "BUILT_IN", {"host": built_in.BUILT_IN["host"]})
-    assert main(["metrics"]) == 0
-    assert "Plug-in: rig" in capsys.readouterr().out
-    assert main(["metrics", "gpu.3.wafers"]) == 0
-    assert "Wafers in the pile." in capsys.readouterr().out
-    assert main(["metrics", "--backend", "rig", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    assert "Plug-in: rig" in output("metrics")
+    assert "Wafers in the pile." in output("metrics", "gpu.3.wafers")
+    (row,) = json.loads(output("metrics", "--backend", "rig", "--json"))
     assert (row["key"], row["sources"]) == ("gpu.{i}.wafers", {"rig": "scripted"})
 
 
@@ -219,18 +208,16 @@ def test_limits(minimum: float | None, maximum: float | None, words: str) -> Non
 
 
 @pytest.mark.parametrize(("options", "name"), [([], "schema.json"), (["--lines"], "lines-schema.json")])
-def test_schema_is_the_published_one(options: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_is_the_published_one(options: list[str], name: str, output: Printed) -> None:
     """To the byte."""
-    assert main(["schema", *options]) == 0
-    assert capsys.readouterr().out == (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+    assert output("schema", *options) == (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion(shell: str, tmp_path: Path, output: Printed) -> None:
     """A script that knows the commands and their options, and that the shell takes where it is installed."""
     pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
+    script = output("completion", shell)
     assert "isolation" in script
     assert "doctor" in script
     if shell == "bash":

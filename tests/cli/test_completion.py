@@ -79,12 +79,10 @@ def test_what_bash_offers(script: Path, words: list[str], offered: list[str]) ->
 def test_a_tab_in_bash(script: Path) -> None:
     """As it is typed: the words of a list are one word, whose last item is completed."""
     with shell(columns=140) as terminal:
-        terminal.type(f"source {script} && echo 'sour'ced\r")
-        terminal.until(r"^sourced\n\$$")
+        terminal.type(f"source {script} && echo 'sour'ced\r", r"^sourced\n\$$")
         terminal.type("accelmetrics dump --metrics core,gpu.3.enf\t")
         terminal.until(r"^\$ accelmetrics dump --metrics core,gpu\.3\.enforcedPowerLimitWatts$")
-        terminal.type(" --backends=nvid\t")
-        terminal.until("Watts +--backends=nvidia$")
+        terminal.type(" --backends=nvid\t", "Watts +--backends=nvidia$")
 
 
 def test_every_word_that_is_offered_is_taken(script: Path) -> None:

@@ -258,7 +258,6 @@ def test_a_server_as_its_file_has_it(file: Path) -> None:
     file.write_text('backends = "host"\nlog_format = "json"\n[serve]\nlisten = "127.0.0.1:0"\nprocesses = 0\n')
     program = start("serve", env=environment(ACCELMETRICS_CONFIG=str(file)))
     try:
-        assert program.stderr is not None
         assert json.loads(program.stderr.readline())["data"]["address"].startswith("http://127.0.0.1:")
         program.send_signal(signal.SIGTERM)
         assert program.wait(HANG) == 0

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.cli.main import main
 from accelmetrics.visibility.doctor import unread_devices
 from tests.cli.examination import Finding, examine
-from tests.cli.machines import Rig
+from tests.cli.machines import Printed, Rig
 from tests.cli.shell import Tree, call, environment, on_path, plug_in, run
 from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
@@ -317,11 +316,10 @@ def test_a_source_named_is_opened_in_any_case(tree: Tree) -> None:
     assert "what to do: install the NVIDIA driver" in found.words
 
 
-def test_the_host(capsys: pytest.CaptureFixture[str], rig: Rig) -> None:
+def test_the_host(rig: Rig, output: Printed) -> None:
     """What the host gives, and why it does not give the rest; nothing that merely needs an interval."""
     del rig
-    assert main(["doctor", "--backends", "host", "--json"]) == 0
-    (host,) = json.loads(capsys.readouterr().out)["backends"]
+    (host,) = json.loads(output("doctor", "--backends", "host", "--json"))["backends"]
     assert host["metrics"] > 5
     assert "needs_interval" not in {gap["reason"] for gap in host["gaps"]}
 

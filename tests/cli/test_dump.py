@@ -16,25 +16,16 @@ from accelmetrics.cli import dump, options
 from accelmetrics.cli.main import main
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, SourceError
-from tests.cli.machines import Rig
+from tests.cli.machines import Printed, Rig
 from tests.cli.shell import call, document, environment
 from tests.exporters.test_influx import read
 
 RIG = ["dump", "--backends", "rig"]
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command line that succeeds prints."""
-    assert main([*RIG, *arguments]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
-def test_without_a_terminal_it_is_one_json_document(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_it_is_one_json_document(printed: Printed) -> None:
     """Nothing but the document, on one line."""
-    del rig
-    text = printed(capsys)
+    text = printed()
     snapshot = document(text)
     assert text.count("\n") == 1
     assert snapshot.metrics["gpu.1.powerWatts"] == 101.5
@@ -42,45 +33,41 @@ def test_without_a_terminal_it_is_one_json_document(rig: Rig, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("spelling", [["--json"], ["--format", "json"], ["--json", "--format", "json"], ["--format", "jsonl"]])
-def test_spellings_of_json(rig: Rig, capsys: pytest.CaptureFixture[str], spelling: list[str]) -> None:
+def test_spellings_of_json(spelling: list[str], printed: Printed) -> None:
     """All of them give the document."""
-    del rig
-    assert document(printed(capsys, *spelling)).metrics["gpu.0.temp"] == 40
+    assert document(printed(*spelling)).metrics["gpu.0.temp"] == 40
 
 
-def test_flat_is_the_flat_dict_alone(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flat_is_the_flat_dict_alone(printed: Printed) -> None:
     """The same numbers as in the document's metrics."""
-    del rig
-    flat = json.loads(printed(capsys, "--flat"))
+    flat = json.loads(printed("--flat"))
     assert flat["gpu.2.powerWatts"] == 102.5
     assert all(isinstance(value, int | float) for value in flat.values())
-    assert len(printed(capsys, "--flat", "--count", "2", "--interval", "0.01").splitlines()) == 2
+    assert len(printed("--flat", "--count", "2", "--interval", "0.01").splitlines()) == 2
 
 
-def test_selection_of_devices(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_selection_of_devices(rig: Rig, printed: Printed) -> None:
     """Numbers, ranges, keys and UUIDs."""
     uuid = rig.backend.device(2).identity.uuid
-    assert [device.key for device in document(printed(capsys, "--gpus", f"gpu.0,{uuid}")).devices] == ["gpu.0", "gpu.2"]
-    assert [device.key for device in document(printed(capsys, "--gpus", "1-2")).devices] == ["gpu.1", "gpu.2"]
+    assert [device.key for device in document(printed("--gpus", f"gpu.0,{uuid}")).devices] == ["gpu.0", "gpu.2"]
+    assert [device.key for device in document(printed("--gpus", "1-2")).devices] == ["gpu.1", "gpu.2"]
 
 
-def test_selection_of_metrics(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_selection_of_metrics(printed: Printed) -> None:
     """Presets, names, patterns and exclusions; what no metric is called is refused."""
-    del rig
-    flat = json.loads(printed(capsys, "--flat", "--metrics", "core,fanSpeed,-gpu.2.*,-memory*"))
+    flat = json.loads(printed("--flat", "--metrics", "core,fanSpeed,-gpu.2.*,-memory*"))
     assert flat == {"gpu.0.powerWatts": 100.5, "gpu.0.temp": 40, "gpu.1.powerWatts": 101.5, "gpu.1.temp": 41}
-    assert set(document(printed(capsys, "--metrics=-gpu.0.*,-temp,-core")).unavailable) == {"gpu.1.fanSpeed", "gpu.2.fanSpeed"}
+    assert set(document(printed("--metrics=-gpu.0.*,-temp,-core")).unavailable) == {"gpu.1.fanSpeed", "gpu.2.fanSpeed"}
     assert call(*RIG, "--metrics", "powerWats").returncode == 2
 
 
-def test_an_indented_document(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_indented_document(printed: Printed) -> None:
     """By as many spaces as were asked for, also where there is no terminal."""
-    del rig
-    text = printed(capsys, "--json", "--indent", "3")
+    text = printed("--json", "--indent", "3")
     assert text.startswith('{\n   "schema_version"')
     assert document(text).devices
-    assert printed(capsys, "--indent", "2").startswith('{\n  "schema_version"')
-    assert printed(capsys, "--flat", "--indent", "2").startswith('{\n  "gpu.0.')
+    assert printed("--indent", "2").startswith('{\n  "schema_version"')
+    assert printed("--flat", "--indent", "2").startswith('{\n  "gpu.0.')
 
 
 @pytest.mark.parametrize("command", ["dump", "record"])
@@ -94,26 +81,26 @@ def test_a_process_that_is_not_there_is_told(command: str, rig: Rig, capsys: pyt
     assert captured.out
 
 
-def test_what_the_sources_are_told(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_sources_are_told(rig: Rig, printed: Printed) -> None:
     """The watched process, its descendants, the mount points."""
     pid = os.getppid()
-    printed(capsys, "--pid", str(pid), "--children", "--disk-path", "/", "--disk-path", "/data")
+    printed("--pid", str(pid), "--children", "--disk-path", "/", "--disk-path", "/data")
     told = rig.backend.options[-1]
     assert (told.pid, told.children, told.disk_paths) == (pid, True, ("/", "/data"))
 
 
-def test_timeout_is_for_opening_too(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_timeout_is_for_opening_too(rig: Rig, printed: Printed) -> None:
     """A source that does not open in time is in the document, and it is no failure of the command."""
     rig.backend.opening.hang()
-    snapshot = document(printed(capsys, "--timeout", "0.1"))
+    snapshot = document(printed("--timeout", "0.1"))
     rig.backend.opening.release()
     assert snapshot.backends[0].status == "timed_out"
 
 
-def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, printed: Printed) -> None:
     """The document says it."""
     rig.backend.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
-    assert document(printed(capsys)).backends[0].detail == "the driver is not loaded"
+    assert document(printed()).backends[0].detail == "the driver is not loaded"
 
 
 class Time:
@@ -139,49 +126,46 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return made
 
 
-def test_settle_takes_a_second_reading_where_a_rate_needs_one(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settle_takes_a_second_reading_where_a_rate_needs_one(rig: Rig, clock: Time, printed: Printed) -> None:
     """By default the rate is there, after a fifth of a second."""
     rig.rated()
-    assert document(printed(capsys)).metrics["gpu.0.pcieTxBytes"] == 1024
+    assert document(printed()).metrics["gpu.0.pcieTxBytes"] == 1024
     assert clock.slept == [dump.DEFAULT_SETTLE] == [0.2]
     assert rig.backend.device(0).reads == 2
 
 
-def test_settle_0_takes_one_reading(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settle_0_takes_one_reading(rig: Rig, clock: Time, printed: Printed) -> None:
     """The rate is missing, with its reason."""
     rig.rated()
-    assert document(printed(capsys, "--settle", "0")).unavailable["gpu.0.pcieTxBytes"].reason == Reason.NEEDS_INTERVAL
+    assert document(printed("--settle", "0")).unavailable["gpu.0.pcieTxBytes"].reason == Reason.NEEDS_INTERVAL
     assert clock.slept == []
     assert rig.backend.device(0).reads == 1
 
 
-def test_settle_is_left_out_where_nothing_needs_it(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settle_is_left_out_where_nothing_needs_it(rig: Rig, clock: Time, printed: Printed) -> None:
     """One reading says it all."""
-    printed(capsys, "--settle", "30")
+    printed("--settle", "30")
     assert clock.slept == []
     assert rig.backend.device(0).reads == 1
 
 
-def test_count_gives_a_document_a_line(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_gives_a_document_a_line(printed: Printed) -> None:
     """JSON lines also where --json was asked for."""
-    del rig
-    lines = printed(capsys, "--json", "--interval", "0.02", "--count", "4").splitlines()
+    lines = printed("--json", "--interval", "0.02", "--count", "4").splitlines()
     assert len(lines) == 4
     assert len({document(line).timestamp for line in lines}) == 4
 
 
-def test_count_1_with_an_interval_is_one_line(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_1_with_an_interval_is_one_line(clock: Time, printed: Printed) -> None:
     """It waits for no further tick."""
-    del rig
-    assert len(printed(capsys, "--interval", "60", "--count", "1").splitlines()) == 1
+    assert len(printed("--interval", "60", "--count", "1").splitlines()) == 1
     assert clock.slept == []
 
 
 @pytest.mark.parametrize("interval", ["1e-9", "1e-320"])
-def test_an_interval_may_be_shorter_than_a_reading(rig: Rig, capsys: pytest.CaptureFixture[str], interval: str) -> None:
+def test_an_interval_may_be_shorter_than_a_reading(interval: str, printed: Printed) -> None:
     """One reading follows the other."""
-    del rig
-    assert len(printed(capsys, "--interval", interval, "--count", "50").splitlines()) == 50
+    assert len(printed("--interval", interval, "--count", "50").splitlines()) == 50
 
 
 def test_the_interval_is_an_absolute_schedule(rig: Rig, clock: Time) -> None:
@@ -198,10 +182,10 @@ def _rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_csv_is_a_row_a_reading_and_a_column_a_key(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_is_a_row_a_reading_and_a_column_a_key(rig: Rig, printed: Printed) -> None:
     """A rate has its column from the first reading on; what the device does not have has none."""
     rig.rated()
-    rows = _rows(printed(capsys, "--format", "csv", "--interval", "0.02", "--count", "3"))
+    rows = _rows(printed("--format", "csv", "--interval", "0.02", "--count", "3"))
     assert [row["gpu.0.pcieTxBytes"] for row in rows] == ["", "1024", "1024"]
     assert {row["gpu.1.powerWatts"] for row in rows} == {"101.5"}
     assert list(rows[0])[:2] == ["timestamp", "hostname"]
@@ -209,9 +193,9 @@ def test_csv_is_a_row_a_reading_and_a_column_a_key(rig: Rig, capsys: pytest.Capt
     assert len({row["timestamp"] for row in rows}) == 3
 
 
-def test_influx_is_a_point_a_device_at_each_reading(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_influx_is_a_point_a_device_at_each_reading(rig: Rig, printed: Printed) -> None:
     """Under the device's kind, with what it is as tags; what is missing is no field."""
-    points = [read(line) for line in printed(capsys, "--format", "influx", "--interval", "0.01", "--count", "2").splitlines()]
+    points = [read(line) for line in printed("--format", "influx", "--interval", "0.01", "--count", "2").splitlines()]
     assert [(point.measurement, point.tags["accelerator"], point.fields["powerWatts"]) for point in points] == 2 * [
         ("gpu", f"gpu.{number}", 100.5 + number) for number in range(3)
     ]
@@ -290,12 +274,11 @@ def test_formats_on_a_terminal(given: list[str], form: str) -> None:
     assert dump.format_of(parser.parse_strictly(given), form == "jsonl", terminal=True) == form
 
 
-def test_count_alone_is_a_reading_a_second(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_alone_is_a_reading_a_second(clock: Time, printed: Printed) -> None:
     """And no more than were asked for; one of them is a single dump."""
-    del rig
-    assert len(printed(capsys, "--count", "3").splitlines()) == 3
+    assert len(printed("--count", "3").splitlines()) == 3
     assert [round(seconds, 3) for seconds in clock.slept] == [1.0, 1.0]
-    printed(capsys, "--count", "1", "--settle", "0")
+    printed("--count", "1", "--settle", "0")
 
 
 def test_a_tool_that_hangs_is_named_with_the_time_since_when(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.cli import dump
-from accelmetrics.cli.main import main
 from accelmetrics.dialects import registry
-from tests.cli.machines import Rig
+from tests.cli.machines import Printed, Rig
 from tests.cli.shell import call, document, environment, one_line
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG
@@ -20,68 +19,54 @@ from tests.support.waiting import HANG
 RIG = ["dump", "--backends", "rig"]
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command line that succeeds prints."""
-    assert main([*RIG, *arguments]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
-def test_json_is_one_object_of_names(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_of_names(printed: Printed) -> None:
     """Names and numbers, no document around them; --flat says the same once more."""
-    del rig
-    found = json.loads(printed(capsys, "--keys", "verl", "--json"))
+    found = json.loads(printed("--keys", "verl", "--json"))
     assert found["gpu_1_power_usage_w"] == 101.5
     assert found["gpu_2_memory_total_gb"] == 80.0
     assert set(found) == {f"gpu_{i}_{name}" for i in range(3) for name in ("power_usage_w", "memory_total_gb", "temperature_c")}
-    assert json.loads(printed(capsys, "--keys", "verl", "--flat")) == found
+    assert json.loads(printed("--keys", "verl", "--flat")) == found
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names() if name != "wandb"])
-def test_every_dialect_prints(rig: Rig, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_every_dialect_prints(name: str, printed: Printed) -> None:
     """One JSON object, and what is missing is absent: nothing is null."""
-    del rig
-    found = json.loads(printed(capsys, "--keys", name, "--json"))
+    found = json.loads(printed("--keys", name, "--json"))
     assert found
     assert all(isinstance(value, int | float) for value in found.values())
 
 
-def test_wandb_is_what_is_printed_anyway(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wandb_is_what_is_printed_anyway(printed: Printed) -> None:
     """The default by its name: the document, with everything in it."""
-    del rig
-    snapshot = document(printed(capsys, "--keys", "wandb", "--json"))
+    snapshot = document(printed("--keys", "wandb", "--json"))
     assert snapshot.unavailable["gpu.2.fanSpeed"].detail == "passively cooled"
 
 
-def test_table_is_names_and_values(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_names_and_values(printed: Printed) -> None:
     """A line each, below whose names they are."""
-    del rig
-    lines = printed(capsys, "--keys", "nvidia-smi", "--format", "table").splitlines()
+    lines = printed("--keys", "nvidia-smi", "--format", "table").splitlines()
     assert "nvidia-smi --query-gpu" in lines[2]
     assert lines[3].split() == ["gpu.0.memory.total", "81920"]
     assert {line.split()[0] for line in lines[3:]} >= {"gpu.2.power.draw", "gpu.2.temperature.gpu"}
 
 
-def test_a_table_with_nothing_in_it_says_so(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_with_nothing_in_it_says_so(rig: Rig, printed: Printed) -> None:
     """And is no error."""
     rig.backend.reorder()
-    assert "Nothing that verl has a name for." in printed(capsys, "--keys", "verl", "--format", "table")
+    assert "Nothing that verl has a name for." in printed("--keys", "verl", "--format", "table")
 
 
-def test_csv_has_the_names_as_columns(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_has_the_names_as_columns(printed: Printed) -> None:
     """A row a reading, as for our own keys."""
-    del rig
-    text = printed(capsys, "--keys", "verl", "--format", "csv", "--count", "2", "--interval", "0.01")
+    text = printed("--keys", "verl", "--format", "csv", "--count", "2", "--interval", "0.01")
     header, *rows = csv.reader(io.StringIO(text))
     assert header[:2] == ["timestamp", "hostname"]
     assert [row[header.index("gpu_0_power_usage_w")] for row in rows] == ["100.5", "100.5"]
 
 
-def test_nvidia_smis_csv_is_a_row_per_gpu(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nvidia_smis_csv_is_a_row_per_gpu(printed: Printed) -> None:
     """Of every reading, below one header: as `nvidia-smi --query-gpu=… --format=csv,nounits -l` prints them."""
-    del rig
-    text = printed(capsys, "--keys", "nvidia-smi", "--format", "csv", "--count", "2", "--interval", "0.01")
+    text = printed("--keys", "nvidia-smi", "--format", "csv", "--count", "2", "--interval", "0.01")
     rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
     assert [row["index"] for row in rows] == ["0", "1", "2"] * 2
     assert [row["memory.total [MiB]"] for row in rows] == ["81920"] * 6
@@ -89,17 +74,15 @@ def test_nvidia_smis_csv_is_a_row_per_gpu(rig: Rig, capsys: pytest.CaptureFixtur
     assert text.count("utilization.gpu [%]") == 1
 
 
-def test_a_stream_is_an_object_a_line(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stream_is_an_object_a_line(printed: Printed) -> None:
     """With --interval or --count."""
-    del rig
-    lines = printed(capsys, "--keys", "dcgm", "--count", "3", "--interval", "0.01").splitlines()
+    lines = printed("--keys", "dcgm", "--count", "3", "--interval", "0.01").splitlines()
     assert [json.loads(line)['DCGM_FI_DEV_POWER_USAGE{gpu="1"}'] for line in lines] == [101.5] * 3
 
 
-def test_into_a_file(rig: Rig, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_into_a_file(tmp_path: Path, printed: Printed) -> None:
     """As any other output."""
-    del rig
-    assert printed(capsys, "--keys", "verl", "--output", str(tmp_path / "now.json")) == ""
+    assert printed("--keys", "verl", "--output", str(tmp_path / "now.json")) == ""
     assert json.loads((tmp_path / "now.json").read_text())["gpu_0_power_usage_w"] == 100.5
 
 

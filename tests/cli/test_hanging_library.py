@@ -39,7 +39,6 @@ def test_a_command_ends(name: str, hung: dict[str, str], tmp_path: Path) -> None
 @pytest.mark.parametrize("arguments", [("serve", "--listen", "127.0.0.1:0", *READ), ("watch", *READ)])
 def test_a_command_that_goes_on_ends_by_a_signal(arguments: tuple[str, ...], hung: dict[str, str]) -> None:
     process = start(*arguments, env=hung)
-    assert process.stderr is not None and process.stdout is not None
     assert (process.stderr if arguments[0] == "serve" else process.stdout).readline()
     process.send_signal(signal.SIGINT)
     said = rest_of(process)

@@ -50,7 +50,6 @@ def test_by_default_rates_are_there() -> None:
 def test_ctrl_c_ends_a_stream_quietly() -> None:
     """Whole lines, no traceback, the status that shells give."""
     process = start(*STREAM)
-    assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest, errors = rest_of(process)
@@ -99,11 +98,9 @@ def test_a_hung_driver_does_not_hold_the_exit(simulator: NvmlSimulator) -> None:
 def test_a_closed_pipe_ends_it_quietly(arguments: list[str]) -> None:
     """The reader has had enough: as for any command in a pipeline."""
     process = start(*arguments)
-    assert process.stdout is not None
     if arguments is STREAM:
         document(process.stdout.readline())
     process.stdout.close()
-    assert process.stderr is not None
     with process.stderr:
         assert process.stderr.read() == ""
     assert process.wait(HANG) == 141
@@ -151,7 +148,6 @@ def test_child_process_isolation() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "memory_percent" in document(done.stdout).metrics
     process = start(*STREAM, "--isolation", "process", session=True)
-    assert process.stdout is not None
     document(process.stdout.readline())
     os.killpg(process.pid, signal.SIGINT)
     assert rest_of(process)[1] == ""

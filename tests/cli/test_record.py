@@ -141,7 +141,6 @@ def test_a_signal_ends_it_with_everything_delivered(tmp_path: Path, number: sign
     """Status 0, a last reading, a summary, whole lines: none of those that were printed is missing."""
     target = tmp_path / "run.jsonl"
     process = start(*HOST, "--interval", "0.05", "--exporter", f"jsonl:{target}")
-    assert process.stdout is not None
     for _ in range(5):
         process.stdout.readline()
     sent = time.time_ns()
@@ -159,7 +158,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """While an exporter that never returns is waited for."""
     os.mkfifo(tmp_path / "pipe")
     process = start(*HOST, "--interval", "3600", "--exporter", f"jsonl:{tmp_path}/pipe")
-    assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().startswith("Host Monitor"), "the last reading, which comes with the stop"
@@ -186,7 +184,6 @@ def test_a_reader_that_has_gone_ends_it(tmp_path: Path) -> None:
     """As any command in a pipeline; what other exporters hold is delivered all the same."""
     target = tmp_path / "run.jsonl"
     process = start(*HOST, "--interval", "0.05", "--exporter", f"jsonl:{target}")
-    assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
     with process.stderr:
@@ -214,7 +211,6 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
     """And again, in numbers, at the end; the other exporter has everything."""
     target = tmp_path / "run.jsonl"
     process = start(*HOST, "--interval", "0.05", "--no-console", "--exporter", "jsonl:/dev/full", "--exporter", f"jsonl:{target}")
-    assert process.stderr is not None
     first = process.stderr.readline()
     assert first.startswith("accelmetrics: exporter jsonl could not deliver: ")
     assert "No space left on device" in first
@@ -350,7 +346,6 @@ def complaint(*arguments: str, env: Mapping[str, str]) -> str:
     On a busy machine it may say too that a reading is late.
     """
     process = start("record", *arguments, env=env)
-    assert process.stderr is not None
     while BUSY in (said := process.stderr.readline()):
         pass
     process.send_signal(signal.SIGTERM)

@@ -137,7 +137,6 @@ def test_signals_are_passed_on_once(name: str) -> None:
     """To a command that goes on after them: the next that it is sent is the next that it has. Its end is ours."""
     other = "SIGUSR1" if name == "SIGUSR2" else "SIGUSR2"
     process = start(*RUN, "--quiet", "--", sys.executable, "-c", NOTES_SIGNALS, name, other)
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     for sent in (name, other):
         process.send_signal(getattr(signal, sent))
@@ -334,7 +333,6 @@ def pipe_without_a_reader(simulator: NvmlSimulator, tmp_path: Path) -> tuple[str
 def seconds_after_the_command(stats: Path, options: tuple[str, ...], env: dict[str, str]) -> float:
     """Seconds from the end of the command to that of `accelmetrics run`."""
     process = start("run", *options, "--stats", str(stats), "--", "sh", "-c", "sleep 0.3; date +%s.%N", env=env)
-    assert process.stdout is not None
     ended = float(process.stdout.readline())
     rest_of(process)
     assert process.returncode == 0

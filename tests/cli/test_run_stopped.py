@@ -48,7 +48,6 @@ def test_a_stop_and_its_end_are_no_signal_that_was_sent(tmp_path: Path) -> None:
     """However often it was stopped, and wherever it waited: the command goes on, and its status is ours."""
     end = tmp_path / "end"
     process = start(*RUN, "--", "sh", "-c", f"echo ready; until [ -e {end} ]; do sleep 0.05; done")
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     for _ in range(8):
         process.send_signal(signal.SIGSTOP)
@@ -62,15 +61,10 @@ def test_a_stop_and_its_end_are_no_signal_that_was_sent(tmp_path: Path) -> None:
 def test_a_command_that_waited_in_the_background_for_the_terminal_is_brought_to_the_front() -> None:
     """It read and was stopped, `accelmetrics run` with it; ``fg`` lets both go on."""
     with shell() as terminal:
-        terminal.type(f"am {' '.join(RUN)} -- cat & wait $!; clear; jobs\r")
-        terminal.until("Stopped")
-        terminal.until(lambda: not terminal.in_line_mode)
-        terminal.type("fg\r")
-        terminal.until(lambda: terminal.in_line_mode)
-        terminal.type("hello\r\x04")
-        terminal.until(r"^hello$\s^hello$")
-        terminal.type("echo status $?\r")
-        terminal.until("^status 0$")
+        terminal.type(f"am {' '.join(RUN)} -- cat & wait $!; clear; jobs\r", "Stopped", lambda: not terminal.in_line_mode)
+        terminal.type("fg\r", lambda: terminal.in_line_mode)
+        terminal.type("hello\r\x04", r"^hello$\s^hello$")
+        terminal.type("echo status $?\r", "^status 0$")
         assert "Traceback" not in "\n".join(terminal.everything)
 
 
@@ -90,7 +84,6 @@ def test_signals_are_passed_on_between_two_readings() -> None:
         "while True: time.sleep(5)\n"
     )
     process = start(*RUN, "--interval", "3600", "--", sys.executable, "-c", program)
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     for _ in range(3):
         process.send_signal(signal.SIGUSR1)

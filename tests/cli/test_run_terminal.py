@@ -52,8 +52,7 @@ def python(terminal_options: tuple[str, ...], program: str, simulator: NvmlSimul
 def test_the_line(busy: NvmlSimulator, go_on: Path) -> None:
     """Word for word, on the last row, changing in place; gone at the end."""
     with python((), "print('hello', flush=True); wait()", busy, go_on) as terminal:
-        terminal.until(f"^{re.escape(LINE)}$")
-        terminal.until("^hello$")
+        terminal.until(f"^{re.escape(LINE)}$", "^hello$")
         assert (terminal.lines[0], terminal.lines[-1]) == ("hello", LINE)
         busy.gpu[0].set(gpu_util=7)
         terminal.until(lambda: terminal.lines[-1] == LINE.replace("93%", "7%"))
@@ -95,8 +94,7 @@ def test_the_cursor_and_its_style_stay_where_they_are(busy: NvmlSimulator, go_on
     """A prompt in the middle of a line goes on there, in its colour."""
     program = "print('\\x1b[31mask: ', end='', flush=True); wait(); print('answer\\x1b[0m')"
     with python(("--no-summary",), program, busy, go_on) as terminal:
-        terminal.until("^ask:")
-        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until("^ask:", lambda: terminal.lines[-1] == LINE)
         go_on.touch()
         assert terminal.end() == 0
         assert terminal.lines[0] == "ask: answer"
@@ -117,8 +115,7 @@ def test_keys_are_the_commands(busy: NvmlSimulator) -> None:
     """What is typed is read by it."""
     with python(("--no-summary",), "print('read', input())", busy) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
-        terminal.type("some words\r")
-        assert terminal.end() == 0
+        assert terminal.end("some words\r") == 0
         assert terminal.lines[:2] == ["some words", "read some words"]
 
 
@@ -133,8 +130,7 @@ def test_ctrl_c_reaches_the_command_once(busy: NvmlSimulator) -> None:
     )
     with python(("--no-summary",), program, busy) as terminal:
         terminal.until("ready")
-        terminal.type("\x03")
-        terminal.until("interrupted")
+        terminal.type("\x03", "interrupted")
         terminal.process.send_signal(signal.SIGUSR1)
         assert terminal.end() == 9
         assert [line for line in terminal.lines if line] == ["ready", "^Cinterrupted"]
@@ -144,8 +140,7 @@ def test_ctrl_c_ends_a_command_that_is_ended_by_it(busy: NvmlSimulator) -> None:
     """With the status that a shell gives; the summary is told, and the terminal is whole."""
     with on_terminal(*RUN, "--", "sleep", "30", env=busy.environment()) as terminal:
         terminal.until("GPU0")
-        terminal.type("\x03")
-        assert terminal.end() == 130
+        assert terminal.end("\x03") == 130
         assert "sleep 30: exit status 130" in terminal.text
         assert terminal.whole_screen_scrolls
         assert terminal.size == (24, 100)
@@ -161,23 +156,18 @@ def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None
         terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- {sys.executable} {tmp_path}/count.py {go_on}\r")
         terminal.until(lambda: terminal.lines[-1] == LINE)
         terminal.until("^line 20$")
-        terminal.type("\x1a")
-        terminal.until("Stopped")
-        terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True))
+        terminal.type("\x1a", "Stopped", lambda: (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True))
         assert not any(LINE in line for line in terminal.everything)
         command = int((tmp_path / "pid").read_text())
         assert is_stopped(command)
-        terminal.type("fg\r")
-        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.type("fg\r", lambda: terminal.lines[-1] == LINE)
         assert terminal.size == (23, 100)
         assert not is_stopped(command)
         go_on.touch()
-        terminal.until("line 39")
-        terminal.until(r"^\$$")
+        terminal.until("line 39", r"^\$$")
         numbers = [int(found[1]) for line in terminal.everything if (found := re.match(r"(?:\^Z)?line (\d+)$", line))]
         assert numbers == list(range(40))
-        terminal.type("echo status $?; stty size\r")
-        terminal.until(r"^status 0$\s^24 100$")
+        terminal.type("echo status $?; stty size\r", r"^status 0$\s^24 100$")
 
 
 def test_a_window_of_another_size(busy: NvmlSimulator) -> None:
@@ -190,16 +180,12 @@ def test_a_window_of_another_size(busy: NvmlSimulator) -> None:
         "input()\n"
     )
     with python(("--no-summary",), program, busy) as terminal:
-        terminal.until("ready")
-        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until("ready", lambda: terminal.lines[-1] == LINE)
         terminal.resize(30, 90)
-        terminal.until(r"^90 29$")
-        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until(r"^90 29$", lambda: terminal.lines[-1] == LINE)
         terminal.resize(29, 90)  # a row less: just what the command was told before
-        terminal.until(r"^90 28$")
-        terminal.until(lambda: len(terminal.lines) == 29 and terminal.lines[-1] == LINE)
-        terminal.type("\r")
-        assert terminal.end() == 0
+        terminal.until(r"^90 28$", lambda: len(terminal.lines) == 29 and terminal.lines[-1] == LINE)
+        assert terminal.end("\r") == 0
         assert terminal.size == (29, 90)
         assert terminal.whole_screen_scrolls
 
@@ -293,11 +279,9 @@ def test_a_kill_leaves_a_cleared_line_at_most(busy: NvmlSimulator, tmp_path: Pat
         (command,) = (one for one in watching.children() if one.name() == "sleep")
         (guard,) = (one for one in watching.children() if "terminal_guard.py" in " ".join(one.cmdline()))
         watching.kill()
-        terminal.until("Killed")
-        terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls, terminal.lines[-1]) == ((24, 100), True, ""))
+        terminal.until("Killed", lambda: (terminal.size, terminal.whole_screen_scrolls, terminal.lines[-1]) == ((24, 100), True, ""))
         wait_for(lambda: not guard.is_running())
-        terminal.type("stty size; seq 60\r")
-        terminal.until(lambda: terminal.lines[-2:] == ["60", "$"])
+        terminal.type("stty size; seq 60\r", lambda: terminal.lines[-2:] == ["60", "$"])
         assert "24 100" in terminal.everything
         assert terminal.lines[:-1] == [str(number) for number in range(38, 61)]
         command.kill()
@@ -308,11 +292,9 @@ def test_a_kill_while_the_command_is_stopped_changes_nothing(busy: NvmlSimulator
     with shell(env=busy.environment()) as terminal:
         terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- sh -c 'echo $PPID > {tmp_path}/pid; sleep 3600'\r")
         terminal.until(lambda: terminal.lines[-1] == LINE)
-        terminal.type("\x1a")
-        terminal.until("Stopped")
+        terminal.type("\x1a", "Stopped")
         before = len(terminal.raw)
-        terminal.type(f"kill -9 $(cat {tmp_path}/pid); wait; clear; stty size\r")
-        terminal.until("^24 100$")
+        terminal.type(f"kill -9 $(cat {tmp_path}/pid); wait; clear; stty size\r", "^24 100$")
         assert b"\x1b[9999" not in terminal.raw[before:]
         terminal.type("kill -9 %1\r")
 
@@ -369,8 +351,7 @@ def test_stopped_output_stops_nothing_else(busy: NvmlSimulator, tmp_path: Path) 
         busy.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 4)
         terminal.process.send_signal(signal.SIGUSR1)
         wait_for((tmp_path / "told").exists)
-        terminal.type("\x11\r")
-        assert terminal.end() == 0
+        assert terminal.end("\x11\r") == 0
         assert terminal.whole_screen_scrolls
 
 
@@ -388,10 +369,8 @@ def test_a_program_that_takes_the_whole_screen(busy: NvmlSimulator) -> None:
         "curses.wrapper(show)\n"
     )
     with python(("--no-summary",), program, busy) as terminal:
-        terminal.until("row 59")
-        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until("row 59", lambda: terminal.lines[-1] == LINE)
         assert terminal.lines[:-1] == [f"row {number}" for number in range(37, 60)]
-        terminal.type("x")
-        assert terminal.end() == 0
+        assert terminal.end("x") == 0
         assert [line for line in terminal.lines if line] == ["before"]
         assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)

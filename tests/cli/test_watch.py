@@ -54,12 +54,9 @@ def test_a_row_for_each_device_graphs_and_the_host(simulator: NvmlSimulator) -> 
     simulator.gpu[0].set(gpu_util=80, power_mw=300_000, temperature=61)
     with on_terminal(*FAST, columns=120, env=simulator.environment()) as terminal:
         terminal.until(lambda: bool(re.search(r"80% +13% +10\.5/80 +300/700 +61C", row(terminal, "gpu.0"))))
-        terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W")
-        terminal.until(r"2 gpu .* cpu \d+%  mem \d+%")
-        terminal.until("no process uses a device")
+        terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W", r"2 gpu .* cpu \d+%  mem \d+%", "no process uses a device")
         terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
         assert terminal.attributes == terminal.before
 
 
@@ -69,8 +66,7 @@ def test_it_is_drawn_in_place(watched: Terminal) -> None:
     watched.until(lambda: watched.raw.count(b"\x1b[?2026h") > drawn + 5)
     assert sum(" gpu.0 " in line and "/700" in line for line in watched.everything) == 1
     assert watched.raw.count(b"\x1b[2J") == 1
-    watched.type("q")
-    assert watched.end() == 0
+    assert watched.end("q") == 0
     assert watched.text.strip() == ""
 
 
@@ -79,8 +75,7 @@ def test_hot_values_are_coloured_by_the_devices_own_limit() -> None:
     with NvmlSimulator(gpus=3) as three, on_terminal(*FAST, columns=120, env=three.environment()) as terminal:
         three.gpu[1].set(temperature=90, memory_used=int(78 * GIB))
         three.gpu[2].set(temperature=81)
-        terminal.until("90C")
-        terminal.until("78.0/80")
+        terminal.until("90C", "78.0/80")
         assert terminal.colour("90C") != "default" == terminal.colour("81C")
         assert terminal.colour("98%") != "default" == terminal.colour("11.5/80")
 
@@ -118,20 +113,17 @@ def test_as_many_colours_as_the_terminal_has(
     """And none where none are wanted: marks and words say it too."""
     simulator.gpu[0].set(temperature=99)
     with on_terminal(*FAST, *arguments, env={**simulator.environment(), **env}) as terminal:
-        terminal.until("99C")
-        terminal.until("^>[!X]gpu.0")
+        terminal.until("99C", "^>[!X]gpu.0")
         colours = drawn_colours(terminal)
         assert bool(colours) == (sent is not None)
         assert all(sent is not None and re.fullmatch(sent, code) for code in colours), colours
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
 
 
 def test_ascii_alone(simulator: NvmlSimulator) -> None:
     """Bars, graphs and lines too."""
     with on_terminal(*FAST, "--ascii", env=simulator.environment()) as terminal:
-        terminal.until("gpu.1")
-        terminal.until("power gpu.0, 1 min")
+        terminal.until("gpu.1", "power gpu.0, 1 min")
         assert terminal.raw.isascii()
 
 
@@ -139,12 +131,9 @@ def test_capital_s_saves_the_reading(simulator: NvmlSimulator, tmp_path: Path) -
     """As a whole document, under a name with the time, and it says where; a second one does not replace it."""
     with on_terminal(*FAST, "--save-dir", str(tmp_path), columns=200, env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
-        terminal.type("S")
-        terminal.until(r"saved accelmetrics-\d{8}-\d{6}\.json in /")
-        terminal.type("SS")
-        terminal.until(lambda: len(list(tmp_path.iterdir())) == 3)
-        terminal.type("q")
-        assert terminal.end() == 0
+        terminal.type("S", r"saved accelmetrics-\d{8}-\d{6}\.json in /")
+        terminal.type("SS", lambda: len(list(tmp_path.iterdir())) == 3)
+        assert terminal.end("q") == 0
         said = [line for line in terminal.lines if line.startswith("accelmetrics watch: saved ")]
     saved = [Path(line.rpartition(" ")[2]) for line in said]
     assert sorted(saved) == sorted(tmp_path.iterdir())
@@ -160,10 +149,8 @@ def test_a_place_that_has_gone_is_said(simulator: NvmlSimulator, tmp_path: Path)
     with on_terminal(*FAST, "--save-dir", str(place), columns=200, env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
         place.rmdir()
-        terminal.type("S")
-        terminal.until("cannot write .*No such file")
-        terminal.type("q")
-        assert terminal.end() == 0
+        terminal.type("S", "cannot write .*No such file")
+        assert terminal.end("q") == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -177,8 +164,7 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(watched: Terminal, numbe
 
 def test_ctrl_c_is_the_signal_that_it_always_is(watched: Terminal) -> None:
     """Typed."""
-    watched.type("\x03")
-    assert watched.end() == 0
+    assert watched.end("\x03") == 0
     assert left(watched)
 
 
@@ -215,8 +201,7 @@ def test_what_a_driver_prints_does_not_spoil_the_screen(simulator: NvmlSimulator
         drawn = terminal.raw.count(b"\x1b[?2026h")
         terminal.until(lambda: terminal.raw.count(b"\x1b[?2026h") > drawn + 3)
         assert b"driver was here" not in terminal.raw
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
         terminal.until("^a driver was here$")
         assert "and there" in terminal.text
         assert terminal.attributes == terminal.before
@@ -235,17 +220,12 @@ def test_a_terminal_that_goes_away_ends_it(simulator: NvmlSimulator) -> None:
 def test_ctrl_z_gives_the_terminal_back_until_fg(simulator: NvmlSimulator) -> None:
     """To a real shell, which finds it as it left it; the view goes on where it was."""
     with shell(env=simulator.environment()) as terminal:
-        terminal.type("am watch --interval 0.1\r")
-        terminal.until(KEYS)
-        terminal.type("\x1a")
-        terminal.until("Stopped")
-        terminal.type("clear; stty -a | grep -o '.icanon'\r")
-        terminal.until(r"^ icanon$")
+        terminal.type("am watch --interval 0.1\r", KEYS)
+        terminal.type("\x1a", "Stopped")
+        terminal.type("clear; stty -a | grep -o '.icanon'\r", r"^ icanon$")
         assert KEYS not in terminal.text
-        terminal.type("fg\r")
-        terminal.until(KEYS)
-        terminal.type("q")
-        terminal.until(r"^\$$")
+        terminal.type("fg\r", KEYS)
+        terminal.type("q", r"^\$$")
         assert terminal.raw.count(ENTER) == terminal.raw.count(LEAVE) == 2
 
 
@@ -259,27 +239,22 @@ def test_windows_of_other_sizes_are_drawn_anew(simulator: NvmlSimulator) -> None
             assert len(terminal.lines) == rows
             assert max(map(len, terminal.lines)) <= columns
         terminal.until(r"^q quit")
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
         assert terminal.attributes == terminal.before
 
 
 def test_more_devices_than_rows(simulator: NvmlSimulator) -> None:
     """They scroll, and what is chosen is in sight; the keys stay at the foot."""
     with NvmlSimulator(gpus=12) as many, on_terminal(*FAST, rows=10, env=many.environment()) as terminal:
-        terminal.until("gpu.3")
-        terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
+        terminal.until("gpu.3", lambda: terminal.lines[-1].startswith(KEYS))
         assert "gpu.11" not in terminal.text
-        terminal.type("\x1b[F")
-        terminal.until("^>[!X]?gpu.11")
-        terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
+        terminal.type("\x1b[F", "^>[!X]?gpu.11", lambda: terminal.lines[-1].startswith(KEYS))
 
 
 def test_standard_input_that_is_no_terminal(simulator: NvmlSimulator) -> None:
     """There are no keys, and it says how it ends."""
     with on_terminal(*FAST, env=simulator.environment(), stdin=subprocess.DEVNULL) as terminal:
-        terminal.until("gpu.1")
-        terminal.until("^Ctrl-C ends it")
+        terminal.until("gpu.1", "^Ctrl-C ends it")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert left(terminal)
@@ -288,7 +263,6 @@ def test_standard_input_that_is_no_terminal(simulator: NvmlSimulator) -> None:
 def test_lines_where_there_is_no_terminal(simulator: NvmlSimulator) -> None:
     """As the console exporter's, and nothing else; a signal ends it with status 0."""
     process = start(*FAST, env=environment(**simulator.environment()))
-    assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(signal.SIGTERM)
     rest, errors = rest_of(process)
@@ -302,15 +276,13 @@ def test_lines_on_a_terminal_without_a_cursor(simulator: NvmlSimulator) -> None:
     """``TERM=dumb``: no escape is sent."""
     with on_terminal(*FAST, env={**simulator.environment(), "TERM": "dumb"}) as terminal:
         terminal.until("GPU Monitor - GPU0")
-        terminal.type("\x03")
-        assert terminal.end() == 0
+        assert terminal.end("\x03") == 0
         assert b"\x1b" not in terminal.raw
 
 
 def test_a_reader_that_has_gone_ends_it() -> None:
     """As any command in a pipeline."""
     process = start("watch", "--backends", "host", "--interval", "0.05")
-    assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
     with process.stderr:
@@ -324,8 +296,7 @@ def test_a_plain_install_has_the_screen(tmp_path: Path) -> None:
     (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError('no rich here')\n")
     with on_terminal("watch", "--backends", "host", env={"PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}) as terminal:
         terminal.until("^q quit")
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
 
 
 @pytest.mark.parametrize(
@@ -352,10 +323,8 @@ def test_a_driver_that_does_not_open_holds_neither_the_keys_nor_the_end(simulato
     for name in ("nvmlInitWithFlags", "nvmlInit_v2"):
         simulator.rule(name, hang=True)
     with on_terminal("watch", "--timeout", "0.3", env=simulator.environment()) as terminal:
-        terminal.until(r"cpu \d+%")
-        terminal.until("nvidia")
-        terminal.type(how)
-        assert terminal.end() == 0
+        terminal.until(r"cpu \d+%", "nvidia")
+        assert terminal.end(how) == 0
         assert left(terminal)
 
 
@@ -367,8 +336,7 @@ def test_looking_for_a_chosen_device_holds_neither_the_keys_nor_the_end(simulato
     with on_terminal("watch", "--gpus", "0", "--timeout", "3600", "--isolation", isolation, env=simulator.environment()) as terminal:
         simulator.wait_for("nvmlDeviceGetTemperature", 0, count=1)
         terminal.until(lambda: ENTER in terminal.raw)
-        terminal.type(how)
-        assert terminal.end() == 0
+        assert terminal.end(how) == 0
         assert left(terminal)
 
 
@@ -401,10 +369,8 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
         terminal.until("gpu.1")
         simulator.rule("nvmlDeviceGetTemperature", hang=True)
         simulator.wait_for("nvmlDeviceGetTemperature", 0, count=simulator.calls()["nvmlDeviceGetTemperature", 0] + 1)
-        terminal.type("?")
-        terminal.until("show or leave this help")
-        terminal.type("q")
-        assert terminal.end() == 0
+        terminal.type("?", "show or leave this help")
+        assert terminal.end("q") == 0
         assert left(terminal)
 
 

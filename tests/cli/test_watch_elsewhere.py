@@ -57,18 +57,12 @@ def test_another_machine_is_shown_as_this_one_is(simulator: NvmlSimulator) -> No
         node(simulator, "--rules", "overheating,overheating.seconds=0", "--processes", "5") as name,
         on_terminal(*SEEN, "--url", f"http://{name}", columns=140, rows=30) as terminal,
     ):
-        terminal.until(rf"^\S+ +2 gpu .* {re.escape(name)} ")
-        terminal.until(r"gpu\.0 .*37%")
-        terminal.until("power gpu.0, 1 min .*now ")
-        terminal.until("^X gpu.1  overheating  core at 97 °C")
-        terminal.until("^ *4711 ")
+        terminal.until(rf"^\S+ +2 gpu .* {re.escape(name)} ", r"gpu\.0 .*37%", "power gpu.0, 1 min .*now ")
+        terminal.until("^X gpu.1  overheating  core at 97 °C", "^ *4711 ")
         simulator.gpu[0].set(gpu_util=81)
         terminal.until(r"gpu\.0 .*81%")
-        terminal.type("s")
-        terminal.until(r"since the start or the last reset: .* readings")
-        terminal.until(r"^ *gpu\.0 +\d")
-        terminal.type("q")
-        assert terminal.end() == 0
+        terminal.type("s", r"since the start or the last reset: .* readings", r"^ *gpu\.0 +\d")
+        assert terminal.end("q") == 0
         assert terminal.attributes == terminal.before
 
 
@@ -79,14 +73,10 @@ def test_a_node_that_goes_away_is_told_with_the_reason_and_comes_back(simulator:
     with on_terminal(*SEEN, "--url", address, columns=140) as terminal:
         terminal.until(r"no answer since \d\d:\d\d:\d\d: .*refused")
         with serving(*arguments, **simulator.environment()):
-            terminal.until(r"gpu\.0 .*37%")
-            terminal.until("^q quit")
-        terminal.until(r"no answer since \d\d:\d\d:\d\d: ")
-        terminal.until(r"no reading for \d")
-        terminal.until(r"37%\?")
+            terminal.until(r"gpu\.0 .*37%", "^q quit")
+        terminal.until(r"no answer since \d\d:\d\d:\d\d: ", r"no reading for \d", r"37%\?")
         with serving(*arguments, **simulator.environment()):
-            terminal.until("^q quit")
-            terminal.until(r"gpu\.0 .*37%")
+            terminal.until("^q quit", r"gpu\.0 .*37%")
 
 
 def test_a_node_that_hangs_holds_neither_the_keys_nor_the_end() -> None:
@@ -94,12 +84,10 @@ def test_a_node_that_hangs_holds_neither_the_keys_nor_the_end() -> None:
     with silent() as address, on_terminal(*SEEN, "--url", f"http://{address}") as terminal:
         terminal.until("reading")
         terminal.type("?")
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
     with silent() as address, on_terminal(*SEEN, "--url", f"http://{address}") as terminal:
         terminal.until("no answer within 3 s")
-        terminal.type("\x03")
-        assert terminal.end() == 0
+        assert terminal.end("\x03") == 0
 
 
 @pytest.mark.parametrize(
@@ -133,10 +121,8 @@ def test_what_a_later_release_says_more_is_no_hindrance(simulator: NvmlSimulator
             '"unavailable": {"gpu.0.powerWatts": {"reason": "on_strike", "detail": "the fan too"}}, "backends": [], "novelty": {}}'
         )
         with on_terminal(*SEEN, "--url", endpoint.url, columns=140) as terminal:
-            terminal.until("^later ")
-            terminal.until(r"gpu\.0 .*37")
-            terminal.type("\r")
-            terminal.until("on strike")
+            terminal.until("^later ", r"gpu\.0 .*37")
+            terminal.type("\r", "on strike")
 
 
 def test_a_password_and_a_token_are_sent_and_never_shown(simulator: NvmlSimulator, tmp_path: Path) -> None:
@@ -170,7 +156,6 @@ def test_what_is_said_to_screen_readers(simulator: NvmlSimulator) -> None:
     with ExitStack() as stack:
         stack.enter_context(serving("--listen", address, *NODE, **simulator.environment()))
         process = start(*SEEN, "--plain", "--url", address)
-        assert process.stdout is not None
         stack.callback(process.kill)
         lines = iter(process.stdout.readline, "")
         until_line(lines, ": 2 gpu")
@@ -301,31 +286,21 @@ def test_a_fleet_of_three_of_which_one_hangs_and_one_is_away(tmp_path: Path, sim
     with silent() as hanging, node(simulator) as good:
         hosts.write_text(f"{good}\n{gone}\n{hanging}\n")
         with on_terminal(*SEEN, "--fleet", str(hosts), columns=140) as terminal:
-            terminal.until(rf"{good} .* 37 +48 ")
-            terminal.until(rf"{gone} +no answer: for \d+ s: ConnectionRefused")
+            terminal.until(rf"{good} .* 37 +48 ", rf"{gone} +no answer: for \d+ s: ConnectionRefused")
             terminal.until(rf"{hanging} +no answer: for \d+ s: no answer within 3 s")
             assert rows(terminal)[-1] == good
             terminal.until("^3 nodes  2 gpu .*2 no answer +worst first")
-            terminal.type("o")
-            terminal.until("by name")
+            terminal.type("o", "by name")
             assert rows(terminal) == sorted([good, gone, hanging])
-            terminal.type("/devices>0\r")
-            terminal.until(lambda: rows(terminal) == [good])
-            terminal.type("\r")
-            terminal.until("power gpu.0, 1 min .*now ")
-            terminal.until(re.escape(good))
-            terminal.type("f")
-            terminal.until("no rule finds anything|findings")
-            terminal.type("\x1b")
-            terminal.until("power gpu.0, 1 min .*now ")
-            terminal.type("\x1b")
-            terminal.until("by name")
-            terminal.type("\x1b")
-            terminal.until(lambda: len(rows(terminal)) == 3)
+            terminal.type("/devices>0\r", lambda: rows(terminal) == [good])
+            terminal.type("\r", "power gpu.0, 1 min .*now ", re.escape(good))
+            terminal.type("f", "no rule finds anything|findings")
+            terminal.type("\x1b", "power gpu.0, 1 min .*now ")
+            terminal.type("\x1b", "by name")
+            terminal.type("\x1b", lambda: len(rows(terminal)) == 3)
             hosts.write_text(f"{good}\n{gone}\n")
             terminal.until(lambda: rows(terminal) == sorted([good, gone]))
-            terminal.type("q")
-            assert terminal.end() == 0
+            assert terminal.end("q") == 0
             assert terminal.attributes == terminal.before
 
 
@@ -336,7 +311,6 @@ def test_changes_of_a_fleet_in_lines(tmp_path: Path, simulator: NvmlSimulator) -
     hosts.write_text(f"{address}\n")
     process = start(*SEEN, "--plain", "--fleet", str(hosts))
     try:
-        assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         until_line(lines, f"X {address}: no answer: for ")
         with serving("--listen", address, *NODE, **simulator.environment()):
@@ -363,9 +337,7 @@ def test_two_hundred_nodes(tmp_path: Path, simulator: NvmlSimulator) -> None:
         hosts.write_text("".join(f"127.0.0.{number}:{port}\n" for number in range(1, 201)))
         with on_terminal(*SEEN, "--fleet", str(hosts), columns=140, rows=40) as terminal:
             terminal.until("^200 nodes  2 gpu .*199 no answer")
+            terminal.type("?", "show or leave this help")
             terminal.type("?")
-            terminal.until("show or leave this help")
-            terminal.type("?")
-            terminal.type("\x1b[F")
-            terminal.until(rf"^>[ !]127\.0\.0\.1:{port} .* 37 +48 ")
+            terminal.type("\x1b[F", rf"^>[ !]127\.0\.0\.1:{port} .* 37 +48 ")
             wait_for(lambda: "1-" not in terminal.lines[1] and "200 of 200" in terminal.lines[1], what=lambda: terminal.text)

@@ -66,16 +66,11 @@ def chosen(terminal: Terminal) -> str:
 def test_arrows_choose_a_device_and_the_graph_follows(watched: Terminal) -> None:
     """The terminal's own mark stands on the chosen row, where a Braille display finds it."""
     assert chosen(watched) == "gpu.0"
-    watched.type("\x1b[B")
-    watched.until("power gpu.1, 1 min")
-    watched.until(lambda: watched.lines[watched.place[0]].startswith(">") and watched.place[1] == 0)
+    watched.type("\x1b[B", "power gpu.1, 1 min", lambda: watched.lines[watched.place[0]].startswith(">") and watched.place[1] == 0)
     assert chosen(watched) == "gpu.1"
-    watched.type("\x1bOB")
-    watched.until("power gpu.2, 1 min")
-    watched.type("\x1b[F")
-    watched.until("power gpu.3, 1 min")
-    watched.type("k\x1b[H")
-    watched.until("power gpu.0, 1 min")
+    watched.type("\x1bOB", "power gpu.2, 1 min")
+    watched.type("\x1b[F", "power gpu.3, 1 min")
+    watched.type("k\x1b[H", "power gpu.0, 1 min")
 
 
 def test_o_orders_the_devices_and_capital_o_turns_them_round(watched: Terminal) -> None:
@@ -87,56 +82,43 @@ def test_o_orders_the_devices_and_capital_o_turns_them_round(watched: Terminal) 
         "o  ": ["gpu.1", "gpu.0", "gpu.3", "gpu.2"],
     }
     for keys, order in by.items():
-        watched.type(keys.strip())
-        watched.until(partial(ordered, watched, order))
-    watched.type("O")
-    watched.until(lambda: devices(watched) == ["gpu.2", "gpu.3", "gpu.0", "gpu.1"])
+        watched.type(keys.strip(), partial(ordered, watched, order))
+    watched.type("O", lambda: devices(watched) == ["gpu.2", "gpu.3", "gpu.0", "gpu.1"])
 
 
 def test_a_filter_is_typed(watched: Terminal) -> None:
     """Words and conditions; what is wrong with one is said; Escape drops it."""
-    watched.type("/util>4x0")
-    watched.until("filter devices.*util>4x0")
-    watched.type("\r")
-    watched.until("no number")
-    watched.type("\x1b[D\x7f\r")
-    watched.until(lambda: devices(watched) == ["gpu.1", "gpu.3"])
-    watched.type("\x1b")
-    watched.until(lambda: len(devices(watched)) == 4)
+    watched.type("/util>4x0", "filter devices.*util>4x0")
+    watched.type("\r", "no number")
+    watched.type("\x1b[D\x7f\r", lambda: devices(watched) == ["gpu.1", "gpu.3"])
+    watched.type("\x1b", lambda: len(devices(watched)) == 4)
 
 
 def test_m_and_t_change_the_graph(watched: Terminal) -> None:
     """The metric and the stretch of time."""
-    watched.type("m")
-    watched.until("util gpu.0, 1 min")
-    watched.type("t")
-    watched.until("util gpu.0, 5 min")
-    watched.type("MT")
-    watched.until("power gpu.0, 1 min")
+    watched.type("m", "util gpu.0, 1 min")
+    watched.type("t", "util gpu.0, 5 min")
+    watched.type("MT", "power gpu.0, 1 min")
 
 
 def test_the_graph_of_another_metric_begins_with_what_is_remembered(machine: NvmlSimulator, watched: Terminal) -> None:
     """The memory in use is followed from the key on: what it was before is known all the same."""
     machine.gpu[0].set(memory_used=10 * GIB)
     watched.until("10.0/80")
-    watched.type("mmm")
-    watched.until("memory used gpu.0, 1 min .* now 10 GiB  max 30 GiB")
+    watched.type("mmm", "memory used gpu.0, 1 min .* now 10 GiB  max 30 GiB")
 
 
 def test_space_lets_the_picture_stand_still(machine: NvmlSimulator, watched: Terminal) -> None:
     """Readings go on meanwhile, and nothing is written; keys are heard."""
-    watched.type(" ")
-    watched.until(lambda: "PAUSED" in watched.text and watched.raw.endswith(b"\x1b[?2026l"))
+    watched.type(" ", lambda: "PAUSED" in watched.text and watched.raw.endswith(b"\x1b[?2026l"))
     machine.gpu[0].set(gpu_util=99)
     readings = machine.calls()["nvmlDeviceGetTemperature", 0]
     written = len(watched.raw)
     machine.wait_for("nvmlDeviceGetTemperature", 0, count=readings + 5)
     assert len(watched.raw) == written
     assert "99%" not in watched.text
-    watched.type("?")
-    watched.until("show or leave this help")
-    watched.type("? ")
-    watched.until("99%")
+    watched.type("?", "show or leave this help")
+    watched.type("? ", "99%")
 
 
 def test_help_details_and_findings_are_shown_and_left(machine: NvmlSimulator) -> None:
@@ -144,98 +126,72 @@ def test_help_details_and_findings_are_shown_and_left(machine: NvmlSimulator) ->
     machine.gpu[1].set(temperature=97)
     with on_terminal(*FAST, "--rules", "overheating,overheating.seconds=0", rows=50, columns=120, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("?")
-        terminal.until("show what rules have found")
+        terminal.type("?", "show what rules have found")
         terminal.until(lambda: not any("processes 0" in line for line in terminal.lines))  # all of it is drawn
-        terminal.type("\x1b")
-        terminal.until("processes 0")
-        terminal.type("f")
-        terminal.until("core at 97 °C.*")
-        terminal.until("what to do")
-        terminal.type("f")
-        terminal.until("processes 0")
-        terminal.type("\x1b[B\r")
-        terminal.until("H100 80GB HBM3.*escape leaves")
-        terminal.until("core at 97 °C")
-        terminal.type("\r")
-        terminal.until("processes 0")
+        terminal.type("\x1b", "processes 0")
+        terminal.type("f", "core at 97 °C.*", "what to do")
+        terminal.type("f", "processes 0")
+        terminal.type("\x1b[B\r", "H100 80GB HBM3.*escape leaves", "core at 97 °C")
+        terminal.type("\r", "processes 0")
 
 
 def test_details_scroll_on_a_low_terminal(machine: NvmlSimulator) -> None:
     """To the end and back."""
     with on_terminal(*FAST, rows=20, columns=80, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("\r")
-        terminal.until("escape leaves")
+        terminal.type("\r", "escape leaves")
         first = terminal.lines[1]
-        terminal.type("\x1b[6~")
-        terminal.until(lambda: terminal.lines[1] != first)
-        terminal.type("\x1b[F\x1b[H")
-        terminal.until(lambda: terminal.lines[1] == first)
+        terminal.type("\x1b[6~", lambda: terminal.lines[1] != first)
+        terminal.type("\x1b[F\x1b[H", lambda: terminal.lines[1] == first)
 
 
 def test_s_shows_the_summary_and_saves_it(machine: NvmlSimulator, tmp_path: Path) -> None:
     """Mean and maximum of each device, and its energy, since the start or the last reset."""
     with on_terminal(*FAST, "--save-dir", str(tmp_path), rows=40, columns=120, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("s")
-        terminal.until(r"gpu\.1 +80\.0% +80\.0% +10\.0 GiB.*60°C +\d+ J")
+        terminal.type("s", r"gpu\.1 +80\.0% +80\.0% +10\.0 GiB.*60°C +\d+ J")
         machine.gpu[1].set(gpu_util=20)
         terminal.until(r"gpu\.1 +\d\d\.\d% +80\.0%")
-        terminal.type("s")
-        terminal.until("saved .*accelmetrics-summary-.*txt")
+        terminal.type("s", "saved .*accelmetrics-summary-.*txt")
         (saved,) = tmp_path.iterdir()
         assert re.search(r"gpu\.1 +\d\d\.\d% +80\.0%", saved.read_text())
-        terminal.type("\x1b")
-        terminal.until("processes 0")
-        terminal.type("rs")
-        terminal.until(r"gpu\.1 +20\.0% +20\.0%")
+        terminal.type("\x1b", "processes 0")
+        terminal.type("rs", r"gpu\.1 +20\.0% +20\.0%")
 
 
 def test_r_resets_the_history(watched: Terminal) -> None:
     """Graphs begin anew."""
-    watched.type("m")
-    watched.until("util gpu.0, 1 min .* max 10 %")
-    watched.type("r")
-    watched.until("the history is empty")
+    watched.type("m", "util gpu.0, 1 min .* max 10 %")
+    watched.type("r", "the history is empty")
 
 
 def test_a_list_or_a_map(watched: Terminal) -> None:
     """As there is room, or as asked for."""
-    watched.type("v")
-    watched.until(lambda: not devices(watched))
-    watched.type("v")
-    watched.until(lambda: len(devices(watched)) == 4)
+    watched.type("v", lambda: not devices(watched))
+    watched.type("v", lambda: len(devices(watched)) == 4)
 
 
 def test_keys_that_mean_nothing_change_nothing(watched: Terminal) -> None:
     """Functions, Alt, reports of the terminal: the letters in them are no keys."""
     watched.type("\x1b[15~\x1bq\x1b[?1;2c\x1b[I z")
-    watched.type("m")
-    watched.until("util gpu.0, 1 min")
+    watched.type("m", "util gpu.0, 1 min")
     assert watched.process.poll() is None
-    watched.type("Q")
-    assert watched.end() == 0
+    assert watched.end("Q") == 0
 
 
 def test_processes_by_device_with_user_and_command(busy: list[subprocess.Popen[bytes]], watched: Terminal) -> None:
     """The busiest first; ordered and filtered like devices."""
     first, second = busy
-    watched.until(rf"{first.pid} +root .*20.* 3\.0 .*sleep 3601")
-    watched.until(rf"(?s){first.pid} .*{second.pid} ")
-    watched.type("\to")
-    watched.until(rf"(?s){second.pid} .*{first.pid} ")
-    watched.type("/3601\r")
-    watched.until(lambda: str(second.pid) not in watched.text)
-    watched.type("\x1b")
-    watched.until(str(second.pid))
+    watched.until(rf"{first.pid} +root .*20.* 3\.0 .*sleep 3601", rf"(?s){first.pid} .*{second.pid} ")
+    watched.type("\to", rf"(?s){second.pid} .*{first.pid} ")
+    watched.type("/3601\r", lambda: str(second.pid) not in watched.text)
+    watched.type("\x1b", str(second.pid))
 
 
 def test_no_signal_without_the_option(busy: list[subprocess.Popen[bytes]], watched: Terminal) -> None:
     """The key says so, and is not in the help."""
     watched.until(str(busy[0].pid))
-    watched.type("\tx")
-    watched.until("no signals are sent: .*--allow-signals")
+    watched.type("\tx", "no signals are sent: .*--allow-signals")
     assert busy[0].poll() is None
 
 
@@ -253,24 +209,17 @@ def test_a_signal_is_sent_after_a_question(machine: NvmlSimulator, tmp_path: Pat
         machine.processes(0, [Process(holder.pid, used=GIB, sm=20), Process(other.pid, used=GIB, sm=10)])
         with on_terminal(*FAST, "--allow-signals", rows=40, columns=120, env=env) as terminal:
             terminal.until(str(other.pid))
-            terminal.type("x")
-            terminal.until("choose a process first")
-            terminal.type("\tx")
-            terminal.until(rf"send SIGTERM to process {holder.pid}\?")
-            terminal.until("user root, on gpu.0")
-            terminal.until("sleep 3601")
-            terminal.type("n")
-            terminal.until("nothing was sent")
+            terminal.type("x", "choose a process first")
+            terminal.type("\tx", rf"send SIGTERM to process {holder.pid}\?", "user root, on gpu.0", "sleep 3601")
+            terminal.type("n", "nothing was sent")
             assert holder.poll() is None
-            terminal.type("x\x1b[C")
-            terminal.until(rf"send SIGINT to process {holder.pid}\?")
+            terminal.type("x\x1b[C", rf"send SIGINT to process {holder.pid}\?")
             terminal.type("y")
             assert holder.wait(HANG) == -2
             terminal.until("SIGINT was sent")
             machine.processes(0, [Process(other.pid, used=GIB, sm=10)])
             terminal.until(lambda: str(holder.pid) not in terminal.text.replace("SIGINT was sent to process", ""))
-            terminal.type("x")
-            terminal.until("does not hold the device")
+            terminal.type("x", "does not hold the device")
             assert other.poll() is None
         other.kill()
         holder.kill()
@@ -279,8 +228,7 @@ def test_a_signal_is_sent_after_a_question(machine: NvmlSimulator, tmp_path: Pat
 def test_a_lost_device_keeps_its_row_and_comes_back(machine: NvmlSimulator, watched: Terminal) -> None:
     """With the reason; the others go on."""
     machine.lose(2)
-    watched.until(r"Xgpu\.2 .*LOST")
-    watched.until("1 lost|LOST")
+    watched.until(r"Xgpu\.2 .*LOST", "1 lost|LOST")
     machine.gpu[0].set(gpu_util=77)
     watched.until("77%")
     machine.recover(2)

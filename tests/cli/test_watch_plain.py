@@ -97,10 +97,8 @@ def test_on_a_terminal(simulator: NvmlSimulator) -> None:
         terminal.until(r"^\d\d:\d\d:\d\d critical overheating gpu.1: core at 97 °C")
         simulator.lose(0)
         terminal.until("gpu.0: LOST")
-        terminal.type("\r")
-        terminal.until("^gpu.1 H100 80GB HBM3: 48 % busy")
-        terminal.type("q\r")
-        assert terminal.end() == 0
+        terminal.type("\r", "^gpu.1 H100 80GB HBM3: 48 % busy")
+        assert terminal.end("q\r") == 0
         assert b"\x1b" not in terminal.raw
         assert sum("gpu.0: LOST" in line for line in terminal.everything) == 1
         assert terminal.attributes == terminal.before
@@ -109,7 +107,6 @@ def test_on_a_terminal(simulator: NvmlSimulator) -> None:
 def test_without_a_terminal(simulator: NvmlSimulator) -> None:
     """Lines for a log."""
     process = start(*PLAIN, env=environment(**simulator.environment()))
-    assert process.stdout is not None
     assert "2 gpu" in process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     _, errors = rest_of(process)
@@ -119,12 +116,10 @@ def test_without_a_terminal(simulator: NvmlSimulator) -> None:
 def test_in_the_background_it_goes_on(simulator: NvmlSimulator) -> None:
     """Where what is typed is the shell's."""
     with shell(env=simulator.environment()) as terminal:
-        terminal.type("am watch --plain --interval 0.1 &\r")
-        terminal.until("2 gpu")
+        terminal.type("am watch --plain --interval 0.1 &\r", "2 gpu")
         simulator.lose(0)
         terminal.until("gpu.0: LOST")
-        terminal.type("kill %1; wait; clear; echo still here\r")
-        terminal.until("^still here$")
+        terminal.type("kill %1; wait; clear; echo still here\r", "^still here$")
 
 
 def test_a_terminal_that_goes_away_ends_it(simulator: NvmlSimulator) -> None:

@@ -64,12 +64,9 @@ def test_a_line_a_node_by_one_query() -> None:
             terminal.until("node-3:22235 +no answer: Prometheus gets nothing from it")
             terminal.until("node-2:22235 +50 +X- +50% +-  amd cannot be read, gpu.1 LOST")
             terminal.until("node-1:22235 +90 +!95 +92% +1.2/1.4  gpu.1 AccelHot, 1 finding")
-            terminal.type("/gpu.1 AccelHot\r")
-            terminal.until("^1 nodes?|^>.node-1:22235")
-            terminal.type("\r")
-            terminal.until("gpu.1 +95% +AccelHot")
-            terminal.type("q")
-            assert terminal.end() == 0
+            terminal.type("/gpu.1 AccelHot\r", "^1 nodes?|^>.node-1:22235")
+            terminal.type("\r", "gpu.1 +95% +AccelHot")
+            assert terminal.end("q") == 0
         (path,) = {path for path, _ in prometheus.asked}
         assert path.startswith("/below/api/v1/query?")
         (query,) = parse_qs(urlsplit(path).query)["query"]
@@ -126,7 +123,6 @@ def test_a_real_prometheus(tmp_path: Path, simulator: NvmlSimulator) -> None:
             PrometheusServer(tmp_path, jobs, rules) as server,
             on_terminal(*SEEN, "--fleet", server.url, columns=140) as terminal,
         ):
-            terminal.until("^2 nodes  4 gpu .*util")
-            terminal.until(rf"{re.escape(names[0])} +37 +48 ")
+            terminal.until("^2 nodes  4 gpu .*util", rf"{re.escape(names[0])} +37 +48 ")
             process.kill()
             terminal.until(rf"X{re.escape(names[1])} +no answer: Prometheus gets nothing from it")

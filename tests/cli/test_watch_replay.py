@@ -84,26 +84,16 @@ def test_a_recording_of_the_exporter_is_played(simulator: NvmlSimulator, tmp_pat
     )
     assert done.returncode == 0, done.stderr
     with on_terminal("watch", "--replay", str(path), "--speed", "0.1", columns=140) as terminal:
-        terminal.until(r"^\S+ +2 gpu .* replay 20\d\d-\d\d-\d\d 0\.1x +\d+%")
-        terminal.until(r"gpu\.0 .*37%")
-        terminal.type(" ")
-        terminal.until("0.1x .*paused")
-        terminal.type("+")
-        terminal.until("0.2x .*paused")
-        terminal.type("\x1b[F")
-        terminal.until("100% live")
-        terminal.until("power gpu.0, 1 min .*now ")
-        terminal.type("\x1b[H")
-        terminal.until(r" [0-9]% ")
+        terminal.until(r"^\S+ +2 gpu .* replay 20\d\d-\d\d-\d\d 0\.1x +\d+%", r"gpu\.0 .*37%")
+        terminal.type(" ", "0.1x .*paused")
+        terminal.type("+", "0.2x .*paused")
+        terminal.type("\x1b[F", "100% live", "power gpu.0, 1 min .*now ")
+        terminal.type("\x1b[H", r" [0-9]% ")
+        terminal.type("?", "go back or on in the recording")
         terminal.type("?")
-        terminal.until("go back or on in the recording")
-        terminal.type("?")
-        terminal.type(">" * 20)
-        terminal.until("3600x 100% end")
-        terminal.type("s")
-        terminal.until(r"since the start or the last reset: .* readings")
-        terminal.type("q")
-        assert terminal.end() == 0
+        terminal.type(">" * 20, "3600x 100% end")
+        terminal.type("s", r"since the start or the last reset: .* readings")
+        assert terminal.end("q") == 0
         assert terminal.attributes == terminal.before
 
 

@@ -44,36 +44,28 @@ def test_a_signal_that_ends_any_program_ends_it_with_the_terminal_as_before(simu
 def test_in_the_background_without_keys_it_prints_lines(simulator: NvmlSimulator) -> None:
     """The screen is the shell's."""
     with shell(env=simulator.environment()) as terminal:
-        terminal.type("am watch --interval 0.1 </dev/null &\r")
-        terminal.until("GPU Monitor - GPU0: ")
-        terminal.type("kill %1; wait; clear; echo still here\r")
-        terminal.until("^still here$")
+        terminal.type("am watch --interval 0.1 </dev/null &\r", "GPU Monitor - GPU0: ")
+        terminal.type("kill %1; wait; clear; echo still here\r", "^still here$")
         assert ENTER not in terminal.raw
 
 
 def test_sent_to_the_background_it_leaves_the_screen_alone_until_it_is_back(simulator: NvmlSimulator) -> None:
     """Ctrl-Z, ``bg``, ``fg``."""
     with shell(env=simulator.environment()) as terminal:
-        terminal.type("am watch --interval 0.1 </dev/null\r")
-        terminal.until("gpu.1")
-        terminal.type("\x1a")
-        terminal.until("Stopped")
+        terminal.type("am watch --interval 0.1 </dev/null\r", "gpu.1")
+        terminal.type("\x1a", "Stopped")
         terminal.type("bg\r")
-        terminal.type("clear; echo mine\r")
-        terminal.until("^mine$")
+        terminal.type("clear; echo mine\r", "^mine$")
         simulator.wait_for("nvmlDeviceGetTemperature", 0, count=simulator.calls()["nvmlDeviceGetTemperature", 0] + 4)
         assert terminal.raw.count(ENTER) == terminal.raw.count(LEAVE) == 1
-        terminal.type("fg\r")
-        terminal.until("gpu.1")
-        terminal.type("\x03")
-        terminal.until(lambda: terminal.raw.count(LEAVE) == 2)
+        terminal.type("fg\r", "gpu.1")
+        terminal.type("\x03", lambda: terminal.raw.count(LEAVE) == 2)
 
 
 def test_killed_it_leaves_the_terminal_as_it_was(simulator: NvmlSimulator, tmp_path: Path) -> None:
     """Even by SIGKILL: the other screen is left, the modes are those from before, nothing of ours goes on."""
     with on_terminal("run", "--no-line", "--quiet", "--", *COMMAND, *FAST, env=simulator.environment()) as terminal:
-        terminal.until("gpu.1")
-        terminal.until(lambda: terminal.attributes != terminal.before)
+        terminal.until("gpu.1", lambda: terminal.attributes != terminal.before)
         family = psutil.Process(terminal.process.pid).children(recursive=True)
         watching = next(one for one in family if "watch" in one.cmdline())
         (guard,) = (one for one in family if "terminal_guard.py" in " ".join(one.cmdline()))
@@ -91,8 +83,7 @@ def test_ended_otherwise_it_leaves_nothing_running(simulator: NvmlSimulator) -> 
     with on_terminal(*FAST, env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
         (guard,) = psutil.Process(terminal.process.pid).children()
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
         assert not guard.is_running()
         assert terminal.raw.count(LEAVE) == 1
 
@@ -114,9 +105,7 @@ def test_a_terminal_that_was_stopped_by_ctrl_s_is_left_too(simulator: NvmlSimula
 def test_a_narrow_window_has_fewer_numbers_and_none_cut_off(simulator: NvmlSimulator, columns: int) -> None:
     """The utilisation stays longest; the keys are fewer."""
     with on_terminal(*FAST, columns=columns, env=simulator.environment()) as terminal:
-        terminal.until("gpu.1")
-        terminal.until("q quit")
-        terminal.until(r"gpu\.0 .*37%")
+        terminal.until("gpu.1", "q quit", r"gpu\.0 .*37%")
         text = terminal.text
         assert not NUMBER.search(text), text
 
@@ -136,13 +125,11 @@ def test_where_a_reading_was_saved_can_be_read(simulator: NvmlSimulator, tmp_pat
     place.mkdir()
     with on_terminal(*FAST, "--save-dir", str(place), rows=rows, columns=columns, env=simulator.environment()) as terminal:
         terminal.until("gpu.1")
-        terminal.type("S")
-        terminal.until(r"saved")
+        terminal.type("S", r"saved")
         (saved,) = place.iterdir()
         terminal.until(lambda: saved.name in terminal.lines[-1])
         terminal.until("gpu.1")
-        terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.end("q") == 0
         assert str(saved) in "".join(terminal.lines)
 
 
@@ -151,8 +138,7 @@ def test_findings_stand_below_the_table_where_there_are_rows(simulator: NvmlSimu
     simulator.gpu[1].set(temperature=97)
     rules = ("--rules", "overheating,overheating.seconds=0")
     with on_terminal(*FAST, *rules, columns=120, env=simulator.environment()) as terminal:
-        terminal.until("1 finding")
-        terminal.until("^X gpu.1  overheating  core at 97 °C")
+        terminal.until("1 finding", "^X gpu.1  overheating  core at 97 °C")
         terminal.resize(8, 60)
         terminal.until("! 1 finding")
 
