@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False, by: Runner = call) -> Finding:
+def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False, by: Runner = call, strict: int | None = None) -> Finding:
     """Run doctor for people, for programs and strictly; what it says of one backend.
 
     Args:
@@ -31,13 +31,16 @@ def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = Fals
         more: Further arguments.
         named: Whether that backend alone is selected.
         by: ``run`` where the process must be a new one, since this one may have loaded what must not be there.
+        strict: The exit status that it must have with ``--strict``; without, 0.
     """
     selection = ["--backends", backend] if named else []
     if "--timeout" not in more:
         more = (*more, "--timeout", "20")  # what is late on a busy machine is no finding
     shown = by("doctor", *selection, *more, env=env)
-    strict = by("doctor", "--json", "--strict", *selection, *more, env=env)
-    assert shown.stderr == strict.stderr == ""
-    facts = next(found for found in json.loads(strict.stdout)["backends"] if found["name"] == backend)
+    told = by("doctor", "--json", "--strict", *selection, *more, env=env)
+    assert shown.stderr == told.stderr == ""
+    facts = next(found for found in json.loads(told.stdout)["backends"] if found["name"] == backend)
     paragraph = next(part for part in shown.stdout.split("\n\n") if part.startswith(f"{backend}: "))
-    return Finding(" ".join(paragraph.split()), facts, shown.returncode, strict.returncode)
+    if strict is not None:
+        assert (shown.returncode, told.returncode) == (0, strict)
+    return Finding(" ".join(paragraph.split()), facts, shown.returncode, told.returncode)

@@ -11,7 +11,7 @@ from accelmetrics.cli import options
 from accelmetrics.cli.main import COMMANDS, load, main
 from accelmetrics.monitor import settings
 from tests.cli.machines import Printed, Rig
-from tests.cli.shell import one_line
+from tests.cli.shell import call, one_line
 
 REFUSED = [
     (["dump", "--flat", "--format", "table"], ["--flat excludes --format table", "json and jsonl"]),
@@ -84,6 +84,53 @@ def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[s
     assert line.startswith("accelmetrics")
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["watch", "--save-dir", "/nowhere"], "--save-dir '/nowhere' is no directory"),
+        (["watch", "--hot-memory", "much"], "'much' must be a number"),
+        (["watch", "--hot-temperature", "nan"], "'nan' must be a number"),
+        (["watch", "--interval", "0"], "must be a number of seconds from 0.01 to 86,400"),
+        (["watch", "--gpu", "0"], "Did you mean '--gpus'?"),
+        (["watch", "--backends", "nvidea"], "Did you mean 'nvidia'?"),
+        (["record", "--exporter", "promtheus"], "unknown exporter 'promtheus'. Did you mean 'prometheus'?"),
+        (["record", "--exporter", "jsonl"], "the exporter 'jsonl' needs its path: write jsonl:PATH"),
+        (["record", "--exporter", "jsonl:/no/such/place/x"], "the directory /no/such/place does not exist"),
+        (["record", "--label", "team"], "'team' is no label: write NAME=VALUE"),
+        (["record", "--interval", "0.001"], "'0.001' must be a number of seconds from 0.01 to 86,400"),
+        (["record", "--interval", "0"], "'0' must be a number of seconds from 0.01 to 86,400"),
+        (["record", "--interval", "abc"], "'abc' must be a number of seconds from 0.01 to 86,400"),
+        (["record", "--summary-interval", "-1"], "must be a number of seconds from 0"),
+        (["record", "--backends", "nvida"], "Did you mean 'nvidia'?"),
+        (["record", "--log-format", "yaml"], "'yaml' must be text or json"),
+        (["watch", "--url", "ftp://a"], "'ftp://a' is no address of accelmetrics serve"),
+        (["watch", "--url", "http://"], "is no address"),
+        (["watch", "--url", "http://user:secret@a:99999"], "'http://***@a:99999' is no address"),
+        (["watch", "--url", "a", "--fleet", "b"], "--url and --fleet exclude each other"),
+        (["watch", "--url", "a", "--replay", "b"], "--replay and --url exclude each other"),
+        (["watch", "--url", "a", "--speed", "2"], "--speed is for --replay"),
+        (["watch", "--replay", "a", "--speed", "0"], "'0' must be a number from 0.1 to 3600"),
+        (["watch", "--replay", "/nowhere"], "the recording /nowhere cannot be read"),
+        (["watch", "--replay", "/dev/zero"], "it is no file"),
+        (["watch", "--replay", "/etc/passwd"], "is no recording"),
+        (["watch", "--url", "a", "--gpus", "0"], "--gpus is about what this machine reads"),
+        (["watch", "--fleet", "a", "--allow-signals"], "--allow-signals is about what this machine reads"),
+        (["watch", "--fleet-ca", "a"], "--fleet-ca is for --url and --fleet"),
+        (["watch", "--url", "a", "--fleet-ca", "/nowhere"], "the fleet's token or authorities cannot be read"),
+        (["watch", "--fleet", "/nowhere"], "the file of hosts /nowhere cannot be read"),
+        (
+            ["watch", "--fleet", "ftp://user:secret@a"],
+            "--fleet 'ftp://***@a' is no address of a Prometheus, such as http://prometheus:9090",
+        ),
+    ],
+)
+def test_what_watches_is_refused_before_it_begins(arguments: list[str], said: str) -> None:
+    """In a line, with status 2, and with the nearest that there is."""
+    done = call(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in one_line(done.stderr)
 
 
 def test_nothing_asked_for_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

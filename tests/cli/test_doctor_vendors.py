@@ -46,8 +46,7 @@ def neuron(tree: Tree) -> SysfsTree:
 def test_a_neuron_chip_whose_driver_is_not_loaded(tree: Tree, neuron: SysfsTree) -> None:
     """The chip is there and cannot be read."""
     neuron.add_pci(CHIP, TRAINIUM)
-    found = examine("neuron", tree.environment())
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("neuron", tree.environment(), strict=1)
     assert f"neuron: does not work evidence: 1 Neuron device on the PCI bus ({CHIP}), but the driver is not loaded" in found.words
     load = "what to do: load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms); install neuron-monitor"
     assert load in found.words
@@ -60,8 +59,7 @@ def test_a_neuron_node_without_the_tool(tree: Tree, neuron: SysfsTree, on_the_bu
     neuron.add_node()
     if on_the_bus:
         neuron.add_pci(CHIP, TRAINIUM)
-    found = examine("neuron", tree.environment())
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("neuron", tree.environment(), strict=1)
     assert "evidence: /dev/neuron0 is there; the driver shows no counters" in found.words
     assert "neuron-monitor is neither on PATH nor in /opt/aws/neuron/bin" in found.words
     assert "what to do: install neuron-monitor: package aws-neuronx-tools" in found.words
@@ -72,8 +70,7 @@ def test_a_neuron_node_without_the_tool(tree: Tree, neuron: SysfsTree, on_the_bu
 def test_a_container_without_its_neuron_devices_whose_counters_are_read(tree: Tree, neuron: SysfsTree) -> None:
     """What is read is the host's; the flag is said all the same."""
     neuron.add_chip(0)
-    found = examine("neuron", tree.environment())
-    assert (found.status, found.strict) == (0, 0)
+    found = examine("neuron", tree.environment(), strict=0)
     assert "neuron: works, read from sysfs evidence: 1 Neuron device with 2 cores" in found.words
     assert f"no /dev/neuron0 {PASS_NEURON} time:" in found.words
     neuron.add_node()
@@ -85,8 +82,7 @@ def test_a_container_without_its_neuron_devices_whose_tool_fails(tree: Tree, neu
     neuron.add_chip(0)
     tool = NeuronMonitorStandIn(tmp_path)
     tool.tell(mode="die", errors="no neuron devices found: /dev/neuron0: No such file\n")
-    found = examine("neuron", tree.environment(PATH=tool.path))
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("neuron", tree.environment(PATH=tool.path), strict=1)
     assert "neuron: does not work" in found.words
     assert "no neuron devices found: /dev/neuron0: No such file" in found.words
     assert f"{PASS_NEURON}; run neuron-monitor by hand, and neuron-ls" in found.words
@@ -109,8 +105,7 @@ def test_counters_that_need_an_interval_are_no_failure(tree: Tree, neuron: Sysfs
     neuron.count(0, 0, microseconds=1_000_000, flops=7)
     neuron.add_node()
     shutil.rmtree(neuron.neuron / "neuron0/neuron_core0/stats/memory_usage")
-    found = examine("neuron", tree.environment())
-    assert (found.status, found.strict) == (0, 0)
+    found = examine("neuron", tree.environment(), strict=0)
     assert "needs_interval" not in found.words
     assert "trn.0: Trainium1: 2 metrics given" in found.words
 
@@ -149,8 +144,7 @@ def with_module(tree: Tree, stand_in: GcipuinfoStandIn) -> dict[str, str]:
 
 def test_ipus_without_the_vendors_module(tree: Tree) -> None:
     """Where it comes from: not from PyPI."""
-    found = examine("graphcore", ipu_card(tree, "ipu0").environment())
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("graphcore", ipu_card(tree, "ipu0").environment(), strict=1)
     assert "evidence: 1 IPU on the PCI bus (0000:1a:00.0), /dev/ipu0, no Python module gcipuinfo" in found.words
     assert "what to do: gcipuinfo comes with Graphcore's Poplar SDK and not from PyPI" in found.words
     assert "gc-docker" not in found.words
@@ -158,8 +152,7 @@ def test_ipus_without_the_vendors_module(tree: Tree) -> None:
 
 def test_a_container_without_its_ipus(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
     """How to start it comes first."""
-    found = examine("graphcore", with_module(ipu_card(tree), gcipuinfo))
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("graphcore", with_module(ipu_card(tree), gcipuinfo), strict=1)
     assert "graphcore: does not work" in found.words
     assert "driver_unavailable: gcipuinfo lists no IPU" in found.words
     assert "what to do: in a container, start it with gc-docker, which passes the IPUs in; see whether gc-info" in found.words
@@ -167,22 +160,19 @@ def test_a_container_without_its_ipus(tree: Tree, gcipuinfo: GcipuinfoStandIn) -
 
 def test_a_container_without_its_ipus_and_without_the_module(tree: Tree) -> None:
     """Both are missing, both are said."""
-    found = examine("graphcore", ipu_card(tree).environment())
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("graphcore", ipu_card(tree).environment(), strict=1)
     assert "what to do: in a container, start it with gc-docker, which passes the IPUs in; gcipuinfo comes with" in found.words
 
 
 def test_an_ipu_machine_without_a_partition(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
     """Nothing shows on this machine: nothing is there that could not be read."""
-    found = examine("graphcore", with_module(tree, gcipuinfo))
-    assert (found.status, found.strict) == (0, 0)
+    found = examine("graphcore", with_module(tree, gcipuinfo), strict=0)
     assert "what to do: see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist" in found.words
 
 
 def test_an_ipu_that_works(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
     gcipuinfo.behave([c600(0)])
-    found = examine("graphcore", with_module(ipu_card(tree, "ipu0"), gcipuinfo))
-    assert (found.status, found.strict) == (0, 0)
+    found = examine("graphcore", with_module(ipu_card(tree, "ipu0"), gcipuinfo), strict=0)
     assert found.words.startswith("graphcore: works, read from gcipuinfo")
     assert found.facts["advice"] == ""
 
@@ -213,8 +203,7 @@ def test_tpus_without_grpcio(tree: Tree, tpus: TpuMachine, tmp_path: Path) -> No
     """The line that installs it."""
     tpus.chips("v5e", 1)
     (tmp_path / "sitecustomize.py").write_text(HIDE_GRPC)
-    found = examine("tpu", tpu_environment(tree, PYTHONPATH=f"{tmp_path}:{REPOSITORY}"), by=run)
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("tpu", tpu_environment(tree, PYTHONPATH=f"{tmp_path}:{REPOSITORY}"), by=run, strict=1)
     assert "evidence: 1 TPU v5e chip on the PCI bus (0000:00:04.0); grpcio, which reads their runtime, is not installed" in found.words
     assert "what to do: pip install 'accelmetrics[tpu]'" in found.words
     assert found.words.count("what to do") == 1
@@ -225,8 +214,7 @@ def test_a_tpu_whose_holder_serves_no_metrics(tree: Tree, tpus: TpuMachine) -> N
     """Which chip it is, and how to start its runtime; one that is not in use is well."""
     held, _ = tpus.chips("v4", 2)
     tpus.process(4711, held)
-    found = examine("tpu", tpu_environment(tree))
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("tpu", tpu_environment(tree), strict=1)
     first, second = found.facts["devices"]
     assert (first["readable"], second["readable"]) == (False, True)
     assert "process 4711 holds it and serves no metrics on localhost:8431" in found.words
@@ -239,8 +227,7 @@ def test_a_container_without_its_tpus(tree: Tree, tpus: TpuMachine, generation: 
     """The flag, and nothing is claimed of their holders; they may be idle, which is no failure."""
     tpus.contain()
     tpus.chips(generation, 2)
-    found = examine("tpu", tpu_environment(tree))
-    assert (found.status, found.strict) == (0, 0)
+    found = examine("tpu", tpu_environment(tree), strict=0)
     assert f"what to do: in a container, start it with {flags} (google.com/tpu in Kubernetes)" in found.words
     assert "the processes that hold it cannot be seen" in found.words
     assert "no program holds it" not in found.words
@@ -311,16 +298,14 @@ def rocm(tree: Tree, tmp_path: Path) -> Mapping[str, str]:
 
 def test_an_amdsmi_of_another_release_is_not_used(rocm: Mapping[str, str]) -> None:
     """Another source reads the card; why this one does not is said."""
-    found = examine("amd", rocm)
-    assert (found.status, found.strict) == (0, 0)
+    found = examine("amd", rocm, strict=0)
     assert found.words.startswith("amd: works, read from sysfs")
     assert "amdsmi is of version 7.0.2, which does not match" in found.words
 
 
 def test_an_amdsmi_of_another_release_is_refused_where_it_is_pinned(rocm: Mapping[str, str]) -> None:
     """The card is there, and the one source that was asked for cannot read it."""
-    found = examine("amd", rocm, "--amd-source", "amdsmi")
-    assert (found.status, found.strict) == (0, 1)
+    found = examine("amd", rocm, "--amd-source", "amdsmi", strict=1)
     assert "amd: does not work" in found.words
     assert "amdsmi is of version 7.0.2, which does not match" in found.words
     assert "share/amd_smi" in json.dumps(found.facts["advice"])

@@ -70,12 +70,10 @@ def test_an_indented_document(printed: Printed) -> None:
     assert printed("--flat", "--indent", "2").startswith('{\n  "gpu.0.')
 
 
-@pytest.mark.parametrize("command", ["dump", "record"])
-def test_a_process_that_is_not_there_is_told(command: str, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("rig")
+def test_a_process_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Once, and what there is is printed all the same."""
-    del rig
-    rest = ["--duration", "0.1"] if command == "record" else []
-    assert main([command, "--backends", "rig", "--pid", "2147483646", *rest]) == 0
+    assert main([*RIG, "--pid", "2147483646"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("there is no process 2147483646: nothing of it can be read") == 1
     assert captured.out

@@ -125,23 +125,22 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pyt
     assert target.read_text() == "whole\n"
 
 
-def test_missing_directory(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("rig")
+@pytest.mark.parametrize(
+    ("command", "name", "why"),
+    [
+        (ONE, "nowhere/x.json", "No such file or directory"),
+        (STREAM, "nowhere/x.json", "the directory does not exist"),
+        (ONE, "", "Is a directory"),
+        (STREAM, "", "Is a directory"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], name: str, why: str) -> None:
     """The file's name and the system's reason, exit status 1."""
-    del rig
-    for command, why in ((ONE, "No such file or directory"), (STREAM, "the directory does not exist")):
-        target = tmp_path / "nowhere" / "x.json"
-        assert main([*command, "--output", str(target)]) == 1
-        printed = capsys.readouterr()
-        assert one_line(printed.err) == f"accelmetrics dump: cannot write {target}: {why}"
-        assert printed.out == ""
-
-
-def test_a_directory(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory is neither replaced nor written to."""
-    del rig
-    for command in (ONE, STREAM):
-        assert main([*command, "--output", str(tmp_path)]) == 1
-        assert one_line(capsys.readouterr().err) == f"accelmetrics dump: cannot write {tmp_path}: Is a directory"
+    target = tmp_path / name
+    assert main([*command, "--output", str(target)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, one_line(err)) == ("", f"accelmetrics dump: cannot write {target}: {why}")
 
 
 @needs_full

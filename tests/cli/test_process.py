@@ -35,16 +35,10 @@ def backend():
 
 
 def test_one_document_and_silence() -> None:
-    """The host's real metrics, exit status 0, not a word beside them."""
-    done = run(*HOST)
+    """The host's real metrics, rates among them, exit status 0, not a word beside them."""
+    done = run("dump", "--backends", "host")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "memory_percent" in document(done.stdout).metrics
-
-
-def test_by_default_rates_are_there() -> None:
-    """The second reading gives what needs an interval."""
-    done = run("dump", "--backends", "host", "--json")
-    assert "cpu" in document(done.stdout).metrics
+    assert {"memory_percent", "cpu"} <= document(done.stdout).metrics.keys()
 
 
 def test_ctrl_c_ends_a_stream_quietly() -> None:

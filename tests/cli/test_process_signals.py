@@ -64,22 +64,23 @@ def test_a_process_that_does_not_hold_the_device_is_left_alone() -> None:
             other.kill()
 
 
-def test_a_process_on_another_device_is_left_alone(holder: subprocess.Popen[bytes]) -> None:
-    """The node's number is known."""
-    with pytest.raises(SignalError, match="does not hold the device"):
-        ProcessHandle(holder.pid, [GPU._replace(minor_number=4)], [holder.pid])
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (GPU._replace(minor_number=4), "does not hold the device"),  # the node's number is known
+        (GPU._replace(vendor="acme"), "cannot be verified"),  # its nodes are not
+    ],
+)
+def test_a_process_that_is_not_certainly_on_the_device(holder: subprocess.Popen[bytes], device: DeviceIdentity, why: str) -> None:
+    """Is left alone."""
+    with pytest.raises(SignalError, match=why):
+        ProcessHandle(holder.pid, [device], [holder.pid])
 
 
 def test_never_this_program(node: Path) -> None:
     """Even where it holds the device."""
     with node.open(), pytest.raises(SignalError, match="is this program: q ends it"):
         ProcessHandle(os.getpid(), [GPU], [os.getpid()])
-
-
-def test_a_device_whose_nodes_are_not_known(holder: subprocess.Popen[bytes]) -> None:
-    """Nothing can be verified."""
-    with pytest.raises(SignalError, match="cannot be verified"):
-        ProcessHandle(holder.pid, [GPU._replace(vendor="acme")], [holder.pid])
 
 
 def test_in_a_container(holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,28 +223,6 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
     assert len(records(target)) >= 2
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--exporter", "promtheus"), "unknown exporter 'promtheus'. Did you mean 'prometheus'?"),
-        (("--exporter", "jsonl"), "the exporter 'jsonl' needs its path: write jsonl:PATH"),
-        (("--exporter", "jsonl:/no/such/place/x"), "the directory /no/such/place does not exist"),
-        (("--label", "team"), "'team' is no label: write NAME=VALUE"),
-        (("--interval", "0.001"), "'0.001' must be a number of seconds from 0.01 to 86,400"),
-        (("--interval", "0"), "'0' must be a number of seconds from 0.01 to 86,400"),
-        (("--interval", "abc"), "'abc' must be a number of seconds from 0.01 to 86,400"),
-        (("--summary-interval", "-1"), "must be a number of seconds from 0"),
-        (("--backends", "nvida"), "Did you mean 'nvidia'?"),
-        (("--log-format", "yaml"), "'yaml' must be text or json"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(options: tuple[str, ...], said: str) -> None:
-    """In a line, with status 2, and with the nearest that there is."""
-    done = call("record", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in one_line(done.stderr)
-
-
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     """What lies there already and is something else, or a place that takes no files: status 1, in a line, before the first reading."""
     (tmp_path / "notes.txt").write_text("hello\n")

@@ -174,34 +174,6 @@ def until_line(lines: Iterator[str], wanted: str) -> str:
     raise AssertionError(f"the output ended before {wanted!r}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--url", "ftp://a"], "'ftp://a' is no address of accelmetrics serve"),
-        (["--url", "http://"], "is no address"),
-        (["--url", "http://user:secret@a:99999"], "'http://***@a:99999' is no address"),
-        (["--url", "a", "--fleet", "b"], "--url and --fleet exclude each other"),
-        (["--url", "a", "--replay", "b"], "--replay and --url exclude each other"),
-        (["--url", "a", "--speed", "2"], "--speed is for --replay"),
-        (["--replay", "a", "--speed", "0"], "'0' must be a number from 0.1 to 3600"),
-        (["--replay", "/nowhere"], "the recording /nowhere cannot be read"),
-        (["--replay", "/dev/zero"], "it is no file"),
-        (["--replay", "/etc/passwd"], "is no recording"),
-        (["--url", "a", "--gpus", "0"], "--gpus is about what this machine reads"),
-        (["--fleet", "a", "--allow-signals"], "--allow-signals is about what this machine reads"),
-        (["--fleet-ca", "a"], "--fleet-ca is for --url and --fleet"),
-        (["--url", "a", "--fleet-ca", "/nowhere"], "the fleet's token or authorities cannot be read"),
-        (["--fleet", "/nowhere"], "the file of hosts /nowhere cannot be read"),
-        (["--fleet", "ftp://user:secret@a"], "--fleet 'ftp://***@a' is no address of a Prometheus, such as http://prometheus:9090"),
-    ],
-)
-def test_what_cannot_be_used_together_is_refused(arguments: list[str], said: str) -> None:
-    """In a line, with status 2."""
-    done = call("watch", *arguments)
-    assert done.returncode == 2
-    assert said in one_line(done.stderr)
-
-
 def test_flags_alone_are_refused_not_settings_of_all_commands(simulator: NvmlSimulator) -> None:
     """The environment says how this machine is read wherever something is read."""
     with node(simulator) as name, on_terminal(*SEEN, "--url", name, env={"ACCELMETRICS_BACKENDS": "host"}) as terminal:
