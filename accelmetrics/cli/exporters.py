@@ -24,14 +24,10 @@ HEAD = ("NAME", "WHERE RECORDS GO", "NEEDS")
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print a line for each."""
-    out.write(listing(HEAD, [_row(name) for name in registry.names()], options.json))
+    rows = [(name, where, needs) for name, (_, where, needs) in registry.EXPORTERS.items()]
+    for name in registry.names()[len(rows) :]:
+        loaded = guarded(registry.load, name)
+        words = (inspect.getdoc(loaded.value) or "") if loaded.failure is None else loaded.failure.detail
+        rows.append((name, words.partition("\n")[0], plug_ins.package(registry.GROUP, name)))
+    out.write(listing(HEAD, rows, options.json))
     return 0
-
-
-def _row(name: str) -> tuple[str, str, str]:
-    if name in registry.BUILT_IN:
-        _, where, needs = registry.EXPORTERS[name]
-        return name, where, needs
-    loaded = guarded(registry.load, name)
-    words = (inspect.getdoc(loaded.value) or "") if loaded.failure is None else loaded.failure.detail
-    return name, words.partition("\n")[0], plug_ins.package(registry.GROUP, name)

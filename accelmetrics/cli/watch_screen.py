@@ -193,6 +193,7 @@ class ScreenProgram(ABC):
         self.style = ScreenStyle(drawn, ascii_alone, braille=not ascii_alone and os.environ.get("TERM") != "linux")
         self.choices = Choices(signals=options.allow_signals)
         self.saved: list[str] = []
+        self._picture: Picture | None = None
         self.changed = False
         self._message = ("", 0.0)
         self._suspend = False
@@ -242,6 +243,17 @@ class ScreenProgram(ABC):
                 self.leave()
         for path in self.saved:
             tell(f"saved {path}", f"accelmetrics watch: saved {path}", data={"path": path})
+
+    def _show(self, screen: Screen, drawn: Picture, size: os.terminal_size) -> None:
+        self._picture, self.choices = drawn, drawn.choices
+        screen.show(drawn.ansi(self.style), drawn.place, size)
+
+    def _choose(self, key: str, metrics: Sequence[str]) -> None:
+        """Change what is seen. A key may follow another before there is a new picture."""
+        if self._picture is not None:
+            self.choices = chosen_by(key, replace(self._picture, choices=self.choices), metrics)
+        if self.choices.input is not None and self.choices.input.problem:
+            self.say(self.choices.input.problem)
 
     def _until_suspended(self) -> None:
         # While another job has the screen, wait; with keys this job is stopped as soon as it reads them.
@@ -293,7 +305,6 @@ class WatchScreen(ScreenProgram):
         self.choices = replace(self.choices, replay=source.replay)
         self._source = source
         self._view: NodeView | None = None
-        self._picture: Picture | None = None
         self._asked: tuple[ProcessHandle, ProcessRow] | None = None
         self._signal = CHOICES[0]
 
@@ -327,9 +338,7 @@ class WatchScreen(ScreenProgram):
             dialog=None if self._asked is None else self._dialog(self._asked[1]),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
         )
-        self._picture = picture(self._view, source.trails, given, size, self.style)
-        self.choices = self._picture.choices
-        screen.show(self._picture.ansi(self.style), self._picture.place, size)
+        self._show(screen, picture(self._view, source.trails, given, size, self.style), size)
 
     def press(self, key: str) -> None:
         """Do what a key asks for."""
@@ -352,13 +361,9 @@ class WatchScreen(ScreenProgram):
             self._ask()
         elif not (self.choices.input or self.choices.overlay) and (answer := source.press(key, self.choices.scale)) is not None:
             self.say(answer)
-        elif self._picture is not None:
-            metrics = [] if self._view is None else [row.name for row in graph_metrics(self._view)]
-            # A key may follow another before there is a new picture.
-            self.choices = chosen_by(key, replace(self._picture, choices=self.choices), metrics)
+        else:
+            self._choose(key, [] if self._view is None else [row.name for row in graph_metrics(self._view)])
             source.follow(self.choices.metric)
-            if self.choices.input is not None and self.choices.input.problem:
-                self.say(self.choices.input.problem)
 
     def _ask(self) -> None:
         """Ask whether a signal is to be sent to the chosen process."""
@@ -438,7 +443,6 @@ class FleetScreen(ScreenProgram):
         self._fleet = fleet
         self._levels = levels
         self._shown = fleet.answers
-        self._picture: Picture | None = None
         self._node: tuple[RemoteSource, WatchScreen] | None = None
 
     def look(self) -> bool:
@@ -458,9 +462,8 @@ class FleetScreen(ScreenProgram):
             self._node[1].draw(screen)
             return
         size = screen_size(self.descriptor)
-        self._picture = fleet_picture(self._shown, replace(self.choices, message=self.said), size, self.style)
-        self.choices = replace(self._picture.choices, message="")
-        screen.show(self._picture.ansi(self.style), self._picture.place, size)
+        self._show(screen, fleet_picture(self._shown, replace(self.choices, message=self.said), size, self.style), size)
+        self.choices = replace(self.choices, message="")
 
     def press(self, key: str) -> None:
         """Do what a key asks for."""
@@ -474,10 +477,8 @@ class FleetScreen(ScreenProgram):
             self.stopped.ask(signal.SIGINT)
         elif self.choices.input is None and not self.choices.overlay and key == "enter" and self._fleet.opens:
             self._open()
-        elif self._picture is not None:
-            self.choices = chosen_by(key, replace(self._picture, choices=self.choices), ())
-            if self.choices.input is not None and self.choices.input.problem:
-                self.say(self.choices.input.problem)
+        else:
+            self._choose(key, ())
 
     def leave(self) -> None:
         """Go back from an opened node to the fleet."""

@@ -50,20 +50,19 @@ class Pages:
         """Add the title of a part."""
         self.lines.append(rule(left, right, self._width, self._style))
 
-    def text(self, words: str, role: Role = "plain", indent: int = 2) -> None:
-        """Add a text, on as many lines as it needs."""
-        room = max(8, self._width - indent)
-        for part in textwrap.wrap(self._style.text(words), room, break_on_hyphens=False) or [""]:
-            self.lines.append(Line(self._style, self._width).add("", width=indent).add(part, role).parts())
+    def text(self, words: str, role: Role = "plain", name: str | None = None) -> None:
+        """Add a text, on as many lines as it needs; behind a name, if it belongs to one."""
+        label = 0 if name is None else min(LABEL, max(6, self._width // 3)) + 1
+        room = max(8, self._width - label - 2)
+        for number, part in enumerate(textwrap.wrap(self._style.text(words), room, break_on_hyphens=False) or [""]):
+            line = Line(self._style, self._width).add("", width=2)
+            if name is not None:
+                line.add("" if number else name, "dim", label - 1).add(" ")
+            self.lines.append(line.add(part, role).parts())
 
     def pair(self, name: str, words: str, role: Role = "plain") -> None:
         """Add a name and what belongs to it."""
-        label = min(LABEL, max(6, self._width // 3))
-        room = max(8, self._width - label - 3)
-        parts = textwrap.wrap(self._style.text(words), room, break_on_hyphens=False) or [""]
-        for number, part in enumerate(parts):
-            line = Line(self._style, self._width).add("", width=2).add("" if number else name, "dim", label).add(" ")
-            self.lines.append(line.add(part, role).parts())
+        self.text(words, role, name)
 
     def pairs(self, found: Sequence[Told]) -> None:
         """Add names with values, side by side as often as there is room, to be read downwards."""
