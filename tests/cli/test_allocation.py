@@ -217,21 +217,6 @@ def test_list_where_numbers_cannot_be_told() -> None:
     assert known.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--pool", "actor=2"], "--pool is of the actors of a Ray cluster"),
-        (["--ray", "--pid", "1"], "--ray is of a cluster's actors"),
-        (["--ray", "--pool", "actor=none"], "is no number of devices"),
-    ],
-)
-def test_options_of_a_ray_cluster_are_of_one(arguments: list[str], words: str) -> None:
-    """And not of processes."""
-    result = call("allocation", *arguments)
-    assert result.returncode == 2
-    assert words in result.stderr
-
-
 def test_without_ray_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line."""
     monkeypatch.setattr("accelmetrics.cli.allocation.find_spec", lambda name: None)

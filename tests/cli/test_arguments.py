@@ -124,9 +124,26 @@ def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[s
             ["watch", "--fleet", "ftp://user:secret@a"],
             "--fleet 'ftp://***@a' is no address of a Prometheus, such as http://prometheus:9090",
         ),
+        (["serve", "--keys", "dcgn"], "Did you mean 'dcgm'"),
+        (["serve", "--listen", "nowhere:at:all"], "is not HOST:PORT"),
+        (["serve", "--make-password", "a:b"], "cannot be a user's name"),
+        (["serve", "--exporter", "jsonll:x"], "Did you mean 'jsonl'"),
+        (["serve", "--attribution", "none", "--dcgm-jobs", "/tmp", "--backends", "host"], "--dcgm-jobs says who holds the devices"),
+        (["targets"], "say where the nodes are from"),
+        (["targets", "--hosts", "x", "--slurm"], "say where the nodes are from"),
+        (["targets", "--slurm", "a", "--partition", "gpu"], "--partition chooses"),
+        (["targets", "--hosts", "x", "--partition", "gpu"], "--partition chooses"),
+        (["targets", "--hosts", "/dev/null", "--label", "1x=2"], "--label: '1x=2' is no label: write NAME=VALUE"),
+        (["targets", "--hosts", "/nonexistent/x"], "the file of hosts /nonexistent/x cannot be read"),
+        (["allocation", "--pool", "actor=2"], "--pool is of the actors of a Ray cluster"),
+        (["allocation", "--ray", "--pid", "1"], "--ray is of a cluster's actors"),
+        (["allocation", "--ray", "--pool", "actor=none"], "is no number of devices"),
+        (["run"], "`accelmetrics run -- python train.py`"),
+        (["run", "--"], "`accelmetrics run -- python train.py`"),
+        (["run", "--quiet"], "`accelmetrics run -- python train.py`"),
     ],
 )
-def test_what_watches_is_refused_before_it_begins(arguments: list[str], said: str) -> None:
+def test_refused_before_anything_is_read(arguments: list[str], said: str) -> None:
     """In a line, with status 2, and with the nearest that there is."""
     done = call(*arguments)
     assert (done.returncode, done.stdout) == (2, "")

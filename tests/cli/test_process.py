@@ -181,16 +181,11 @@ def test_a_table_on_a_terminal(simulator: NvmlSimulator, columns: int) -> None:
     assert not screen.startswith("{")
 
 
-def test_json_on_a_terminal_is_indented() -> None:
-    """For people, and still the document."""
+def test_json_on_a_terminal() -> None:
+    """One document is indented, for people; a stream has a document a line, wherever it goes."""
     status, screen = on_terminal(80, *HOST, "--json")
     assert status == 0
     document(screen)
     assert screen.count("\n") > 10
-
-
-def test_a_stream_on_a_terminal_is_lines() -> None:
-    """A document a line, wherever it goes."""
     status, screen = on_terminal(80, "dump", "--backends", "host", "--interval", "0.02", "--count", "2")
-    assert status == 0
-    assert len(documents(screen)) == 2
+    assert (status, len(documents(screen))) == (0, 2)

@@ -272,14 +272,6 @@ def test_what_cannot_be_used_is_refused_before_anything_is_started(
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("arguments", [(), ("--",), ("--quiet",)])
-def test_no_command(arguments: tuple[str, ...]) -> None:
-    """Is said, with what to write."""
-    done = call(*RUN, *arguments)
-    assert done.returncode == 2
-    assert "`accelmetrics run -- python train.py`" in one_line(done.stderr)
-
-
 def test_readings_go_to_exporters(tmp_path: Path) -> None:
     """Of the command and not of the one that watches it, with its labels."""
     target = tmp_path / "run.jsonl"

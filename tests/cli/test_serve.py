@@ -223,23 +223,6 @@ def test_it_does_not_say_that_it_serves_when_it_does_not(option: str, value: str
     assert "Errno" not in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--keys", "dcgn"], "Did you mean 'dcgm'"),
-        (["--listen", "nowhere:at:all"], "is not HOST:PORT"),
-        (["--make-password", "a:b"], "cannot be a user's name"),
-        (["--exporter", "jsonll:x"], "Did you mean 'jsonl'"),
-        (["--attribution", "none", "--dcgm-jobs", "/tmp", "--backends", "host"], "--dcgm-jobs says who holds the devices"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> None:
-    """Before anything listens."""
-    done = call("serve", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr
-
-
 def test_a_folder_that_summaries_cannot_be_written_to_is_told_before_anything_listens(tmp_path: Path) -> None:
     """A file stands in its place."""
     (tmp_path / "file").write_text("")

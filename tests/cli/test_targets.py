@@ -40,23 +40,6 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hosts", "targets.json"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "say where the nodes are from"),
-        (("--hosts", "x", "--slurm"), "say where the nodes are from"),
-        (("--slurm", "a", "--partition", "gpu"), "--partition chooses"),
-        (("--hosts", "x", "--partition", "gpu"), "--partition chooses"),
-        (("--hosts", "/dev/null", "--label", "1x=2"), "--label: '1x=2' is no label: write NAME=VALUE"),
-        (("--hosts", "/nonexistent/x"), "the file of hosts /nonexistent/x cannot be read"),
-    ],
-)
-def test_what_cannot_be_used(arguments: tuple[str, ...], said: str) -> None:
-    """One line says what is missing."""
-    done = call("targets", *arguments)
-    assert done.returncode == 2 and said in one_line(done.stderr)
-
-
 @pytest.mark.servers
 def test_a_host_list_of_real_slurm(tmp_path: Path) -> None:
     """`scontrol` expands it."""
