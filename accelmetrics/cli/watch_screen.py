@@ -23,8 +23,20 @@ from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
 from accelmetrics.cli.terminal import Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Dialog, InputLine, Overlay, Pane
-from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS, parse_filter
+from accelmetrics.views.terminal.choices import (
+    DEVICE_FIELDS,
+    DEVICE_ORDERS,
+    NODE_FIELDS,
+    NODE_ORDERS,
+    PROCESS_FIELDS,
+    PROCESS_ORDERS,
+    Choices,
+    Dialog,
+    InputLine,
+    Overlay,
+    Pane,
+    parse_filter,
+)
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import ScreenStyle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS, Fields, matching, parse_filter
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Fields, matching, parse_filter
 
 ROW: Fields = {
     "pid": 48120.0,

@@ -12,8 +12,7 @@ from accelmetrics.exporters.device_table import block
 from accelmetrics.schemas.text import cells, printable
 from accelmetrics.views.device_view import MARKS, STATES, State, duration
 from accelmetrics.views.node_summary import NodeAnswer
-from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices
-from accelmetrics.views.terminal.filters import NODE_FIELDS, Fields, matching, parse_filter
+from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, matching, parse_filter
 from accelmetrics.views.terminal.graphs import level_marks
 from accelmetrics.views.terminal.overlays import Pages, help_lines
 from accelmetrics.views.terminal.picture import USUAL_SIZE, Picture, Piece, filled, foot, pieces, power_words, scrolled, short_name, window

@@ -9,8 +9,7 @@ from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import cells, printable, quantity
 from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue, duration
 from accelmetrics.views.node_view import NodeView, SourceRow
-from accelmetrics.views.terminal.choices import KEYS, Choices, Dialog
-from accelmetrics.views.terminal.filters import DEVICE_FIELDS, NODE_FIELDS, PROCESS_FIELDS
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices, Dialog
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of, rule
 from accelmetrics.views.terminal.tables import device_words
 

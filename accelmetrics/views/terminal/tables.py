@@ -11,8 +11,7 @@ from accelmetrics.exporters.device_table import BAR as BAR_MARKS, bar
 from accelmetrics.schemas.text import GIB, cells
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
-from accelmetrics.views.terminal.choices import Choices
-from accelmetrics.views.terminal.filters import DEVICE_FIELDS, PROCESS_FIELDS, Fields, matching, parse_filter
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, matching, parse_filter
 from accelmetrics.views.terminal.graphs import spark
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of
 from accelmetrics.views.trails import Trails
