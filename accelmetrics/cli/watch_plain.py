@@ -148,7 +148,7 @@ def overview(view: NodeView) -> Iterator[str]:
 
 
 def _head(view: NodeView) -> str:
-    totals = view.totals
+    totals = view.summary
     number = sum(totals.findings.values())
     parts = [
         ", ".join(f"{count} {kind}" for kind, count in totals.kinds.items()) or "no device",

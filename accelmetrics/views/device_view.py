@@ -295,8 +295,8 @@ def device_view(
         before: The last view of it, and when that was.
         now_ns: When it is looked at, in nanoseconds since 1970.
     """
-    key, metrics, gaps = given.slot.key, given.metrics, given.gaps
-    values = _values(given)
+    slot, vitals, metrics, gaps = given.slot, given.vitals, given.metrics, given.gaps
+    values = _values(vitals, metrics)
     gone = None if answered(metrics) else _gone(gaps)
     since, last = None, NOTHING
     if before is not None and gone is not None:
@@ -304,7 +304,7 @@ def device_view(
         since, last = (old.silent_since_ns, old.last) if old.silent is not None else (then, old.values)
     lasting = given.age if since is None else max(0.0, (now_ns - since) / 1e9)
     silent = None if gone is None else _missing(gone, lasting)
-    missing = _missing_values(given, values, lasting if silent is not None else given.age)
+    missing = _missing_values(gaps, values, lasting if silent is not None else given.age)
     found = tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity)))
     said: Said = []
     if silent is not None:
@@ -326,7 +326,7 @@ def device_view(
     said += hot_words
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     said += _throttle_words(metrics, values, throttled)
-    errors, links = _errors(metrics, {one.rule for one in found}), _links(given)
+    errors, links = _errors(metrics, {one.rule for one in found}), _links(metrics, given.most_links)
     said += errors + [one for one in links if one[0] != "ok"]
     for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
         lack = missing.get(name)
@@ -334,14 +334,13 @@ def device_view(
             said.append(("warn", f"{BY_NAME[name].label} {lack.word}", lack.advice))
     if given.split and "utilization" not in values:
         said.append(("ok", "MIG: no util", ""))
-    held = tuple(dict.fromkeys(map(holder_words, holders)))
     state = min((one[0] for one in said), key=STATES.index, default="ok")
     said.sort(key=lambda one: STATES.index(one[0]))
     return DeviceView(
-        key=key,
-        label=key.replace(".mig.", "."),
-        name=given.vitals.short_name,
-        identity=given.slot.identity,
+        key=slot.key,
+        label=slot.key.replace(".mig.", "."),
+        name=vitals.short_name,
+        identity=slot.identity,
         parent=given.parent,
         state=state,
         notes=tuple(dict.fromkeys(words for _, words, _ in said)),
@@ -353,7 +352,7 @@ def device_view(
         throttled=throttled,
         errors=tuple(words for _, words, _ in errors),
         links=tuple(words for _, words, _ in links),
-        holders=held,
+        holders=tuple(dict.fromkeys(map(holder_words, holders))),
         findings=found,
         silent=silent,
         silent_since_ns=since,
@@ -380,26 +379,21 @@ def holder_words(holder: Holder) -> str:
     return printable(f"job {labels.get('job_id', '')}" + (f" ({user})" if user else ""))
 
 
-def _values(given: DeviceSource) -> dict[str, float]:
+def _values(vitals: Vitals, metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the numbers that there are, in the order of ``VALUES``."""
-    metrics, vitals = given.metrics, given.vitals
     found = {name: value for name, field in OF_VITALS.items() if (value := getattr(vitals, field)) is not None}
     for row in _OTHERS:
-        for name in row.names:
-            value = metrics.get(name)
-            if value is not None:
-                found[row.name] = value
-                break
+        given = [metrics[name] for name in row.names if name in metrics]
+        if given:
+            found[row.name] = given[0]
     return found
 
 
 def _gone(gaps: Mapping[str, Unavailable]) -> Unavailable:
     """Return why a device gives nothing: the reason that speaks most against it."""
-    if not gaps:
-        return Unavailable(NOT_READ, "none of its metrics is read")
     grave = [why for why in gaps.values() if why.reason not in IN_ORDER]
     idle = [why for why in gaps.values() if why.reason in (Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NO_PERMISSION)]
-    return next(iter(grave or idle or gaps.values()))
+    return next(iter((*grave, *idle, *gaps.values(), Unavailable(NOT_READ, "none of its metrics is read"))))
 
 
 def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
@@ -409,12 +403,12 @@ def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
     return MissingValue(printable(reason), word + lasting, printable(why.detail), ADVICE.get(reason, ""))
 
 
-def _missing_values(given: DeviceSource, values: Mapping[str, float], seconds: float | None) -> dict[str, MissingValue]:
+def _missing_values(gaps: Mapping[str, Unavailable], values: Mapping[str, float], seconds: float | None) -> dict[str, MissingValue]:
     missing: dict[str, MissingValue] = {}
     for row in VALUES:
         if row.name in values:
             continue
-        reasons = [given.gaps[name] for name in row.names if name in given.gaps]
+        reasons = [gaps[name] for name in row.names if name in gaps]
         if reasons:
             telling = (why for why in reasons if why.reason != Reason.NOT_SUPPORTED)
             missing[row.name] = _missing(next(telling, reasons[0]), seconds)
@@ -461,24 +455,18 @@ def _errors(metrics: Mapping[str, float], found: Collection[str]) -> Said:
         metrics: All of the device's metrics.
         found: The rules that say something of it: what they tell is not said twice.
     """
-    said: Said = []
     uncorrected = max(metrics.get("uncorrectedMemoryErrors", 0), metrics.get("uncorrectedEccErrors", 0))
     corrected = max(metrics.get("correctedMemoryErrors", 0), metrics.get("correctedEccErrors", 0))
-    if metrics.get("rowRemapFailure"):
-        said.append(("bad", "a memory row could not be replaced", ""))
-    if uncorrected and "ecc_uncorrected" not in found:
-        said.append(("warn", f"{uncorrected:.0f} ECC not corrected", ""))
-    if metrics.get("rowRemapPending"):
-        said.append(("warn", "memory rows wait for a reset", ""))
-    action = RECOVERY.get(int(metrics.get("recoveryAction", 0)), "")
-    if action:
-        said.append(("warn", action, ""))
-    if "lastXid" in metrics:
-        code = int(metrics["lastXid"])
-        said.append(("ok", f"Xid {code}: {meaning(code)}", ""))
-    if corrected:
-        said.append(("ok", f"{corrected:.0f} ECC corrected", ""))
-    return said
+    action, xid = RECOVERY.get(int(metrics.get("recoveryAction", 0)), ""), int(metrics.get("lastXid", 0))
+    rows: tuple[tuple[object, State, str], ...] = (
+        (metrics.get("rowRemapFailure"), "bad", "a memory row could not be replaced"),
+        (uncorrected and "ecc_uncorrected" not in found, "warn", f"{uncorrected:.0f} ECC not corrected"),
+        (metrics.get("rowRemapPending"), "warn", "memory rows wait for a reset"),
+        (action, "warn", action),
+        ("lastXid" in metrics, "ok", f"Xid {xid}: {meaning(xid)}"),
+        (corrected, "ok", f"{corrected:.0f} ECC corrected"),
+    )
+    return [(state, words, "") for holds, state, words in rows if holds]
 
 
 def links_up(metrics: Mapping[str, float]) -> int:
@@ -486,9 +474,8 @@ def links_up(metrics: Mapping[str, float]) -> int:
     return sum(1 for name, value in metrics.items() if value and name.endswith(".state") and name.startswith("nvlink."))
 
 
-def _links(given: DeviceSource) -> Said:
+def _links(metrics: Mapping[str, float], most: int) -> Said:
     """Say how links stand; one that is narrower than it could be, or down while a like device's is up, is a warning."""
-    metrics = given.metrics
     said: Said = []
     width, widest = metrics.get("pcieLinkWidth"), metrics.get("maxPcieLinkWidth")
     generation = metrics.get("pcieLinkGen")
@@ -496,11 +483,9 @@ def _links(given: DeviceSource) -> Said:
         speed = f"PCIe {generation:.0f}.0 x{width:.0f}" if generation is not None else f"PCIe x{width:.0f}"
         narrow = widest is not None and width < widest
         said.append(("warn", f"{speed} of x{widest:.0f}", "") if narrow else ("ok", speed, ""))
-    if given.most_links and answered(metrics):
+    if most and answered(metrics):
         up = links_up(metrics)
-        fewer = up < given.most_links
-        said.append(("warn" if fewer else "ok", f"NVLink {up} of {given.most_links} up" if fewer else f"NVLink {up} up", ""))
-    health = metrics.get("iciLinkHealth", 0)
-    if health:
+        said.append(("warn", f"NVLink {up} of {most} up", "") if up < most else ("ok", f"NVLink {up} up", ""))
+    if health := metrics.get("iciLinkHealth", 0):
         said.append(("warn", f"ICI link {health:g}/10", ""))
     return said

@@ -16,8 +16,6 @@ from accelmetrics.views.device_view import STATES, State, duration
 if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
 
-    from accelmetrics.views.node_view import NodeView
-
 LONGEST = 1000
 """Characters of a text of another node."""
 MOST_DEVICES = 4096
@@ -170,27 +168,3 @@ def _reader() -> TypeAdapter[NodeSummary]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(NodeSummary)
-
-
-def node_summary(view: NodeView) -> NodeSummary:
-    """Sum a node up."""
-    totals = view.totals
-    return NodeSummary(
-        hostname=view.hostname,
-        time_ns=view.time_ns,
-        interval=view.interval,
-        devices=tuple(
-            DeviceSummary(one.key, one.state, one.values.get("utilization"), "".join(one.notes[:1])[:LONGEST], one.silent_since_ns)
-            for one in view.devices
-            if not one.parent
-        ),
-        kinds=dict(totals.kinds),
-        power_watts=totals.power_watts,
-        power_limit_watts=totals.power_limit_watts,
-        utilization=totals.utilization,
-        lost=totals.lost,
-        hot=totals.hot,
-        failed=totals.failed,
-        findings=dict(totals.findings),
-        silent=tuple(printable(f"{source.name} {source.status}: {source.detail}")[:LONGEST] for source in view.silent),
-    )

@@ -13,10 +13,10 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
-from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Finding, Findings
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.record import Holder, Holders, Record
-from accelmetrics.schemas.snapshot import own_processes
+from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.record import Holders, Record
+from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.text import in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 from accelmetrics.views.device_view import (
@@ -30,6 +30,7 @@ from accelmetrics.views.device_view import (
     holder_words,
     links_up,
 )
+from accelmetrics.views.node_summary import LONGEST, DeviceSummary, NodeSummary
 from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing
 
 AGED = 2.0
@@ -126,49 +127,6 @@ WHOLE = frozenset({Reason.DEVICE_LOST, Reason.DRIVER_UNAVAILABLE, Reason.RESET_R
 """Reasons that a device has for all of its metrics."""
 
 
-class NotJudged(NamedTuple):
-    """Rules that cannot judge devices for one reason.
-
-    Attributes:
-        rules: Their names.
-        words: What they lack, of which devices, and why.
-    """
-
-    rules: tuple[str, ...]
-    words: str
-
-
-class NodeTotals(NamedTuple):
-    """A node in numbers. Partitions are part of their device and count nowhere.
-
-    Attributes:
-        kinds: Whole devices by kind.
-        power_watts: What the devices draw together, those that say it.
-        power_limit_watts: What those may draw; None where one does not say.
-        utilization: Mean over the devices that say it, in percent.
-        states: Devices by state.
-        lost: Devices that give nothing and should.
-        hot: Devices whose temperature is beyond a level.
-        failed: Sources that do not answer.
-        findings: Findings that last, by severity.
-    """
-
-    kinds: Mapping[str, int]
-    power_watts: float | None
-    power_limit_watts: float | None
-    utilization: float | None
-    states: Mapping[str, int]
-    lost: int
-    hot: int
-    failed: int
-    findings: Mapping[str, int]
-
-    @property
-    def devices(self) -> int:
-        """How many devices there are."""
-        return sum(self.kinds.values())
-
-
 @dataclass(frozen=True)
 class NodeView:
     """One node at one moment.
@@ -179,7 +137,7 @@ class NodeView:
         interval: Seconds between two readings.
         age_seconds: How old the reading is.
         aged: Whether that is more than two intervals.
-        totals: The node in numbers.
+        summary: The node in numbers. Partitions are part of their device and count nowhere.
         devices: Its devices, in the order of their keys.
         processes: The processes on them, by device and memory.
         unlisted: By device key, why its processes are not known.
@@ -193,7 +151,7 @@ class NodeView:
     interval: float
     age_seconds: float
     aged: bool
-    totals: NodeTotals
+    summary: NodeSummary
     devices: tuple[DeviceView, ...]
     processes: tuple[ProcessRow, ...]
     unlisted: Mapping[str, str]
@@ -206,13 +164,13 @@ class NodeView:
         return next((one for one in self.devices if one.key == key), None)
 
     @property
-    def not_judged(self) -> tuple[NotJudged, ...]:
-        """The rules about devices whose silence says nothing, those with one reason together."""
+    def not_judged(self) -> tuple[tuple[tuple[str, ...], str], ...]:
+        """The rules about devices that cannot judge them, those with one reason together, and what they lack, of which devices, and why."""
         alike: dict[tuple[tuple[str, ...], str], list[CannotTell]] = {}
         for one in self.findings.cannot_tell:
             if one.reason != NOT_LOGGED:
                 alike.setdefault((one.keys, one.reason), []).append(one)
-        return tuple(NotJudged(tuple(one.rule for one in lacks), _lack_words(lacks)) for lacks in alike.values())
+        return tuple((tuple(one.rule for one in lacks), _lack_words(lacks)) for lacks in alike.values())
 
     @property
     def not_logged(self) -> str:
@@ -260,116 +218,93 @@ def node_view(
         levels: From where on values are warnings.
         before: The view before this one: it has what a device that is silent now gave last, and since when it is silent.
     """
-    snapshot, findings, holders = record.snapshot, record.findings, record.holders
+    snapshot, findings = record.snapshot, record.findings
     now_ns = snapshot.time_ns if now_ns is None else now_ns
     age = max(0.0, (now_ns - snapshot.time_ns) / 1e9)
     oldest = AGED * max(interval, SHORTEST)
     ages = {status.name: None if status.age_seconds is None else age + status.age_seconds for status in snapshot.backends}
-    shown = _ViewInput(levels, before, now_ns, {name: (old, (age if old is None else old) > oldest) for name, old in ages.items()})
-    devices = _devices(record, shown)
+    known = {} if before is None else {one.key: (before.time_ns, one) for one in before.devices}
+    slots = snapshot.identities
+    wholes = {slot.identity.anchor: slot.key for slot in slots if not slot.identity.parent}
+    split = {slot.identity.parent for slot in slots if slot.identity.parent}
+    most: dict[str, int] = {}
+    for slot in slots:
+        most[slot.identity.name] = max(most.get(slot.identity.name, 0), links_up(snapshot.values_of(slot.key)))
+    devices = []
+    for slot, one in zip(slots, vitals(snapshot), strict=True):
+        seen, read = known.get(slot.key), ages.get(slot.backend)
+        given = DeviceSource(
+            slot=slot,
+            vitals=one,
+            metrics=snapshot.values_of(slot.key),
+            gaps=snapshot.reasons_of(slot.key),
+            parent=wholes.get(slot.identity.parent, "") if slot.identity.parent else "",
+            split=slot.identity.anchor in split,
+            age=read,
+            aged=slot.backend in ages and (age if read is None else read) > oldest,
+            most_links=most[slot.identity.name],
+        )
+        about_it = [finding for finding in findings if finding.key == slot.key]
+        holders = [holder for holder in record.holders.found if holder.device == slot.key]
+        same = seen if seen is not None and seen[1].identity.anchor == slot.identity.anchor else None
+        devices.append(device_view(given, about_it, holders, levels, same, now_ns))
     listed = own_processes(snapshot)
     about: dict[int, ProcessInfo] = {}
-    for one in () if processes is None else processes.processes:
-        if one.pid not in about or one.user is None:  # a number that is not known on each of its devices may be two processes
-            about[one.pid] = one
+    for info in () if processes is None else processes.processes:
+        if info.pid not in about or info.user is None:  # a number that is not known on each of its devices may be two processes
+            about[info.pid] = info
     silent = {status.name for status in silent_sources(snapshot)}
-    sources = tuple(_source(status, ages[status.name], status.name in silent) for status in snapshot.backends if status.status != "absent")
+    sources = []
+    for status in snapshot.backends:
+        if status.status != "absent":
+            state: State = "ok" if status.status == "ok" else "warn" if status.status == "degraded" else "bad"
+            advice = "" if state == "ok" else ADVICE[Reason.TIMED_OUT] if status.status == "timed_out" else ASK_DOCTOR
+            detail, quiet = printable(status.detail), status.name in silent
+            sources.append(SourceRow(status.name, status.status, status.source, detail, ages[status.name], state, advice, quiet))
+    host = {name: snapshot.metrics[key] for name, key in HOST_VALUES.items() if key in snapshot.metrics}
+    busy = processors(snapshot.metrics)
     return NodeView(
         hostname=printable(snapshot.hostname),
         time_ns=snapshot.time_ns,
         interval=interval,
         age_seconds=age,
         aged=age > oldest,
-        totals=_totals(devices, findings, len(silent)),
-        devices=devices,
-        processes=_processes(listed, about, holders, cpu, now_ns, {device.key for device in devices if device.aged}),
+        summary=_summary(snapshot, interval, devices, findings, [source for source in sources if source.silent], len(silent)),
+        devices=tuple(devices),
+        processes=_processes(listed, about, record.holders, cpu, now_ns, {device.key for device in devices if device.aged}),
         unlisted={key: printable(why.detail or str(why.reason)) for key, why in listed.items() if isinstance(why, Unavailable)},
-        host=_host(snapshot.metrics),
-        sources=sources,
+        host=host if busy is None else {"cpu_percent": busy, **host},
+        sources=tuple(sources),
         findings=findings,
     )
 
 
-class _ViewInput(NamedTuple):
-    """How devices are looked at: as :func:`node_view` is told, and the age of each source, with whether it is old."""
-
-    levels: WarningLevels
-    before: NodeView | None
-    now_ns: int
-    ages: Mapping[str, tuple[float | None, bool]]
-
-
-def _devices(record: Record, shown: _ViewInput) -> tuple[DeviceView, ...]:
-    snapshot, before = record.snapshot, shown.before
-    about: dict[str, list[Finding]] = {}
-    for finding in record.findings:
-        about.setdefault(finding.key, []).append(finding)
-    held: dict[str, list[Holder]] = {}
-    for holder in record.holders.found:
-        held.setdefault(holder.device, []).append(holder)
-    known = {} if before is None else {one.key: (before.time_ns, one) for one in before.devices}
-    slots = snapshot.identities
-    wholes = {slot.identity.anchor: slot.key for slot in slots if not slot.identity.parent}
-    split = {slot.identity.parent for slot in slots if slot.identity.parent}
-    most = dict[str, int]()
-    for slot in slots:
-        name = slot.identity.name
-        most[name] = max(most.get(name, 0), links_up(snapshot.values_of(slot.key)))
-
-    def seen(slot: DeviceSlot) -> tuple[int, DeviceView] | None:
-        found = known.get(slot.key)
-        return found if found is not None and found[1].identity.anchor == slot.identity.anchor else None
-
-    return tuple(
-        device_view(
-            DeviceSource(
-                slot,
-                one,
-                snapshot.values_of(slot.key),
-                snapshot.reasons_of(slot.key),
-                wholes.get(slot.identity.parent, "") if slot.identity.parent else "",
-                slot.identity.anchor in split,
-                *shown.ages.get(slot.backend, (None, False)),
-                most[slot.identity.name],
-            ),
-            about.get(slot.key, ()),
-            held.get(slot.key, ()),
-            shown.levels,
-            seen(slot),
-            shown.now_ns,
-        )
-        for slot, one in zip(slots, vitals(snapshot), strict=True)
-    )
-
-
-def _totals(devices: tuple[DeviceView, ...], findings: Findings, failed: int) -> NodeTotals:
+def _summary(
+    snapshot: Snapshot, interval: float, devices: Sequence[DeviceView], findings: Findings, silent: Sequence[SourceRow], failed: int
+) -> NodeSummary:
+    """Sum a node up."""
     whole = [one for one in devices if not one.parent]  # a partition counts where the device that it is a part of is not listed
     powered = [one.values for one in whole if "power_watts" in one.values]
     limits = [values["power_limit_watts"] for values in powered if "power_limit_watts" in values]
     busy = [one.values["utilization"] for one in whole if "utilization" in one.values]
-    return NodeTotals(
-        kinds=Counter(one.identity.kind for one in whole),
+    return NodeSummary(
+        hostname=printable(snapshot.hostname),
+        time_ns=snapshot.time_ns,
+        interval=interval,
+        devices=tuple(
+            DeviceSummary(one.key, one.state, one.values.get("utilization"), "".join(one.notes[:1])[:LONGEST], one.silent_since_ns)
+            for one in whole
+        ),
+        kinds=dict(Counter(one.identity.kind for one in whole)),
         power_watts=sum(values["power_watts"] for values in powered) if powered else None,
         power_limit_watts=sum(limits) if limits and len(limits) == len(powered) else None,
         utilization=sum(busy) / len(busy) if busy else None,
-        states=Counter(one.state for one in whole),
         lost=sum(1 for one in whole if one.silent is not None and one.state == "bad"),
         hot=sum(1 for one in whole if "temperature_celsius" in one.levels),
         failed=failed,
-        findings=Counter(one.severity for one in findings),
+        findings=dict(Counter(one.severity for one in findings)),
+        silent=tuple(printable(f"{source.name} {source.status}: {source.detail}")[:LONGEST] for source in silent),
     )
-
-
-def _host(metrics: Mapping[str, float]) -> dict[str, float]:
-    found = {name: metrics[key] for name, key in HOST_VALUES.items() if key in metrics}
-    busy = processors(metrics)
-    return found if busy is None else {"cpu_percent": busy, **found}
-
-
-def _source(status: BackendStatus, age: float | None, silent: bool) -> SourceRow:
-    state: State = "ok" if status.status == "ok" else "warn" if status.status == "degraded" else "bad"
-    advice = "" if state == "ok" else ADVICE[Reason.TIMED_OUT] if status.status == "timed_out" else ASK_DOCTOR
-    return SourceRow(status.name, status.status, status.source, printable(status.detail), age, state, advice, silent)
 
 
 def _processes(
@@ -392,6 +327,12 @@ def _processes(
         memory = [use.memory_bytes for use in on.values() if use.memory_bytes is not None]
         busy = [use.utilization for use in on.values() if use.utilization is not None]
         command = printable(info.command or "") if info is not None else ""
+        why = "what the system says of it was not asked for"
+        if info is not None:
+            reasons = (
+                printable(info.unavailable[field]) for field in ("user", "command") if info.unavailable.get(field, NOT_SAID) != NOT_SAID
+            )
+            why = next(reasons, "")
         rows.append(
             ProcessRow(
                 pid=pid,
@@ -406,7 +347,7 @@ def _processes(
                 holder=_holder(info, holders, on),
                 type=next((use.type for use in on.values() if use.type), ""),
                 uses=on,
-                why=_why(info),
+                why=why,
                 aged=not aged.isdisjoint(on),
             )
         )
@@ -431,9 +372,3 @@ def _holder(info: ProcessInfo | None, holders: Holders, devices: Mapping[str, De
     if info is not None and info.container:
         return printable(f"{info.runtime or 'container'} {info.container[:SHORT_ID]}")
     return ""
-
-
-def _why(info: ProcessInfo | None) -> str:
-    if info is None:
-        return "what the system says of it was not asked for"
-    return next((printable(why) for field, why in info.unavailable.items() if why != NOT_SAID and field in ("user", "command")), "")

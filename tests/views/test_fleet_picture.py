@@ -9,7 +9,7 @@ import pytest
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.text import cells
-from accelmetrics.views.node_summary import NodeAnswer, node_summary
+from accelmetrics.views.node_summary import NodeAnswer
 from accelmetrics.views.node_view import node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLine
 from accelmetrics.views.terminal.fleet import fleet_picture
@@ -37,7 +37,7 @@ def answers(nodes: int = 8, devices: int = 8) -> list[NodeAnswer]:
             node.find("lost_device", "critical", "gpu.3", "it gives nothing")
         if number == 6:
             node.sources["amd"] = BackendStatus("amd", "failed", "amdgpu is not loaded", devices=1)
-        summary = node_summary(node_view(node.record(), before=before))
+        summary = node_view(node.record(), before=before).summary
         found.append(
             NodeAnswer(f"n{number}:22235", summary, age_seconds=1.0)
             if number != 7

@@ -9,7 +9,7 @@ import pytest
 
 from accelmetrics.schemas.errors import DocumentError, Reason
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.views.node_summary import NodeSummary, node_summary
+from accelmetrics.views.node_summary import NodeSummary
 from accelmetrics.views.node_view import node_view
 from tests.views.nodes import Node
 
@@ -20,7 +20,7 @@ def summary() -> NodeSummary:
     node.set("gpu.2", {"temp": 88})
     node.find("hot", "warning", "gpu.2", "core at 88 °C")
     node.sources["amd"] = BackendStatus("amd", "failed", "no driver", devices=1)
-    return node_summary(node_view(node.record()))
+    return node_view(node.record()).summary
 
 
 def test_it_names_the_worst_device_and_counts_the_rest() -> None:
@@ -66,13 +66,13 @@ def test_whatever_another_machine_says_is_refused_in_words(text: str) -> None:
 
 
 def test_a_sound_node_has_no_worst_device() -> None:
-    found = node_summary(node_view(Node(2).record()))
+    found = node_view(Node(2).record()).summary
     assert (found.worst, found.state) == (None, "ok")
 
 
 def test_long_words_of_a_driver_are_cut_so_that_another_machine_takes_them() -> None:
     node = Node(1)
     node.find("hot", "critical", "gpu.0", "w" * 5000)
-    found = node_summary(node_view(node.record()))
+    found = node_view(node.record()).summary
     assert NodeSummary.from_dict(found.to_dict()) == found
     assert found.worst is not None and found.worst.note == "w" * 1000

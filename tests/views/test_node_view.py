@@ -11,7 +11,6 @@ from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
-from accelmetrics.views.node_summary import node_summary
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.views.nodes import CORE, GIB, SECOND, Node
@@ -68,8 +67,8 @@ def test_a_lost_device_says_so_and_what_to_do_and_keeps_what_it_gave_last() -> N
     assert device.silent_since_ns == first.time_ns
     assert device.last["power_watts"] == 612.4
     assert any("dmesg" in advice for advice in device.advice)
-    assert (third.totals.lost, third.totals.devices) == (1, 2)
-    assert third.totals.power_watts == 612.4
+    assert (third.summary.lost, len(third.summary.devices)) == (1, 2)
+    assert third.summary.power_watts == 612.4
     node.set("gpu.1", dict(node.metrics["gpu.0"]))
     assert node_view(node.record(), before=third).devices[1].silent is None
 
@@ -102,7 +101,7 @@ def test_a_device_at_rest_is_missing_and_not_bad(reason: Reason) -> None:
     view = node_view(node.record())
     assert (view.devices[0].state, view.devices[0].note) == ("missing", WORDS[reason])
     assert MARKS[view.devices[0].state] == "-"
-    assert view.totals.lost == 0
+    assert view.summary.lost == 0
 
 
 def test_the_level_of_heat_is_the_devices_own() -> None:
@@ -113,7 +112,7 @@ def test_the_level_of_heat_is_the_devices_own() -> None:
     assert [device.levels.get("temperature_celsius") for device in node_view(node.record()).devices] == [None, "warn", "bad"]
     assert node_view(node.record()).devices[1].note == "86 °C, slows down at 90 °C"
     chosen = node_view(node.record(), levels=WarningLevels(temperature=70))
-    assert chosen.totals.hot == 3
+    assert chosen.summary.hot == 3
 
 
 def test_a_device_that_states_no_limit_is_hot_above_80() -> None:
@@ -217,7 +216,7 @@ def test_partitions_belong_to_their_device_and_count_nowhere() -> None:
     assert (view.devices[1].label, view.devices[1].parent) == ("gpu.0.0", "gpu.0")
     assert view.devices[1].state == "ok"
     assert view.devices[1].missing["utilization"].word == "n/a"
-    assert view.totals.devices == 1
+    assert len(view.summary.devices) == 1
 
 
 def test_a_partition_alone_is_a_device() -> None:
@@ -227,8 +226,8 @@ def test_a_partition_alone_is_a_device() -> None:
     node.set(child, {"smActive": 50.0}, only=True)
     del node.metrics["gpu.0"], node.gaps["gpu.0"]  # which the program does not see
     view = node_view(node.record())
-    assert (view.totals.devices, view.totals.kinds) == (1, {"gpu": 1})
-    assert [one.key for one in node_summary(view).devices] == [child]
+    assert (len(view.summary.devices), view.summary.kinds) == (1, {"gpu": 1})
+    assert [one.key for one in view.summary.devices] == [child]
 
 
 @pytest.mark.parametrize("kind", ["tpu", "trn", "ipu", "npu", "hpu"])
@@ -246,7 +245,7 @@ def test_devices_of_every_kind_have_the_same_numbers(kind: str) -> None:
     assert device.values["utilization"] == 50.0
     assert device.state == "ok"
     assert all(name in device.values or device.missing[name].word == "n/a" for name in ("power_watts", "temperature_celsius"))
-    assert dict(view.totals.kinds) == {kind: 1}
+    assert view.summary.kinds == {kind: 1}
 
 
 def test_a_source_that_does_not_answer_is_a_row_that_says_what_to_do() -> None:
@@ -257,7 +256,7 @@ def test_a_source_that_does_not_answer_is_a_row_that_says_what_to_do() -> None:
     assert [source.name for source in view.silent] == ["amd"]
     assert (view.silent[0].state, view.silent[0].detail) == ("bad", "amdgpu is not loaded")
     assert "doctor" in view.silent[0].advice
-    assert view.totals.failed == 1
+    assert view.summary.failed == 1
     assert [source.name for source in view.sources] == ["nvidia", "amd"]
 
 
@@ -323,14 +322,14 @@ def test_nothing_is_made_up_for_a_machine_without_devices() -> None:
     view = node_view(node.record())
     assert isinstance(view, NodeView)
     assert (view.devices, view.processes, dict(view.host)) == ((), (), {})
-    assert (view.totals.power_watts, view.totals.utilization) == (None, None)
+    assert (view.summary.power_watts, view.summary.utilization) == (None, None)
 
 
 def test_the_limit_of_all_is_told_only_where_each_tells_its_own() -> None:
     node = Node(2)
-    assert node_view(node.record()).totals.power_limit_watts == 1400.0
+    assert node_view(node.record()).summary.power_limit_watts == 1400.0
     del node.metrics["gpu.1"]["enforcedPowerLimitWatts"]
-    assert node_view(node.record()).totals.power_limit_watts is None
+    assert node_view(node.record()).summary.power_limit_watts is None
 
 
 def test_core_values_that_are_missing_for_no_good_reason_are_a_warning() -> None:

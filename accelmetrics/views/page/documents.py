@@ -21,7 +21,6 @@ from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.text import clipped
-from accelmetrics.views.node_summary import node_summary
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
 from accelmetrics.views.page.plain import plain_page
@@ -39,10 +38,20 @@ LONGEST_NUMBER = 18
 """Digits of the number of a reading."""
 
 
-class SharedAnswers:
-    """Answers that are made once for all clients that ask for them. On the loop's thread alone."""
+class LatestReading:
+    """The latest record, and what was made of it: answers once for all clients that ask for them, on the loop's thread alone.
 
-    def __init__(self) -> None:
+    Args:
+        sequence: Its number.
+        record: The record.
+        taken: When it came, by the monotonic clock.
+    """
+
+    def __init__(self, sequence: int, record: Record, taken: float) -> None:
+        self.sequence = sequence
+        self.record = record
+        self.taken = taken
+        self.view: NodeView | None = None
         self._made: dict[Hashable, asyncio.Task[HttpAnswer]] = {}
 
     async def answer(
@@ -57,36 +66,20 @@ class SharedAnswers:
             content_type: Of the answer.
         """
         packed = accepts_gzip(route.request.headers.get("Accept-Encoding", ""))
+
+        def made(_: HTTPServerRequest) -> HttpAnswer:
+            document = make()
+            text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"), allow_nan=False)
+            headers = {"Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if packed else {})}
+            body = gzip.compress(text.encode(), compresslevel=5) if packed else text.encode()
+            return HttpAnswer(body, content_type, headers)
+
         answer = self._made.get((what, packed))
         if answer is None:
             if len(self._made) >= MOST_KEPT:
                 self._made.clear()
-            answer = self._made[what, packed] = route.server.begin(partial(self._make, make, packed, content_type), route.request)
+            answer = self._made[what, packed] = route.server.begin(made, route.request)
         return await route.server.answered(answer, route.request)
-
-    def _make(self, make: Callable[[], object], packed: bool, content_type: str, _: HTTPServerRequest) -> HttpAnswer:
-        document = make()
-        text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"), allow_nan=False)
-        headers = {"Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if packed else {})}
-        body = gzip.compress(text.encode(), compresslevel=5) if packed else text.encode()
-        return HttpAnswer(body, content_type, headers)
-
-
-class LatestReading:
-    """The latest record, and what was made of it.
-
-    Args:
-        sequence: Its number.
-        record: The record.
-        taken: When it came, by the monotonic clock.
-    """
-
-    def __init__(self, sequence: int, record: Record, taken: float) -> None:
-        self.sequence = sequence
-        self.record = record
-        self.taken = taken
-        self.answers = SharedAnswers()
-        self.view: NodeView | None = None
 
 
 class NodeDocuments:
@@ -114,15 +107,18 @@ class NodeDocuments:
     @property
     def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
         """What the server is to answer."""
-        made: dict[str, Callable[[LatestReading], object]] = {"/api/record": _record, "/api/summary": self._summary}
+        made: dict[str, Callable[[LatestReading], object]] = {
+            "/api/record": lambda reading: reading.record.to_json(),
+            "/api/summary": lambda reading: self._view(reading).summary.to_dict(),
+        }
         if self._page:
-            made["/api/state"] = self._state
+            made["/api/state"] = lambda reading: state_document(self._view(reading), reading.sequence, commands=self._commands)
         routes: list[tuple[str, type[Route], dict[str, Any]]] = [
             (path, DocumentRoute, {"documents": self, "make": make}) for path, make in made.items()
         ]
         if not self._page:
             return routes
-        plain = {"documents": self, "make": self._plain, "content_type": "text/html; charset=utf-8"}
+        plain = {"documents": self, "make": lambda reading: plain_page(self._view(reading)), "content_type": "text/html; charset=utf-8"}
         return [*routes, ("/plain", DocumentRoute, plain), ("/api/history", HistoryRoute, {"documents": self})]
 
     def take(self, record: Record) -> None:
@@ -151,18 +147,8 @@ class NodeDocuments:
         """Return the columns of the graphs."""
         return self._history.columns(since, metrics) if self._history is not None else {}
 
-    # On the thread for answers
-
-    def _state(self, reading: LatestReading) -> object:
-        return state_document(self._view(reading), reading.sequence, commands=self._commands)
-
-    def _plain(self, reading: LatestReading) -> object:
-        return plain_page(self._view(reading))
-
-    def _summary(self, reading: LatestReading) -> object:
-        return node_summary(self._view(reading)).to_dict()
-
     def _view(self, reading: LatestReading) -> NodeView:
+        """Return the node at the latest reading, on the thread for answers."""
         if reading.view is None:
             record, before = reading.record, self._before
             if before is not None and record.snapshot.time_ns - before.time_ns > 1e9 * max(RECENT_VIEW, 3 * self._interval):
@@ -170,10 +156,6 @@ class NodeDocuments:
             listing = self._processes.listing(record.snapshot) if self._page else None
             reading.view = self._before = node_view(record, processes=listing, interval=self._interval, before=before)
         return reading.view
-
-
-def _record(reading: LatestReading) -> object:
-    return reading.record.to_json()
 
 
 class DocumentRoute(Route):
@@ -197,7 +179,7 @@ class DocumentRoute(Route):
             self.set_status(304)
             self.finish()
             return
-        self.answer(await reading.answers.answer(self, partial(self._make, reading), self.request.path, self._content_type))
+        self.answer(await reading.answer(self, partial(self._make, reading), self.request.path, self._content_type))
 
     head = get
 
@@ -226,6 +208,6 @@ class HistoryRoute(Route):
         reading = self._documents.latest
         lacks = reading.sequence - int(told)
         since = int(told) if 0 <= lacks <= RECENT else 0
-        self.answer(await reading.answers.answer(self, partial(self._documents.columns, since, metrics), (since, metrics)))
+        self.answer(await reading.answer(self, partial(self._documents.columns, since, metrics), (since, metrics)))
 
     head = get

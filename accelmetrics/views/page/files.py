@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -39,23 +39,13 @@ def file_routes() -> Iterator[tuple[str, type[Route], dict[str, Any]]]:
     """Yield what answers with the page, at ``/``, and with its files, below ``/static/``."""
     for name, body in page_files().items():
         path = "/" if name == INDEX else re.escape(f"/static/{name}")
-        yield path, Route, {"compute": PageFile(name, body), "linked": True}
+        yield path, Route, {"compute": _answering(name, body), "linked": True}
 
 
-class PageFile:
-    """Answers with one file. Clients keep it and ask whether it has changed: another release may be served here tomorrow.
-
-    Args:
-        name: Its name, whose ending says its type.
-        body: Its content.
-    """
-
-    def __init__(self, name: str, body: bytes) -> None:
-        content_type = CONTENT_TYPES[name[name.rfind(".") :]]
-        headers = {"Cache-Control": "no-cache", "Etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"', "Vary": "Accept-Encoding"}
-        self._plain = HttpAnswer(body, content_type, headers)
-        self._packed = HttpAnswer(gzip.compress(body, mtime=0), content_type, {**headers, "Content-Encoding": "gzip"})
-
-    def __call__(self, request: HTTPServerRequest) -> HttpAnswer:
-        """Return the file, packed where the client takes that."""
-        return self._packed if accepts_gzip(request.headers.get("Accept-Encoding", "")) else self._plain
+def _answering(name: str, body: bytes) -> Callable[[HTTPServerRequest], HttpAnswer]:
+    """Return what answers with one file. Clients keep it and ask whether it has changed: another release may be served here tomorrow."""
+    content_type = CONTENT_TYPES[name[name.rfind(".") :]]
+    headers = {"Cache-Control": "no-cache", "Etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"', "Vary": "Accept-Encoding"}
+    plain = HttpAnswer(body, content_type, headers)
+    packed = HttpAnswer(gzip.compress(body, mtime=0), content_type, {**headers, "Content-Encoding": "gzip"})
+    return lambda request: packed if accepts_gzip(request.headers.get("Accept-Encoding", "")) else plain

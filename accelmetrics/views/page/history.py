@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby, pairwise
 from threading import Lock
 from typing import Any
@@ -24,10 +23,6 @@ POINTS = 600
 """Of a column at most: above that each two are the least and the greatest value of a stretch of time."""
 RECENT = 60
 """Readings for which a client gets what it lacks; one that lacks more gets everything."""
-KEPT = 10
-"""Readings for which everything is given as it was put together once: a client asks next for what has come since."""
-CHOICES = 16
-"""Of metrics for which that is kept."""
 DIGITS = 3
 """Behind the decimal point: more is not seen in a graph."""
 
@@ -49,46 +44,32 @@ class PageHistory:
         self._lock = Lock()
         self._rows = History(READINGS)
         self._recent: deque[tuple[int, HistoryRow]] = deque(maxlen=RECENT + 1)
-        self._whole: dict[frozenset[str], dict[str, Any]] = {}
-        self._identities: object = None
-        self._names: tuple[str, ...] = ()
-        self._keys: tuple[str, ...] = ()
-        self._absent: tuple[str, ...] = ()
 
     def add(self, sequence: int, snapshot: Snapshot) -> None:
         """Remember a reading under its number, which rises."""
-        metrics = snapshot.metrics
-        values = None
-        # A layout holds until a key of it is gone, or one that it would rather have had has come.
-        if snapshot.identities is self._identities and metrics.keys().isdisjoint(self._absent):
-            with suppress(KeyError):
-                values = list(map(metrics.__getitem__, self._keys))
-        if values is None:
-            self._lay_out(snapshot)
-            values = list(map(metrics.__getitem__, self._keys))
+        header = snapshot.header
+
+        def lay_out() -> tuple[tuple[str, ...], list[int]]:
+            """Find the column of each device and metric: the first of the metric's keys that the device gives."""
+            places = {key: place for place, key in enumerate(header.keys)}
+            found: dict[str, int] = {}
+            for slot in header.identities:
+                for metric, row in DRAWN.items():
+                    given = [places[key] for name in row.names if (key := f"{slot.key}.{name}") in places]
+                    if given:
+                        found[f"{slot.key} {metric}"] = given[0]
+            return tuple(found), list(found.values())
+
+        names, chosen = header.kept("columns of graphs", lay_out)
+        values = array("d", map(snapshot.numbers.__getitem__, chosen))
         seconds = snapshot.time_ns / 1e9
-        row = HistoryRow(self._names, array("d", values), seconds, seconds, True)
+        row = HistoryRow(names, values, seconds, seconds, True)
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
                 self._rows.clear()
                 self._recent.clear()
-                self._whole.clear()
             self._rows.add(row)
             self._recent.append((sequence, row))
-
-    def _lay_out(self, snapshot: Snapshot) -> None:
-        """Find the column of each device and metric: the first of the metric's keys that the device gives."""
-        found: dict[str, str] = {}
-        absent: list[str] = []
-        for slot in snapshot.identities:
-            for metric, row in DRAWN.items():
-                keys = [f"{slot.key}.{name}" for name in row.names]
-                place = next((place for place, key in enumerate(keys) if key in snapshot.metrics), None)
-                absent += keys[:place]
-                if place is not None:
-                    found[f"{slot.key} {metric}"] = keys[place]
-        self._identities = snapshot.identities
-        self._names, self._keys, self._absent = tuple(found), tuple(found.values()), tuple(absent)
 
     def columns(self, since: int, metrics: Collection[str] = FOLLOWED) -> dict[str, Any]:
         """Return what came after a reading; everything where that is not among the recent ones.
@@ -101,34 +82,25 @@ class PageHistory:
             ``sequence``: the number of the newest reading in it. ``complete``: whether this is everything. ``times``: seconds since 1970.
             ``series``: by device and metric a value for each of the times, None where there was none.
         """
-        chosen = frozenset(metrics)
 
         def wanted(name: str) -> bool:
-            return name.partition(" ")[2] in chosen
+            return name.partition(" ")[2] in metrics
 
         with self._lock:
             recent = self._recent.copy()
             partly = any(number == since for number, _ in recent)
-            known = None if partly else self._whole.get(chosen)
-            if known is not None and any(number == known["sequence"] for number, _ in list(recent)[-KEPT:]):
-                return known
             rows = {} if partly else self._rows.to_dict(wanted)
         times, columns = self._after(since, recent, wanted) if partly else self._everything(rows)
         series: dict[str, dict[str, Column]] = {}
         for name, column in columns.items():
             device, _, metric = name.partition(" ")
             series.setdefault(device, {})[metric] = [None if value is None else round(value, DIGITS) for value in column]
-        found = {
+        return {
             "sequence": recent[-1][0] if recent else 0,
             "complete": not partly,
             "times": [round(at, 3) for at in times],
             "series": series,
         }
-        if not partly:
-            if len(self._whole) >= CHOICES:
-                self._whole.clear()
-            self._whole[chosen] = found
-        return found
 
     def _after(
         self, since: int, recent: Sequence[tuple[int, HistoryRow]], wanted: Callable[[str], bool]
@@ -137,9 +109,10 @@ class PageHistory:
         rows = [row for number, row in recent if number >= since]
         names = dict.fromkeys(name for row in rows[1:] for name in row.layout if wanted(name))
         given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]
-        places = self._with_gaps([row.time for row in rows], self.interval)
-        times = [at for at, _ in places][1:]
-        return times, {name: [None if place is None else given[place].get(name) for _, place in places[1:]] for name in names}
+        places = self._with_gaps([row.time for row in rows], self.interval)[1:]
+        return [at for at, _ in places], {
+            name: [None if place is None else given[place].get(name) for _, place in places] for name in names
+        }
 
     def _everything(self, rows: Mapping[str, list[float | None]]) -> tuple[list[float], dict[str, Column]]:
         columns = dict(rows)
@@ -153,13 +126,13 @@ class PageHistory:
         width = (times[-1] - times[0]) / (POINTS // 2 - 1)
         stretches = list(_stretches(times, width))
         places = self._with_gaps([begin for begin, _, _ in stretches], width)
-        reduced = {name: [_extremes(column[first:last]) for _, first, last in stretches] for name, column in columns.items()}
-        moments = [moment for at, place in places for moment in ((at,) if place is None else (at, at + width / 2))]
-        nothing = (None,)
-        return moments, {
-            name: [value for _, place in places for value in (nothing if place is None else pairs[place])]
-            for name, pairs in reduced.items()
-        }
+        moments: list[float] = []
+        found: dict[str, Column] = {name: [] for name in columns}
+        for at, place in places:
+            moments += [at] if place is None else [at, at + width / 2]
+            for name, column in columns.items():
+                found[name] += [None] if place is None else _extremes(column[stretches[place][1] : stretches[place][2]])
+        return moments, found
 
     def _with_gaps(self, times: Sequence[float], width: float) -> list[tuple[float, int | None]]:
         """Return moments with the places of their values; None where nothing was read for so long that a line would be a lie."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         sequence: The number of the reading.
         commands: Whether the command lines of processes are told.
     """
-    totals = view.totals
+    summary = view.summary
     places = {finding: place for place, finding in enumerate(view.findings.current)}
     return {
         "sequence": sequence,
@@ -30,16 +31,16 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         "hostname": view.hostname,
         "version": __version__,
         "head": {
-            "kinds": dict(totals.kinds),
-            "devices": totals.devices,
-            "power_watts": totals.power_watts,
-            "power_limit_watts": totals.power_limit_watts,
-            "utilization": totals.utilization,
-            "states": dict(totals.states),
-            "lost": totals.lost,
-            "hot": totals.hot,
-            "failed": totals.failed,
-            "findings": dict(totals.findings),
+            "kinds": summary.kinds,
+            "devices": len(summary.devices),
+            "power_watts": summary.power_watts,
+            "power_limit_watts": summary.power_limit_watts,
+            "utilization": summary.utilization,
+            "states": dict(Counter(device.state for device in summary.devices)),
+            "lost": summary.lost,
+            "hot": summary.hot,
+            "failed": summary.failed,
+            "findings": summary.findings,
         },
         "metrics": {
             name: {"label": row.label, "unit": row.unit, "top": row.top}
@@ -52,7 +53,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         "findings": [finding.to_dict() for finding in view.findings.current],
         "ended": [finding.to_dict() for finding in view.findings.ended],
         "cannot_tell": [one.to_dict() for one in view.findings.cannot_tell],
-        "not_judged": [{"rules": [*one.rules], "words": one.words} for one in view.not_judged],
+        "not_judged": [{"rules": [*rules], "words": words} for rules, words in view.not_judged],
         "not_logged": view.not_logged,
         "sources": [
             {

@@ -171,8 +171,8 @@ def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]
     lacks, unlogged = view.not_judged, view.not_logged
     if lacks or unlogged:
         pages.title("not judged")
-    for lack in lacks:
-        pages.text(f"{lack.words} ({', '.join(name.replace('_', ' ') for name in lack.rules)})")
+    for rules, words in lacks:
+        pages.text(f"{words} ({', '.join(name.replace('_', ' ') for name in rules)})")
     if unlogged:
         pages.text(unlogged, "dim")
     return pages.lines

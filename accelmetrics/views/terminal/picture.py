@@ -398,12 +398,12 @@ def pieces(left: Sequence[Piece], right: Sequence[Piece], width: int, style: Scr
 
 def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host: bool = True) -> Drawn:
     """Draw the node in numbers, those of the host among them unless it has a line of its own."""
-    totals = view.totals
+    totals = view.summary
     left: list[Piece] = [(short_name(view.hostname, width), 0, "head")]
     left += [(f"{count} {kind}", 3, "plain") for kind, count in totals.kinds.items()]
     if totals.power_watts is not None:
         left.append((power_words(totals.power_watts, totals.power_limit_watts), 5, "plain"))
-    if totals.utilization is not None and totals.devices > 1:
+    if totals.utilization is not None and len(totals.devices) > 1:
         left.append((f"util {totals.utilization:.0f}%", 7, "plain"))
     left += [(f"{label} {view.host[name]:.0f}%", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
     found = len(view.findings)

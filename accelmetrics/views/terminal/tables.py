@@ -309,7 +309,7 @@ def worst_lines(view: NodeView, rows: Sequence[Row], width: int, height: int, st
         name, note = (row.label, row.note) if isinstance(row, DeviceView) else (row.name, f"{row.status.replace('_', ' ')}: {row.detail}")
         lines.append(Line(style, width).add(row.mark, role, 2).add(name, role).add("  ").add(note, role).parts())
     if not ranked:
-        lines.append(Line(style, width).add(f"all {view.totals.devices} devices are fine", "ok").parts())
+        lines.append(Line(style, width).add(f"all {len(view.summary.devices)} devices are fine", "ok").parts())
     if len(ranked) > height and height:
         lines[-1] = Line(style, width).add(f"and {len(ranked) - height + 1} more that need a look", "warn").parts()
     return lines

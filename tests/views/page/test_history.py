@@ -102,18 +102,6 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert history.columns(0)["times"] == [50.0, 51.0]
 
 
-def test_everything_is_put_together_once_for_those_who_come_shortly_after_each_other() -> None:
-    """Who gets what is some readings old gets the rest with the next question."""
-    history = filled(range(5), **{"0_powerWatts": float})
-    first = history.columns(0)
-    for second in range(5, 20):
-        history.add(second + 1, reading(second, **{"0_powerWatts": float(second)}))
-        answer = history.columns(0)
-        assert (answer is first) == (second < 14)
-        rest = history.columns(answer["sequence"])
-        assert answer["times"] + rest["times"] == [float(number) for number in range(second + 1)]
-
-
 def test_the_metrics_that_are_asked_for_are_given() -> None:
     """Of what graphs can show; without a choice what most look at first."""
     history = filled(range(3), **{"0_powerWatts": float, "0_fanSpeed": lambda _: 30.0, "0_memoryTotalBytes": lambda _: 1.0})
