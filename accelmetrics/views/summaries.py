@@ -154,10 +154,11 @@ def of_job(summary: Plain) -> str:
     labels, seconds, number = summary["labels"], int(summary["ended"] - summary["began"]), summary["devices_held"]
     about = ", ".join(labels[name] for name in ("user", "partition") if name in labels)
     held = f"{number} device{'' if number == 1 else 's'}"
+    hours = (f"{'unknown' if summary[name] is None else format(summary[name], '.2f')} {words}" for name, words in HOURS.items())
     lasted = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     lines = [
         printable(f"job {summary['job_id']}{f' ({about})' if about else ''} on {summary['hostname']}: {held} for {lasted}"),
-        f"  GPU hours: {', '.join(f'{_hours(summary[name])} {words}' for name, words in HOURS.items())}",
+        f"  GPU hours: {', '.join(hours)}",
         f"  energy: {energy_text(summary['energy_joules'])}",
     ]
     rows = [("", *(heading for heading, *_ in JOB_COLUMNS), "energy")]
@@ -165,10 +166,6 @@ def of_job(summary: Plain) -> str:
         cells = (cell_text(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
         rows.append((device["device"], *cells, energy_text(device["energy_joules"])))
     return "\n".join((*lines, *aligned(rows, "  ", numeric=True))) + "\n"
-
-
-def _hours(hours: float | None) -> str:
-    return "unknown" if hours is None else f"{hours:.2f}"
 
 
 # Of both

@@ -135,26 +135,18 @@ class Trails:
         metrics: Whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
 
     Attributes:
+        metrics: The metrics whose history is kept.
+        newest_ns: When the newest reading was, in nanoseconds since 1970; 0 before the first.
         until_ns: Where graphs end, in nanoseconds since 1970; None: at the newest reading.
     """
 
     def __init__(self, interval: float = 1.0, metrics: Sequence[str] = FOLLOWED) -> None:
         self.interval = interval
-        self._metrics = list(metrics)
-        self._lasting = len(self._metrics)  # that many of them are kept for good
+        self.metrics = tuple(metrics)
+        self._lasting = len(self.metrics)  # that many of them are kept for good
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
-        self._newest = self._shown = 0  # of all readings, and of those that were views
+        self.newest_ns = self._shown = 0  # of all readings, and of those that were views
         self.until_ns: int | None = None
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics whose history is kept."""
-        return tuple(self._metrics)
-
-    @property
-    def newest_ns(self) -> int:
-        """When the newest reading was, in nanoseconds since 1970; 0 before the first."""
-        return self._newest
 
     def follow(self, metric: str) -> bool:
         """Keep the history of one more metric from now on; where there are many, that of the one goes which was added first.
@@ -162,12 +154,13 @@ class Trails:
         Returns:
             Whether it was not kept before: readings from before can be added by ``add_values``.
         """
-        if metric in self._metrics:
+        if metric in self.metrics:
             return False
-        if len(self._metrics) >= MOST_FOLLOWED:
-            gone = self._metrics.pop(min(self._lasting, MOST_FOLLOWED - 1))
+        if len(self.metrics) >= MOST_FOLLOWED:
+            gone = self.metrics[min(self._lasting, MOST_FOLLOWED - 1)]
+            self.metrics = tuple(one for one in self.metrics if one != gone)
             self._rings = {which: rings for which, rings in self._rings.items() if which[1] != gone}
-        self._metrics.append(metric)
+        self.metrics = (*self.metrics, metric)
         return True
 
     def add(self, view: NodeView) -> None:
@@ -178,22 +171,22 @@ class Trails:
             self.clear()
         for device in view.devices:
             values, metrics = device.values, device.metrics
-            for metric in self._metrics:
+            for metric in self.metrics:
                 value = values.get(metric)
                 self._add(device.key, metric, view.time_ns, metrics.get(metric) if value is None else value)
         self._shown = view.time_ns
-        self._newest = max(self._newest, view.time_ns)
+        self.newest_ns = max(self.newest_ns, view.time_ns)
 
     def add_values(self, time_ns: int, device: str, values: Mapping[str, float | None]) -> None:
         """Remember values of one device by metric; None: it was read and had none."""
         for metric, value in values.items():
             self._add(device, metric, time_ns, value)
-        self._newest = max(self._newest, time_ns)
+        self.newest_ns = max(self.newest_ns, time_ns)
 
     def clear(self) -> None:
         """Forget all readings."""
         self._rings.clear()
-        self._newest = self._shown = 0
+        self.newest_ns = self._shown = 0
 
     def points(self, device: str, metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
         """Return the newest history of a device, in columns of equal time, the oldest first.
@@ -209,7 +202,7 @@ class Trails:
         if rings is None:
             return [BEFORE] * columns
         ring = rings[list(SCALES).index(scale)]
-        end = (now_ns or self.until_ns or self._newest) / 1e9
+        end = (now_ns or self.until_ns or self.newest_ns) / 1e9
         return ring.points(end, SCALES[scale], columns, HELD * max(self.interval, ring.width))
 
     def band(self, devices: Iterable[str], metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:

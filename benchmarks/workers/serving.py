@@ -15,8 +15,7 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.views.node_view import node_view
-from accelmetrics.views.page.documents import NodeDocuments
-from accelmetrics.views.page.state import state_document
+from accelmetrics.views.page.documents import NodeDocuments, state_document
 
 
 def main() -> None:

@@ -10,21 +10,25 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from html import escape
 from typing import Any
 
 from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError
 
+from accelmetrics._version import __version__
 from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
+from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.text import clipped
-from accelmetrics.views.node_view import NodeView, node_view
+from accelmetrics.schemas.snapshot import rfc3339
+from accelmetrics.schemas.text import GIB, clipped
+from accelmetrics.views.device_view import DeviceView
+from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
 from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
-from accelmetrics.views.page.plain import plain_page
-from accelmetrics.views.page.state import state_document
 from accelmetrics.views.trails import FOLLOWED
 from accelmetrics.visibility.processes import ProcessLookup
 
@@ -36,6 +40,31 @@ MOST_KEPT = 128
 """Answers of one reading that are kept: clients may ask for different parts of the history."""
 LONGEST_NUMBER = 18
 """Digits of the number of a reading."""
+RELOAD = 5
+"""Seconds until a browser that runs no scripts asks again."""
+PLAIN_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="{reload}">
+<title>{hostname} · accelmetrics</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="static/style.css">
+</head>
+<body>
+<main>
+<h1>{hostname}</h1>
+<p>Read at {time}. This page needs no scripts and is loaded again every {reload} seconds. <a href="./">With graphs</a> (needs scripts),
+<a href="api/snapshot">as JSON</a>.</p>
+<h2>Findings</h2>
+<ul>{findings}</ul>
+{tables}
+</main>
+</body>
+</html>
+"""
 
 
 class LatestReading:
@@ -211,3 +240,177 @@ class HistoryRoute(Route):
         self.answer(await reading.answer(self, partial(self._documents.columns, since, metrics), (since, metrics)))
 
     head = get
+
+
+# What the page shows
+
+
+def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> dict[str, Any]:
+    """Return what the page shows of a node at one moment in new plain containers, ready for ``json``.
+
+    Args:
+        view: The node.
+        sequence: The number of the reading.
+        commands: Whether the command lines of processes are told.
+    """
+    summary = view.summary
+    places = {finding: place for place, finding in enumerate(view.findings.current)}
+    return {
+        "sequence": sequence,
+        "timestamp": rfc3339(view.time_ns),
+        "interval": view.interval,
+        "hostname": view.hostname,
+        "version": __version__,
+        "head": {
+            "kinds": summary.kinds,
+            "devices": len(summary.devices),
+            "power_watts": summary.power_watts,
+            "power_limit_watts": summary.power_limit_watts,
+            "utilization": summary.utilization,
+            "states": dict(Counter(device.state for device in summary.devices)),
+            "lost": summary.lost,
+            "hot": summary.hot,
+            "failed": summary.failed,
+            "findings": summary.findings,
+        },
+        "metrics": {
+            name: {"label": row.label, "unit": row.unit, "top": row.top}
+            for name, row in DRAWN.items()
+            if any(name in device.values or name in device.last for device in view.devices)
+        },
+        "devices": [_device(device, places) for device in view.devices],
+        "processes": [_process(row, key, commands) for key in _keys(view) for row in view.processes if key in row.uses],
+        "unlisted": dict(view.unlisted),
+        "findings": [finding.to_dict() for finding in view.findings.current],
+        "ended": [finding.to_dict() for finding in view.findings.ended],
+        "cannot_tell": [one.to_dict() for one in view.findings.cannot_tell],
+        "not_judged": [{"rules": [*rules], "words": words} for rules, words in view.not_judged],
+        "not_logged": view.not_logged,
+        "sources": [
+            {
+                "name": source.name,
+                "status": source.status,
+                "source": source.source,
+                "detail": source.detail,
+                "age_seconds": source.age_seconds,
+                "state": source.state,
+                "mark": source.mark,
+                "advice": source.advice,
+                "silent": source.silent,
+            }
+            for source in view.sources
+        ],
+        "host": dict(view.host),
+    }
+
+
+def _keys(view: NodeView) -> list[str]:
+    """Return the devices that processes are on, in their order."""
+    used = {key for row in view.processes for key in row.uses}
+    known = [device.key for device in view.devices if device.key in used]
+    return [*known, *sorted(used.difference(known))]
+
+
+def _device(device: DeviceView, places: Mapping[Finding, int]) -> dict[str, Any]:
+    identity = device.identity
+    return {
+        "key": device.key,
+        "label": device.label,
+        "name": device.name,
+        "vendor": identity.vendor,
+        "kind": identity.kind,
+        "uuid": identity.uuid,
+        "pci_bus_id": identity.pci_bus_id,
+        "parent": device.parent,
+        "state": device.state,
+        "mark": device.mark,
+        "note": device.note,
+        "notes": list(device.notes),
+        "advice": list(device.advice),
+        "values": dict(device.values),
+        "missing": {name: why._asdict() for name, why in device.missing.items()},
+        "levels": dict(device.levels),
+        "throttled": list(device.throttled),
+        "errors": list(device.errors),
+        "links": list(device.links),
+        "holders": list(device.holders),
+        "findings": [places[finding] for finding in device.findings],
+        "silent": None if device.silent is None else device.silent._asdict(),
+        "silent_since": None if device.silent_since_ns is None else rfc3339(device.silent_since_ns),
+        "last": dict(device.last),
+        "aged": device.aged,
+    }
+
+
+def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
+    """Return a process on one device; the system's part is the same on each."""
+    use = row.uses[key]
+    told = {
+        "device": key,
+        "devices": list(row.devices),
+        "pid": row.pid,
+        "type": use.type,
+        "user": row.user,
+        "program": row.program,
+        "memory_bytes": use.memory_bytes,
+        "utilization": use.utilization,
+        "seconds": row.seconds,
+        "holder": row.holder,
+        "why": row.why,
+        "aged": row.aged,
+    }
+    return {**told, "command": row.command} if commands else told
+
+
+def plain_page(view: NodeView) -> str:
+    """Write a node as a document of HTML, for browsers that run no scripts; every text of it is escaped."""
+    findings = [f"{one.severity}: {one.key}: {one.message}. {one.advice}" for one in view.findings]
+    devices = [_device_cells(device) for device in view.devices]
+    silent = [[one.name, f"{one.mark} {one.state}", *[f"- {one.status}"] * 5, f"{one.detail}. {one.advice}"] for one in view.silent]
+    processes = []
+    for row in view.processes:
+        memory = "- not told" if row.memory_bytes is None else f"{row.memory_bytes / GIB:.1f} GiB"
+        processes.append((str(row.pid), ", ".join(row.devices), row.user or "-", row.program or "-", memory, row.holder or "-"))
+    columns = ("Device", "State", "Use", "Memory", "Power", "Temperature", "Clock", "Note")
+    tables = [
+        _table("Devices", columns, [*devices, *silent]),
+        _table("Processes", ("PID", "Devices", "User", "Program", "Memory", "Job or pod"), processes),
+        _table("Sources", ("Source", "Status", "What it says"), ((one.name, one.status, one.detail) for one in view.sources)),
+    ]
+    return PLAIN_PAGE.format(
+        reload=RELOAD,
+        hostname=escape(view.hostname),
+        time=escape(rfc3339(view.time_ns)),
+        findings="".join(f"<li>{escape(one)}</li>" for one in findings or ["nothing is wrong that a rule judges"]),
+        tables="\n".join(tables),
+    )
+
+
+def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    lines = []
+    for first, *rest in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>\n')
+    return f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>"
+
+
+def _device_cells(device: DeviceView) -> list[str]:
+    values = device.values
+
+    def said(name: str, unit: str, of: str = "") -> str:
+        if name in values:
+            limit = f" of {values[of]:.0f} {unit}" if of in values else ""
+            return f"{values[name]:.0f} {unit}{limit}"
+        return f"- {device.missing[name].word}" if name in device.missing else "- n/a"
+
+    return [
+        f"{device.label} {device.name}",
+        f"{device.mark} {device.state}",
+        said("utilization", "%"),
+        said("memory_percent", "%"),
+        said("power_watts", "W", "power_limit_watts"),
+        said("temperature_celsius", "°C"),
+        said("sm_clock_mhz", "MHz"),
+        ", ".join((*device.notes, *device.holders)),
+    ]

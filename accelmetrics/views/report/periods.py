@@ -15,7 +15,7 @@ from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.history import HistoryRow, Layout
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import Record, Step, StepSource, WindowSpan
+from accelmetrics.schemas.record import Record, Step, StepSource
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.vitals import POWER, UTILIZATION, first
 from accelmetrics.schemas.work import WORK
@@ -228,9 +228,16 @@ class PeriodTable:
             if len(self.known) < MOST:
                 self.known.add(span.name)
             if self._by == WINDOW or span.name.startswith(self._by):
-                stretch = self._opened(span, row)
-                if span.end_ns is not None:
+                begin = span.begin_ns / 1e9
+                same = [one for one in self._open if one.name == span.name]
+                if span.end_ns is not None and same:
+                    stretch = min(same, key=lambda one: abs(one.begin - begin))
                     self._open.remove(stretch)
+                else:  # it was not told that it is open
+                    stretch = _Stretch(span.name, begin, _clock(row, begin), self._before)
+                if span.end_ns is None:
+                    self._open.append(stretch)
+                else:
                     ended.append((stretch, span.end_ns / 1e9))
         for stretch, end in (*((one, row.time) for one in self._open), *ended):
             for step in record.steps:
@@ -240,16 +247,6 @@ class PeriodTable:
             stretch.feed([row])
         for stretch, end in ended:
             _close(self.windows, stretch, [row], end, row)
-
-    def _opened(self, span: WindowSpan, row: HistoryRow) -> _Stretch:
-        """Return the stretch of a window, which begins where it was not told that it is open."""
-        begin = span.begin_ns / 1e9
-        same = [one for one in self._open if one.name == span.name]
-        if same and span.end_ns is not None:
-            return min(same, key=lambda one: abs(one.begin - begin))
-        stretch = _Stretch(span.name, begin, _clock(row, begin), self._before)
-        self._open.append(stretch)
-        return stretch
 
 
 def _clock(row: HistoryRow, moment: float) -> float:

@@ -34,12 +34,9 @@ class _Column:
     def extend(self, slots: int) -> None:
         """Have room for so many buckets."""
         lacking = slots - len(self.count)
-        if lacking > 0:
-            self.low.extend([inf] * lacking)
-            self.high.extend([-inf] * lacking)
-            self.total.extend([0.0] * lacking)
-            self.last.extend([nan] * lacking)
-            self.count.extend([0] * lacking)
+        for column, empty in ((self.low, inf), (self.high, -inf), (self.total, 0.0), (self.last, nan)):
+            column.extend([empty] * lacking)
+        self.count.extend([0] * lacking)
 
     def put(self, slot: int, low: float, high: float, total: float, count: int) -> None:
         """Add readings to a bucket."""
@@ -70,24 +67,18 @@ class SeriesReducer:
 
     Args:
         most: Buckets with readings at most.
+
+    Attributes:
+        width: Seconds of a bucket.
+        columns: By key, what there is of it.
     """
 
     def __init__(self, most: int = BUCKETS) -> None:
         self._most = most
-        self._shift = 0  # how often the width was doubled
+        self.width = 1 / FINEST
+        self.columns: dict[str, _Column] = {}
         self._slots: dict[int, int] = {}  # by number of the bucket, its position in columns
-        self._columns: dict[str, _Column] = {}
         self._newest = -inf
-
-    @property
-    def width(self) -> float:
-        """Seconds of a bucket."""
-        return 2.0**self._shift / FINEST
-
-    @property
-    def keys(self) -> Iterable[str]:
-        """The columns that there are."""
-        return self._columns
 
     def add(self, times: Sequence[float], columns: Mapping[str, Sequence[float]]) -> None:
         """Take readings.
@@ -101,11 +92,15 @@ class SeriesReducer:
         if moments == sorted(moments) and not any(inf in values for values in columns.values()):
             self._widen(times)
         self._newest = max(moments)
-        runs = self._runs(times)
+        # The stretches of readings that share a bucket: its position, and from where to where they stand.
+        runs, end = [], 0
+        for number, same in groupby(self._numbers(times)):
+            begin, end = end, end + sum(1 for _ in same)
+            runs.append((self._slots.setdefault(number, len(self._slots)), begin, end))
         for key, values in columns.items():
-            column = self._columns.get(key)
+            column = self.columns.get(key)
             if column is None:
-                column = self._columns[key] = _Column()
+                column = self.columns[key] = _Column()
             column.extend(len(self._slots))
             first = values[0]
             if isfinite(first) and values.count(first) == len(values):  # most metrics do not change for a while
@@ -133,7 +128,7 @@ class SeriesReducer:
 
     def points(self, key: str) -> tuple[Values, Values, Values, Values]:
         """Return the least, the mean, the largest and the last value of a column in each bucket, in the order of :meth:`begins`."""
-        column = self._columns[key]
+        column = self.columns[key]
         column.extend(len(self._slots))
         order = [self._slots[number] for number in sorted(self._slots)]
         known = [slot if column.count[slot] else None for slot in order]
@@ -147,17 +142,7 @@ class SeriesReducer:
 
     def _numbers(self, times: Iterable[float]) -> Iterator[int]:
         """Yield the number of the bucket that each moment is in."""
-        per_second = 1 / self.width
-        return (int(moment * per_second // 1) for moment in times)
-
-    def _runs(self, times: Sequence[float]) -> list[tuple[int, int, int]]:
-        """Return the stretches of readings that share a bucket: its position, and from where to where they stand."""
-        found, begin = [], 0
-        for number, same in groupby(self._numbers(times)):
-            end = begin + sum(1 for _ in same)
-            found.append((self._slots.setdefault(number, len(self._slots)), begin, end))
-            begin = end
-        return found
+        return (int(moment / self.width // 1) for moment in times)
 
     def _widen(self, times: Iterable[float]) -> None:
         """Double the width until half of the buckets are free, where there are too many with those of readings that come."""
@@ -169,6 +154,6 @@ class SeriesReducer:
             by += 1
         groups = [(number, list(same)) for number, same in groupby(sorted(self._slots), lambda number: number >> by)]
         positions = [[self._slots[number] for number in members] for _, members in groups]
-        self._columns = {key: column.merged(positions) for key, column in self._columns.items()}
+        self.columns = {key: column.merged(positions) for key, column in self.columns.items()}
         self._slots = {number: position for position, (number, _) in enumerate(groups)}
-        self._shift += by
+        self.width *= 2**by

@@ -21,8 +21,7 @@ import pytest
 from accelmetrics.exporters.http.access import password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.views.page import documents as made
-from accelmetrics.views.page.documents import NodeDocuments
-from accelmetrics.views.page.state import state_document
+from accelmetrics.views.page.documents import NodeDocuments, state_document
 from tests.cli.shell import environment, start
 from tests.exporters.certificates import Authority
 from tests.records import record

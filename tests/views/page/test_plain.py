@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from accelmetrics.views.node_view import node_view
-from accelmetrics.views.page.plain import plain_page
+from accelmetrics.views.page.documents import plain_page
 from tests.views.nodes import Node
 
 
