@@ -443,8 +443,7 @@ def _throttle_words(metrics: Mapping[str, float], values: Mapping[str, float], t
         return [("warn", f"throttled {score:g}/10", "")]
     if not throttled:
         return [("ok", "throttled", "")] if metrics.get("throttled") else []
-    loaded = values.get("utilization", 100.0) > LOADED
-    grave = loaded and any(metrics.get(name) for name in SLOWED)
+    grave = values.get("utilization", 100.0) > LOADED and any(metrics.get(name) for name in SLOWED)
     return [("warn" if grave else "ok", f"throttled: {', '.join(throttled)}", "")]
 
 

@@ -324,6 +324,8 @@ def _processes(
     rows = []
     for pid, on in uses.items():
         info = about.get(pid)
+        started = "" if info is None else info.started or ""
+        since = datetime.fromisoformat(started.replace("Z", "+00:00")).timestamp() if started else None
         memory = [use.memory_bytes for use in on.values() if use.memory_bytes is not None]
         busy = [use.utilization for use in on.values() if use.utilization is not None]
         command = printable(info.command or "") if info is not None else ""
@@ -343,7 +345,7 @@ def _processes(
                 memory_bytes=sum(memory) if memory else None,
                 utilization=max(busy, default=None),
                 cpu_percent=cpu.get(pid),
-                seconds=_seconds(info, now_ns),
+                seconds=None if since is None else max(0.0, now_ns / 1e9 - since),
                 holder=_holder(info, holders, on),
                 type=next((use.type for use in on.values() if use.type), ""),
                 uses=on,
@@ -352,12 +354,6 @@ def _processes(
             )
         )
     return tuple(rows)
-
-
-def _seconds(info: ProcessInfo | None, now_ns: int) -> float | None:
-    if info is None or not info.started:
-        return None
-    return max(0.0, now_ns / 1e9 - datetime.fromisoformat(info.started.replace("Z", "+00:00")).timestamp())
 
 
 def _holder(info: ProcessInfo | None, holders: Holders, devices: Mapping[str, DeviceProcess]) -> str:

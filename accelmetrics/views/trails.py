@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, nan
+from math import nan
 from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.catalogue import resolve
@@ -79,10 +79,7 @@ class _Ring:
         elif count > 0:
             counts[at] = count + 1
             self.sums[at] += value
-            if value < self.lows[at]:
-                self.lows[at] = value
-            elif value > self.highs[at]:
-                self.highs[at] = value
+            self.lows[at], self.highs[at] = min(self.lows[at], value), max(self.highs[at], value)
         else:
             counts[at] = 1.0
             self.sums[at] = self.lows[at] = self.highs[at] = value
@@ -92,35 +89,24 @@ class _Ring:
         width = span / columns
         last = int(end / width)  # columns keep their places while time goes on
         start = (last - columns + 1) * width
-        low, high, total, count = [inf] * columns, [-inf] * columns, [0.0] * columns, [_EMPTY] * columns
-        first_seen = -1
+        read: dict[int, list[int]] = {}  # by column, the places of buckets with readings
         for number in range(max(0, self.newest - BUCKETS + 1), self.newest + 1):
-            at = number % BUCKETS
-            found = self.counts[at]
-            column = int(((number + 0.5) * self.width - start) / width)
-            if found == _EMPTY or column >= columns:
-                continue
-            if first_seen < 0:
-                first_seen = max(0, column)
-            if column < 0:
-                continue
-            if found > 0:
-                low[column], high[column] = min(low[column], self.lows[at]), max(high[column], self.highs[at])
-                total[column] += self.sums[at]
-                count[column] = max(count[column], 0.0) + found
-            elif count[column] == _EMPTY:
-                count[column] = _MISSING
+            if self.counts[number % BUCKETS] != _EMPTY:
+                read.setdefault(int(((number + 0.5) * self.width - start) / width), []).append(number % BUCKETS)
+        begun = min(read, default=columns)
         points: list[TrailPoint] = []
         left = 0.0
         for column in range(columns):
-            if count[column] > 0:
-                mean = min(high[column], max(low[column], total[column] / count[column]))  # a sum may be too large for a number
-                points.append(TrailPoint("value", low[column], mean, high[column]))
+            known = [at for at in read.get(column, ()) if self.counts[at] > 0]
+            if known:
+                low, high = min(self.lows[at] for at in known), max(self.highs[at] for at in known)
+                mean = sum(self.sums[at] for at in known) / sum(self.counts[at] for at in known)
+                points.append(TrailPoint("value", low, min(high, max(low, mean)), high))  # a sum may be too large for a number
                 left = held
-            elif first_seen < 0 or column < first_seen:
+            elif column < begun:
                 points.append(BEFORE)
             else:
-                left = left - width if count[column] == _EMPTY else 0.0
+                left = 0.0 if column in read else left - width
                 points.append(points[-1] if points and left > 0 else GAP)
         return points
 

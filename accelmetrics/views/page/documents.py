@@ -11,7 +11,7 @@ import gzip
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any
@@ -32,6 +32,7 @@ from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
 from accelmetrics.views.trails import FOLLOWED
 from accelmetrics.visibility.processes import ProcessLookup
 
+JSON, HTML = "application/json", "text/html; charset=utf-8"
 PER_SECOND = 100
 """Readings in a second at most."""
 RECENT_VIEW = 10.0
@@ -83,9 +84,7 @@ class LatestReading:
         self.view: NodeView | None = None
         self._made: dict[Hashable, asyncio.Task[HttpAnswer]] = {}
 
-    async def answer(
-        self, route: Route, make: Callable[[], object], what: Hashable = "", content_type: str = "application/json"
-    ) -> HttpAnswer:
+    async def answer(self, route: Route, make: Callable[[], object], what: Hashable, content_type: str = JSON) -> HttpAnswer:
         """Return an answer, packed where the client takes that.
 
         Args:
@@ -142,13 +141,12 @@ class NodeDocuments:
         }
         if self._page:
             made["/api/state"] = lambda reading: state_document(self._view(reading), reading.sequence, commands=self._commands)
+            made["/plain"] = lambda reading: plain_page(self._view(reading))
         routes: list[tuple[str, type[Route], dict[str, Any]]] = [
-            (path, DocumentRoute, {"documents": self, "make": make}) for path, make in made.items()
+            (path, DocumentRoute, {"documents": self, "make": make, "content_type": HTML if path == "/plain" else JSON})
+            for path, make in made.items()
         ]
-        if not self._page:
-            return routes
-        plain = {"documents": self, "make": lambda reading: plain_page(self._view(reading)), "content_type": "text/html; charset=utf-8"}
-        return [*routes, ("/plain", DocumentRoute, plain), ("/api/history", HistoryRoute, {"documents": self})]
+        return [*routes, ("/api/history", HistoryRoute, {"documents": self, "history": self._history})] if self._page else routes
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. One of the same reading changes nothing."""
@@ -172,10 +170,6 @@ class NodeDocuments:
             raise HTTPError(503, "there is no recent reading" if latest else "nothing was read yet")
         return latest
 
-    def columns(self, since: int, metrics: Collection[str]) -> object:
-        """Return the columns of the graphs."""
-        return self._history.columns(since, metrics) if self._history is not None else {}
-
     def _view(self, reading: LatestReading) -> NodeView:
         """Return the node at the latest reading, on the thread for answers."""
         if reading.view is None:
@@ -191,7 +185,7 @@ class DocumentRoute(Route):
     """Answers with a document of the latest reading; with none where the client has it."""
 
     def initialize(  # type: ignore[override]  # its own arguments
-        self, documents: NodeDocuments, make: Callable[[LatestReading], object], content_type: str = "application/json"
+        self, documents: NodeDocuments, make: Callable[[LatestReading], object], content_type: str
     ) -> None:
         """Take what makes the document."""
         super().initialize()
@@ -216,10 +210,10 @@ class DocumentRoute(Route):
 class HistoryRoute(Route):
     """Answers with the columns of the graphs: those since a reading that the client names, of the metrics that it names."""
 
-    def initialize(self, documents: NodeDocuments) -> None:  # type: ignore[override]  # its own arguments
-        """Take the node's documents."""
+    def initialize(self, documents: NodeDocuments, history: PageHistory) -> None:  # type: ignore[override]  # its own arguments
+        """Take the node's documents, and its history."""
         super().initialize()
-        self._documents = documents
+        self._documents, self._history = documents, history
 
     async def get(self) -> None:
         """Answer.
@@ -237,7 +231,7 @@ class HistoryRoute(Route):
         reading = self._documents.latest
         lacks = reading.sequence - int(told)
         since = int(told) if 0 <= lacks <= RECENT else 0
-        self.answer(await reading.answer(self, partial(self._documents.columns, since, metrics), (since, metrics)))
+        self.answer(await reading.answer(self, partial(self._history.columns, since, metrics), (since, metrics)))
 
     head = get
 
@@ -254,6 +248,9 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         commands: Whether the command lines of processes are told.
     """
     summary = view.summary
+    used = {key for row in view.processes for key in row.uses}
+    keys = [device.key for device in view.devices if device.key in used]
+    keys += sorted(used.difference(keys))
     places = {finding: place for place, finding in enumerate(view.findings.current)}
     return {
         "sequence": sequence,
@@ -279,7 +276,7 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
             if any(name in device.values or name in device.last for device in view.devices)
         },
         "devices": [_device(device, places) for device in view.devices],
-        "processes": [_process(row, key, commands) for key in _keys(view) for row in view.processes if key in row.uses],
+        "processes": [_process(row, key, commands) for key in keys for row in view.processes if key in row.uses],
         "unlisted": dict(view.unlisted),
         "findings": [finding.to_dict() for finding in view.findings.current],
         "ended": [finding.to_dict() for finding in view.findings.ended],
@@ -302,13 +299,6 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         ],
         "host": dict(view.host),
     }
-
-
-def _keys(view: NodeView) -> list[str]:
-    """Return the devices that processes are on, in their order."""
-    used = {key for row in view.processes for key in row.uses}
-    known = [device.key for device in view.devices if device.key in used]
-    return [*known, *sorted(used.difference(known))]
 
 
 def _device(device: DeviceView, places: Mapping[Finding, int]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, pairwise
 from threading import Lock
 from typing import Any
@@ -114,8 +114,8 @@ class PageHistory:
             name: [None if place is None else given[place].get(name) for _, place in places] for name in names
         }
 
-    def _everything(self, rows: Mapping[str, list[float | None]]) -> tuple[list[float], dict[str, Column]]:
-        columns = dict(rows)
+    def _everything(self, columns: dict[str, Column]) -> tuple[list[float], dict[str, Column]]:
+        """Put all readings into columns, of which one is their time."""
         times = [at for at in columns.pop("time") if at is not None]
         places = self._with_gaps(times, self.interval)
         if len(places) <= POINTS:

@@ -14,9 +14,21 @@ from accelmetrics.exporters.files import replace_file
 from accelmetrics.schemas.errors import AccelMetricsError, MissingDependencyError, require
 from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.text import clipped, printable
-from accelmetrics.views.report.plots import TITLES, Histogram, MeasureSpread, Pictures, Plot, PlotLine, Span
+from accelmetrics.views.report.plots import (
+    TITLES,
+    Histogram,
+    MeasureSpread,
+    Pictures,
+    Plot,
+    PlotLine,
+    Span,
+    lasting,
+    moment,
+    plain,
+    shown_unit,
+    time_ticks,
+)
 from accelmetrics.views.report.run_report import Column, Mark, ReducedSeries
-from accelmetrics.views.report.scales import lasting, moment, plain, shown_unit, time_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,16 +136,14 @@ def write_pictures(found: Pictures, folder: Path, png: bool = False) -> list[tup
         AccelMetricsError: Something cannot be written.
     """
     check_installed()
+    kinds: tuple[Literal["svg", "png"], ...] = ("svg", "png") if png else ("svg",)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, title, draw in pictures(found):
-            path = folder / f"{name}.svg"
-            replace_file(path, render(draw, "svg", title))
-            if png:
-                path = folder / f"{name}.png"
-                replace_file(path, render(draw, "png"))
-            written.append((title, path))
+            for kind in kinds:
+                replace_file(folder / f"{name}.{kind}", render(draw, kind, title))
+            written.append((title, folder / f"{name}.{kinds[-1]}"))
     except OSError as error:
         raise AccelMetricsError(f"cannot write pictures to {folder}: {error.strerror or error}") from error
     return written
@@ -170,7 +180,12 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
     bottom = min(lowest, 0.0) if lowest < highest / 2 or plot.top else None
     room = 0.06 * ((highest - (lowest if bottom is None else bottom)) or abs(highest) or 1.0)
     axes.set_ylim(lowest - room if bottom is None else bottom - room * (bottom < 0), highest + room)
-    _mark_findings(axes, marks)
+    left, right = axes.get_xlim()
+    for mark in marks:  # a bar at the upper edge for each finding, and a line where it begins
+        if mark.kind == "finding":
+            color = SEVERITY.get(mark.severity, PALETTE[0])
+            axes.axvspan(mark.begin, max(mark.end, mark.begin + (right - left) / 300), 0.98, 1.0, color=color)
+            axes.axvline(mark.begin, color=color, linewidth=1, linestyle=":")
     if several:
         figure.legend(loc="outside lower left", ncols=columns, frameon=False)
     return figure
@@ -270,16 +285,6 @@ def _shade(axes: Axes, marks: Sequence[Mark]) -> None:
     for mark in marks:
         if mark.kind == "gap":
             axes.axvspan(mark.begin, mark.end, color="#d3d8de", alpha=0.7, zorder=0.5)
-
-
-def _mark_findings(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Draw a bar at the upper edge for each finding, and a line where it begins."""
-    left, right = axes.get_xlim()
-    for mark in marks:
-        if mark.kind == "finding":
-            color = SEVERITY.get(mark.severity, PALETTE[0])
-            axes.axvspan(mark.begin, max(mark.end, mark.begin + (right - left) / 300), 0.98, 1.0, color=color)
-            axes.axvline(mark.begin, color=color, linewidth=1, linestyle=":")
 
 
 def _draw_line(axes: Axes, line: PlotLine) -> None:

@@ -23,9 +23,8 @@ from accelmetrics.schemas.text import printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
-from accelmetrics.views.report.plots import Pictures, Plot
+from accelmetrics.views.report.plots import Pictures, Plot, lasting, plain, shown_unit, utc
 from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
-from accelmetrics.views.report.scales import lasting, plain, shown_unit, utc
 from accelmetrics.views.report.series import BUCKETS
 from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT
 from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text
@@ -267,9 +266,8 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
     of_runs = sorted({one["rule"] for one in lacking} - {*of_devices})
     verdict = f"{len(found)} finding{'' if len(found) == 1 else 's'}: {told}." if found else "No findings in this recording."
     section = _section("findings", "Findings", element("p", verdict, class_="verdict"), letter=letter)
-    rank = {name: position for position, name in enumerate(SEVERITIES)}
     entries = element("ul", class_="findings")
-    for one in sorted(found, key=lambda one: rank.get(one["severity"], len(rank))):
+    for one in sorted(found, key=lambda one: [*SEVERITIES, one["severity"]].index(one["severity"])):
         about = f"{one['key']}: " if one["key"] else ""
         until = f"to {one['until'][:19]}Z" if one["until"] else "to the end"
         add(
@@ -362,7 +360,7 @@ def _sparkline(series: ReducedSeries, text: str) -> Element:
     return element("svg", element("title", text), line, viewBox=f"0 0 {width} {height}", class_="spark", role="img")
 
 
-def _picture(draw: drawing.Draw, words: str, kind: str = "static") -> Element | None:
+def _picture(draw: drawing.Draw, words: str, kind: str) -> Element | None:
     """Return a static picture; None where nothing can be drawn. Scripts put a live plot in the place of one that is not kept."""
     if not drawing.is_installed():
         return None
@@ -370,15 +368,10 @@ def _picture(draw: drawing.Draw, words: str, kind: str = "static") -> Element | 
     return element("div", element("img", src=f"data:image/png;base64,{data}", alt=words), class_=kind)
 
 
-def _figure(draw: drawing.Draw, kind: str, number: int, title: str, about: str = "") -> Element:
-    """Return the place of a plot with its heading."""
+def _figure(draw: drawing.Draw, title: str, place: str = "", about: str = "", below: Element | None = None) -> Element:
+    """Return a picture with its heading; where it has a place, scripts put a live plot there."""
     caption = element("figcaption", element("h3", title), element("small", about) if about else None)
-    return element("figure", caption, _picture(draw, title), data_plot=f"{kind}-{number}")
-
-
-def _kept(draw: drawing.Draw, title: str, below: Element | None = None) -> Element:
-    """Return a picture with its heading that stays as it is."""
-    return element("figure", element("figcaption", element("h3", title)), _picture(draw, title, "kept"), below)
+    return element("figure", caption, _picture(draw, title, "static" if place else "kept"), below, data_plot=place or None)
 
 
 def _plots(found: Pictures) -> Iterator[Element]:
@@ -386,7 +379,7 @@ def _plots(found: Pictures) -> Iterator[Element]:
     tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
     for number, plot in enumerate(found.plots):
-        add(grid, _figure(partial(drawing.draw_plot, plot, found.marks, span), "plots", number, plot.heading, plot.about))
+        add(grid, _figure(partial(drawing.draw_plot, plot, found.marks, span), plot.heading, f"plots-{number}", plot.about))
     constant = element("p", f"Did not change, and is not drawn: {'; '.join(found.constant)}.", class_="note") if found.constant else None
     words = "The pictures are static: with" if drawing.is_installed() else "Plots need scripts, or pictures of the extra plots. With"
     hint = element("p", f"{words} scripts they have a crosshair and zoom.", class_="note", id="static-note")
@@ -400,7 +393,7 @@ def _plots(found: Pictures) -> Iterator[Element]:
         numbers = element("details", element("summary", "In numbers"), table("The same in numbers", ("what", "lasted", "times"), rows))
         when = utc if found.axis == "time" else lasting
         events = [[when(mark.begin), mark.label] for mark in found.marks if mark.kind == "event"]
-        figure = _figure(partial(drawing.draw_strip, found.strip, found.axis, span), "strip", 0, title)
+        figure = _figure(partial(drawing.draw_strip, found.strip, found.axis, span), title, "strip-0")
         yield _section("strip", title, figure, numbers, table("Events", ("when", "what"), events) if events else None)
 
 
@@ -409,9 +402,9 @@ def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[
         return
     grid = element("div", class_="grid")
     for number, plot in enumerate(found.by_time):
-        add(grid, _figure(partial(drawing.draw_logged, plot, found), "logged", number, plot.title))
+        add(grid, _figure(partial(drawing.draw_logged, plot, found), plot.title, f"logged-{number}"))
     for histogram in found.step_times if drawing.is_installed() else ():
-        add(grid, _kept(partial(drawing.draw_histogram, histogram), f"{histogram[1]}, s"))
+        add(grid, _figure(partial(drawing.draw_histogram, histogram), f"{histogram[1]}, s"))
     rows: list[Cells] = [
         [f"{letter} {one['source']}".strip() or "all", *(_value(one[part]) for part in QUANTILES)]
         for letter, report in runs
@@ -477,7 +470,7 @@ def _distributions(found: Pictures) -> Element | None:
         ]
         title = f"{one.title}, {one.unit}" if one.unit else one.title
         numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *QUANTILES), rows))
-        add(section, _kept(partial(drawing.draw_spread, one), title, numbers))
+        add(section, _figure(partial(drawing.draw_spread, one), title, below=numbers))
     return section
 
 

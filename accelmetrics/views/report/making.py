@@ -126,13 +126,11 @@ def _sized(path: Path, hashed: bool) -> tuple[int, str]:
         return 0, ""
     with path.open("rb") as file:
         size = left = os.fstat(file.fileno()).st_size
-        if not hashed:
-            return size, ""
         digest = hashlib.sha256()
-        while left and (block := file.read(min(left, _BLOCK))):
+        while hashed and left and (block := file.read(min(left, _BLOCK))):
             digest.update(block)
             left -= len(block)
-    return size, digest.hexdigest()
+    return size, digest.hexdigest() if hashed else ""
 
 
 @contextmanager

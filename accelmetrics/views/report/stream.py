@@ -79,6 +79,7 @@ class LoggedSteps:
         newest_ns: The time of the latest, in nanoseconds since 1970.
         first: When the first one was logged; NaN before that.
         last: When the last one was.
+        odd: By name of a number, when it was not finite first, and how often.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ class LoggedSteps:
         self._reducer = SeriesReducer()
         self._seconds = Accumulator(timed=False)
         self._names: set[str] = set()
-        self._odd: dict[str, tuple[float, int]] = {}  # by name, when a number was not finite first, and how often
+        self.odd: dict[str, tuple[float, int]] = {}
         self._pending: list[Step] = []
         self._epochs: list[tuple[float, float, float]] = []  # number, from its first to its last step
         self._fractional = False
@@ -116,8 +117,8 @@ class LoggedSteps:
                 for position, step in () if isfinite(sum(columns[name])) else enumerate(steps):
                     if not isfinite(step.values.get(name, 0)):
                         columns[name][position] = nan
-                        since, number = self._odd.get(name, (times[position], 0))
-                        self._odd[name] = since, number + 1
+                        since, number = self.odd.get(name, (times[position], 0))
+                        self.odd[name] = since, number + 1
         self._reducer.add(times, columns)
         seconds = array("d", filter(isfinite, columns.get(STEP_SECONDS, ())))
         if seconds:
@@ -183,12 +184,6 @@ class LoggedSteps:
             found.append(Mark("epoch", f"epoch {number:g}", before if begin > before else begin, end))
             before = end
         return found
-
-    def events(self) -> Iterator[tuple[float, str]]:
-        """Yield for each name whose numbers were not all finite when that was first, and words."""
-        for name, (moment, number) in self._odd.items():
-            more = f" for the first of {number} times" if number > 1 else ""
-            yield moment, f"{name} was not finite{more}"
 
 
 class RecordStream:
@@ -328,8 +323,10 @@ class RecordStream:
         """
         label = " ".join(self.head)
         labels = {key: " ".join((*self.head, key)) for key in self.places}
-        named = [("" if len(steps) == 1 else _source_words(source), logged) for source, logged in steps.items()]
-        findings = dict(sorted(self.findings.items(), key=lambda one: one[1].since_ns))
+        named: list[tuple[str, LoggedSteps]] = []  # ``rank 3``, ``rank 3 on node-1``; empty where there is one process
+        for (rank, node), logged in steps.items():
+            words = " on ".join(filter(None, ("" if rank is None else f"rank {rank}", node)))
+            named.append((words if len(steps) > 1 else "", logged))
         begins = self._reducer.begins()
         gaps = self._gap_positions(begins)
         series, strips = [], {}
@@ -343,10 +340,9 @@ class RecordStream:
                 series.append(ReducedSeries(key, device, name, measure, "" if row is None else row.unit, low, mean, high))
             elif parts is not None and name.removeprefix(THROTTLE) in self.throttled.get(parts.device, {}):
                 strips[device, name.removeprefix(THROTTLE)] = mean
-        details = [(findings[key], [row.time for row in rows], self._columns(key[1], rows)) for key, rows in self._details.items() if rows]
-        times = []
-        for position, begin in enumerate(begins):
-            times += [begin, begin + self._reducer.width] if position in gaps else [begin]
+        details = [
+            (self.findings[key], [row.time for row in rows], self._columns(key[1], rows)) for key, rows in self._details.items() if rows
+        ]
         return StreamReport(
             label=label,
             host=self.host,
@@ -360,7 +356,7 @@ class RecordStream:
             first_step=min((logged.first for _, logged in named), default=None),
             last_step=max((logged.last for _, logged in named), default=None),
             width=self._reducer.width,
-            times=times,
+            times=sorted((*begins, *(begins[position] + self._reducer.width for position in gaps))),
             series=series,
             strips=strips,
             details=details,
@@ -402,7 +398,8 @@ class RecordStream:
             words = " ".join(filter(None, (finding.rule, label, finding.key)))
             marks.append(Mark("finding", words, begin, max(begin, end), finding.severity))
         events = [(labels.get(device, device), at, text) for device, at, text in self._events]
-        events += [("", at, text) for logged in steps for at, text in logged.events()]
+        for name, (at, number) in chain.from_iterable(logged.odd.items() for logged in steps):
+            events.append(("", at, f"{name} was not finite{f' for the first of {number} times' if number > 1 else ''}"))
         return [*marks, *(Mark("event", f"{device} {text}".strip(), at, at) for device, at, text in sorted(events, key=lambda one: one[1]))]
 
     def _missing(self, labels: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], str, str, float, float]]:
@@ -562,12 +559,11 @@ class RecordStream:
         for span in windows:
             if span.end_ns is not None:
                 self._open_windows.pop(span.name, None)
-            if len(self._windows) + len(self._open_windows) >= WINDOWS:
-                continue
-            if span.end_ns is None:
-                self._open_windows[span.name] = span
-            else:
-                self._windows[span.name, span.end_ns] = span
+            if len(self._windows) + len(self._open_windows) < WINDOWS:
+                if span.end_ns is None:
+                    self._open_windows[span.name] = span
+                else:
+                    self._windows[span.name, span.end_ns] = span
 
     def _note_lacks(self, snapshot: Snapshot) -> None:
         """Note what is missing from here on, and until when that was missing which is there again."""
@@ -596,12 +592,6 @@ def stream_of(record: Record) -> tuple[str, str, str]:
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
-def _source_words(source: StepSource) -> str:
-    """Return what a process is called: ``rank 3``, ``rank 3 on node-1``."""
-    rank, node = source
-    return " on ".join(filter(None, ("" if rank is None else f"rank {rank}", node)))
-
-
 def _is_throttle(key: str) -> bool:
     """Return whether a metric says that a device was throttled."""
     parts = device_key(key)
@@ -609,7 +599,4 @@ def _is_throttle(key: str) -> bool:
 
 
 def _with_gaps(values: Sequence[float | None], gaps: set[int]) -> list[float | None]:
-    found: list[float | None] = []
-    for position, value in enumerate(values):
-        found += [value, None] if position in gaps else [value]
-    return found
+    return [one for position, value in enumerate(values) for one in ((value, None) if position in gaps else (value,))]

@@ -210,8 +210,8 @@ def _text(lines: Iterable[str]) -> str:
 
 def comparison_text(found: Comparison) -> str:
     """Return a comparison for people at a terminal."""
-    lines = [*_runs(found), *(f"beware: {warning}" for warning in found.warnings)]
-    return _text([*lines, *aligned(_difference_rows(found), "  ", numeric=True)])
+    warnings = (f"beware: {warning}" for warning in found.warnings)
+    return _text([*_runs(found), *warnings, *aligned(_difference_rows(found), "  ", numeric=True)])
 
 
 def comparison_markdown(found: Comparison) -> str:

@@ -14,8 +14,7 @@ import pytest
 from accelmetrics.schemas.record import Record
 from accelmetrics.views.report import drawing
 from accelmetrics.views.report.making import CHARTED, Wanted, run_report
-from accelmetrics.views.report.plots import LINES, Pictures, Plot, PlotLine, pictures
-from accelmetrics.views.report.scales import moment, shown_unit, time_ticks
+from accelmetrics.views.report.plots import LINES, Pictures, Plot, PlotLine, moment, pictures, shown_unit, time_ticks
 from tests.cli.shell import call, one_line
 from tests.cli.test_report import GIB, START, record, write
 from tests.views.report.runs import run
