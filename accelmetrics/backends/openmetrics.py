@@ -25,7 +25,6 @@ from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.metrics_page import parse_page
 
 PREFIX = "openmetrics"
-SCHEME = f"{PREFIX}:"
 EXTRA = "openmetrics"
 INTERVAL, TIMEOUT = 5.0, 3.0
 """Seconds, unless the options say otherwise."""

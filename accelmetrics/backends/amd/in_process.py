@@ -84,6 +84,9 @@ class InProcessDriver:
         clock: What intervals are taken from.
         sources: Which of the two to use; one that is not asked for alone may fail to open.
 
+    Attributes:
+        failure: Why the module is not used, or not yet.
+
     Raises:
         SourceError: There is no card, or the one source that was asked for cannot be had.
     """

@@ -129,12 +129,6 @@ def _link(part: int, said: object) -> object:
     return found and found[part]
 
 
-def _counted(said: object) -> object:
-    """Return the energy that a counter stands for, in joules."""
-    steps = number(said)
-    return steps if isinstance(steps, Unavailable) else steps / JOULE
-
-
 FIELDS = of_card(
     Field("gpu", "GPU use (%)", "%"),
     Field("memory", ACTIVITY, "%"),
@@ -149,7 +143,7 @@ FIELDS = of_card(
     Field("memoryClock", ("mclk clock speed:", "mclk clock speed", "mclk clock level"), PRINTED, _clock),
     Field("maxSmClock", "Valid sclk range", PRINTED, _highest),
     Field("maxMemoryClock", "Valid mclk range", PRINTED, _highest),
-    Field("energyJoules", "Energy counter", "J", _counted, words='rocm-smi "Energy counter" / 65536'),
+    Field("energyJoules", "Energy counter", f"{1 / JOULE:.16f} J", words='rocm-smi "Energy counter" / 65536'),
     Field(
         *("energyJoules", "Accumulated Energy (uJ)", "J", partial(exact_joules, unit="uJ")),
         words='rocm-smi "Accumulated Energy (uJ)" without the rounding of its unit',

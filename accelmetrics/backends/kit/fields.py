@@ -114,8 +114,6 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     """
     if isinstance(printed, Unavailable):
         return printed
-    if isinstance(printed, str) and len(printed) < 20 and printed.isascii() and printed.isdecimal():
-        printed = int(printed)  # what files of the kernel say: no expression needs to look at it
     if is_absent(printed):
         return Unavailable(Reason.NOT_SUPPORTED, quoted(printed) or "empty")
     beside, value = "", printed

@@ -32,6 +32,8 @@ PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASC
 _ANY_ADDRESS = r"(?a:(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))"
 ASLEEP = ("suspended", "suspending")
 """``power/runtime_status`` of a PCI device that is powered down: almost any question to its driver would wake it."""
+BUS_LASTS = 1.0
+"""Seconds for which a look at the PCI bus serves."""
 _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 _MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
@@ -221,38 +223,32 @@ def parse_meminfo(data: bytes) -> Memory:
     return Memory(total, min(available, total), fields.get(b"SwapTotal"), fields.get(b"SwapFree"))
 
 
-class PciBus:
-    """Functions on the PCI bus by vendor: a look that lasts a second, so that one serves every backend that detects.
+_BUS: dict[object, tuple[float, dict[str, list[str]]]] = {}
+"""The latest look at the PCI bus: until when it lasts, and what was found."""
 
-    There are hundreds of functions in a server, and each vendor's id is a file of its own. A function that came or went is seen
-    at once, one that took another's address after that second. There is no lock, which a fork could copy in its locked state:
-    what is remembered is replaced whole, and at worst two threads look at the same time.
+
+def pci_functions() -> dict[str, list[str]]:
+    """Return, by vendor id, the addresses of its functions on the PCI bus, in order. Not to be changed.
+
+    There are hundreds of functions in a server, and each vendor's id is a file of its own. So one look serves every backend that detects
+    within ``BUS_LASTS`` seconds. A function that came or went is seen at once, one that took another's address after that time. There is
+    no lock, which a fork could copy in its locked state: at worst two threads look at the same time.
     """
-
-    LASTS = 1.0
-
-    def __init__(self) -> None:
-        self._latest: tuple[object, float, dict[str, list[str]]] = (None, 0.0, {})
-
-    def vendors(self) -> dict[str, list[str]]:
-        """Return, by vendor id, the addresses of its functions, in order. Not to be changed."""
-        addresses = list_directory(PCI)
-        mark, now = (os.getpid(), sysroot(), addresses), time.monotonic()
-        known, until, found = self._latest
-        if known != mark or now >= until:
-            found = {}
-            for address in addresses:
-                found.setdefault(read_text(f"{PCI}/{address}/vendor") or "", []).append(address)
-            self._latest = (mark, now + self.LASTS, found)
-        return found
-
-
-_BUS = PciBus()
+    addresses = list_directory(PCI)
+    mark, now = (os.getpid(), sysroot(), *addresses), time.monotonic()
+    until, found = _BUS.get(mark, (now, {}))
+    if now >= until:
+        found = {}
+        for address in addresses:
+            found.setdefault(read_text(f"{PCI}/{address}/vendor") or "", []).append(address)
+        _BUS.clear()
+        _BUS[mark] = (now + BUS_LASTS, found)
+    return found
 
 
 def pci_vendors() -> set[str]:
     """List the vendor ids on the PCI bus, as sysfs writes them."""
-    return set(_BUS.vendors()) - {""}
+    return set(pci_functions()) - {""}
 
 
 def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
@@ -262,7 +258,7 @@ def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
         vendor: The vendor id as sysfs writes it: ``0x10de``.
         classes: Prefixes of class codes to accept, such as ``("0x03", "0x12")``; all when empty.
     """
-    found = _BUS.vendors().get(vendor, [])
+    found = pci_functions().get(vendor, [])
     return [address for address in found if not classes or (read_text(f"{PCI}/{address}/class") or "").startswith(classes)]
 
 

@@ -42,21 +42,8 @@ def _no_hardware(system: object) -> None:
     """Nothing is known but what is printed."""
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["N/A", "n/a", "NA", "N/A (Secondary die)", "Secondary die", "Unsupported", "Not supported", "None", "", "-", "nan", "[N/A]", None],
-)
-def test_a_value_that_the_tool_does_not_have_is_not_supported(said: str | None) -> None:
-    assert reason({"gpu use (%)": said}, "gpu") == Reason.NOT_SUPPORTED
-
-
 def test_the_words_of_a_secondary_die_are_kept() -> None:
     assert read({AVERAGE: "N/A (Secondary die)"}, "powerWatts") == Unavailable(Reason.NOT_SUPPORTED, "N/A (Secondary die)")
-
-
-@pytest.mark.parametrize("said", ["busy", "12 W", "0x12", "1,5", "1_000", "١٢", "7;rm", "9" * 500, True, [7]])
-def test_a_value_that_is_no_number_is_a_parse_error(said: object) -> None:
-    assert reason({"gpu use (%)": said}, "gpu") == Reason.PARSE_ERROR
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,6 @@ def test_a_macmon_that_is_installed_later_is_found(mac: MacStandIn, machine: Mac
     assert "powerWatts" in machine.until(lambda found: "powerWatts" in found.values).values
 
 
-def test_closing_ends_the_pipe(mac: MacStandIn) -> None:
-    driver = backend.open()
-    pid = mac.pids("macmon")[-1]
-    assert not gone(pid)
-    driver.close()
-    wait_for(lambda: gone(pid))
-
-
 def test_what_goes_wrong_in_one_source_costs_what_it_alone_gives(mac: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch) -> None:
     del mac
 
@@ -142,12 +134,6 @@ def test_an_ioreg_that_fails_costs_the_memory_alone(mac: MacStandIn, machine: Ma
 def test_more_memory_in_use_than_there_is_is_no_share(mac: MacStandIn, machine: Mac) -> None:
     mac.behave("ioreg", ioreg(used=2**40))
     assert machine.read().reasons["memoryAllocated"].reason == Reason.INVALID_VALUE
-
-
-def test_an_impossible_utilisation_is_no_utilisation(mac: MacStandIn, machine: Mac) -> None:
-    mac.remove("macmon")
-    mac.behave("ioreg", ioreg(busy=4000))
-    assert machine.read().reasons["gpu"].reason == Reason.INVALID_VALUE
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,6 @@ def test_memory_that_sysctl_does_not_tell_is_macmon_s(mac: MacStandIn, sampler: 
     assert snapshot.devices[0].identity.memory_total_bytes == RAM
 
 
-def test_a_share_of_unknown_memory_is_missing(mac: MacStandIn, sampler: Sampler) -> None:
-    mac.remove("macmon")
-    mac.behave("sysctl", "many\n")
-    snapshot = sampler.sample()
-    assert snapshot.metrics == of_gpu({"gpu": 37, "memoryAllocatedBytes": 8_589_934_592})
-    for name in ("memoryAllocated", "memoryTotalBytes"):
-        why = snapshot.unavailable[f"gpu.0.{name}"]
-        assert why == (Reason.PARSE_ERROR, "macmon is not installed (brew install macmon); no number: many")
-
-
 @pytest.mark.parametrize(
     ("changed", "missing", "reason"),
     [
@@ -257,11 +247,3 @@ def test_beside_the_host_no_key_collides(mac: MacStandIn) -> None:
         metrics = sampler.sample().metrics
     assert metrics["system.powerWatts"] == 24.5
     assert "memory_percent" in metrics
-
-
-PROGRAM = """
-import os, sys
-os.uname = lambda: os.uname_result(("Darwin", "mac", "25.1.0", "", "arm64"))
-from accelmetrics.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""

@@ -86,22 +86,6 @@ def test_failures_that_are_not_in_a_row_open_nothing_again(stand_in: GcipuinfoSt
     assert stand_in.calls.count(["gcipuinfo"]) == 1
 
 
-@pytest.mark.parametrize(
-    "changed", [[c600(0), c600(5)], [c600(0, pci_id="0000:9a:00.0")], [c600(0, board_serial_number="0071.0044.999999")]]
-)
-def test_other_ipus_are_added_and_what_they_replace_is_lost(
-    stand_in: GcipuinfoStandIn, sampler: Sampler, changed: list[dict[str, str]]
-) -> None:
-    stand_in.behave([c600(0)])
-    sampler.sample()
-    stand_in.behave(changed)
-    snapshot = eventually(sampler, lambda snapshot: len(snapshot.metrics) == 8 * len(changed))
-    gone = {key for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST}
-    assert gone == ({f"ipu.0.{name}" for name in C600_NAMES} if changed[0]["pci id"] != c600(0)["pci id"] else set())
-    wanted = {(device["id"], device["board serial number"]) for device in changed}
-    assert wanted <= {(str(device.identity.vendor_index), device.identity.serial) for device in snapshot.devices}
-
-
 def test_an_attribute_that_comes_and_goes_opens_nothing_again(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
     stand_in.behave([c600(0)])
     sampler.sample()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.system import PciBus, find_hardware, find_nodes, find_pci, pci_devices, pci_slot
+from accelmetrics.backends.kit.system import find_hardware, find_nodes, find_pci, pci_devices, pci_slot
 from tests.sampling.conftest import until
 
 AMD, NVIDIA = "0x1002", "0x10de"
@@ -16,7 +16,7 @@ AMD, NVIDIA = "0x1002", "0x10de"
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without devices, not looked at yet."""
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.kit.system._BUS", PciBus())
+    monkeypatch.setattr("accelmetrics.backends.kit.system._BUS", {})
     return tmp_path
 
 
@@ -59,7 +59,7 @@ def test_each_vendor_has_its_own_of_the_classes_asked_for_in_order(system: Path)
 
 
 def test_one_look_serves_every_vendor(system: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PciBus, "LASTS", 60.0)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.BUS_LASTS", 60.0)
     plug(system, "0000:03:00.0", AMD)
     for vendor in (AMD, NVIDIA, AMD):
         pci_devices(vendor)
@@ -67,7 +67,7 @@ def test_one_look_serves_every_vendor(system: Path, looks: list[str], monkeypatc
 
 
 def test_a_device_that_comes_or_goes_is_seen_at_once(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PciBus, "LASTS", 60.0)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.BUS_LASTS", 60.0)
     plug(system, "0000:03:00.0", AMD)
     assert pci_devices(AMD) == ["0000:03:00.0"]
     second = plug(system, "0000:83:00.0", AMD)
@@ -78,7 +78,7 @@ def test_a_device_that_comes_or_goes_is_seen_at_once(system: Path, monkeypatch: 
 
 
 def test_a_device_that_takes_anothers_address_is_seen_by_a_later_look(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PciBus, "LASTS", 0.05)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.BUS_LASTS", 0.05)
     plug(system, "0000:03:00.0", AMD)
     assert pci_devices(NVIDIA) == []
     plug(system, "0000:03:00.0", NVIDIA)
@@ -88,7 +88,7 @@ def test_a_device_that_takes_anothers_address_is_seen_by_a_later_look(system: Pa
 def test_another_root_and_another_process_look_for_themselves(
     system: Path, looks: list[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PciBus, "LASTS", 60.0)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.BUS_LASTS", 60.0)
     plug(system, "0000:03:00.0", AMD)
     other = tmp_path_factory.mktemp("other")
     plug(other, "0000:03:00.0", NVIDIA)
@@ -109,7 +109,7 @@ def test_a_device_that_may_not_be_asked_is_nobodys(system: Path) -> None:
 
 
 def test_threads_that_look_together_see_the_same(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PciBus, "LASTS", 0.0)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.BUS_LASTS", 0.0)
     for bus in range(8):
         plug(system, f"0000:0{bus}:00.0", (AMD, NVIDIA)[bus % 2])
     found: list[int] = []
