@@ -30,7 +30,7 @@ from accelmetrics.schemas.recording import parse_record
 from accelmetrics.schemas.text import printable
 from accelmetrics.views.device_view import STATES, State, WarningLevels, duration
 from accelmetrics.views.node_summary import DeviceSummary, NodeAnswer, NodeSummary
-from accelmetrics.visibility.nodes import METRICS, HostsFile, Node, parse_hosts
+from accelmetrics.visibility.nodes import METRICS, Node, hosts_file, parse_hosts
 
 T = TypeVar("T")
 
@@ -320,7 +320,7 @@ class FleetSource:
         self._polls: NodePolls[Sequence[NodeAnswer]]
         self.opens = "://" not in options.fleet
         if self.opens:
-            self._nodes = HostsFile(options.fleet).nodes
+            self._nodes = hosts_file(options.fleet)
             self.answers = [NodeAnswer(node.target) for node in self._nodes()]
             interval = max(SHORTEST, options.interval)
             self._polls = NodePolls(

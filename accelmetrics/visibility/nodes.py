@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,38 +106,36 @@ def read_hosts(path: str, port: int = PORT) -> list[Node]:
         raise InvalidOptionError(f"the file of hosts {path}: {error}") from error
 
 
-class HostsFile:
-    """A file of hosts that is read again when it has changed. What cannot be read is logged once, and the nodes of before count.
+def hosts_file(path: str) -> Callable[[], list[Node]]:
+    """Return a function that gives the nodes of a file of hosts, which is read again when it has changed.
 
-    Args:
-        path: The file.
+    What cannot be read later is logged once, and the nodes of before count.
 
     Raises:
         InvalidOptionError: It cannot be read now.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._seen = self._look()
-        self._nodes = read_hosts(path)
-
-    def nodes(self) -> list[Node]:
-        """Return the nodes."""
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._nodes = read_hosts(self._path)
-            except InvalidOptionError as error:
-                log.warning("the nodes of before count: %s", error)
-        return self._nodes
-
-    def _look(self) -> tuple[int, int, int]:
+    def look() -> tuple[int, int, int]:
         try:
-            status = Path(self._path).stat()
+            status = Path(path).stat()
         except OSError:
             return (0, 0, 0)
         return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+    seen, nodes = look(), read_hosts(path)
+
+    def latest() -> list[Node]:
+        nonlocal seen, nodes
+        now = look()
+        if now != seen:
+            seen = now
+            try:
+                nodes = read_hosts(path)
+            except InvalidOptionError as error:
+                log.warning("the nodes of before count: %s", error)
+        return nodes
+
+    return latest
 
 
 def slurm_nodes(listed: str = "", partition: str = "", port: int = PORT) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -170,21 +171,30 @@ class Raising(Watts):
         raise TypeError("made for another release")
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs a package with these entry points."""
+
+    def install(**entries: str) -> None:
+        info = tmp_path / "rack-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rack\nVersion: 1.0\n")
+        lines = [f"{name} = {target}" for name, target in entries.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines, ""]))
+        monkeypatch.syspath_prepend(tmp_path)
+        plug_ins.registered.cache_clear()
+
+    yield install
+    plug_ins.registered.cache_clear()
+
+
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_dialect_that_cannot_be_loaded_says_which_and_why(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dialect_that_cannot_be_loaded_says_which_and_why(name: str, installed: Callable[..., None]) -> None:
     """One error that names the entry point, whether its module, its attribute or its class is at fault."""
     target, why = BROKEN[name]
-    info = tmp_path / "rack-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rack\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {target}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    plug_ins.registered.cache_clear()
-    try:
-        with pytest.raises(InvalidOptionError) as error:
-            registry.dialect(name)
-    finally:
-        plug_ins.registered.cache_clear()
+    installed(**{name: target})
+    with pytest.raises(InvalidOptionError) as error:
+        registry.dialect(name)
     assert f"the dialect {name!r} ({target}) could not be loaded: " in str(error.value)
     assert why in str(error.value)
 
@@ -196,22 +206,14 @@ def test_a_dialect_that_is_not_registered_is_named_by_module_and_attribute() -> 
         registry.dialect("accelmetrics_rack:Rack")
 
 
-def test_another_package_s_dialect_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_s_dialect_is_found_by_its_entry_point(installed: Callable[..., None]) -> None:
     """A class is made anew for each that asks; a name of ours is not taken over."""
-    info = tmp_path / "watts-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: watts\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nwatts = {__name__}:Watts\ndcgm = {__name__}:Watts\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    plug_ins.registered.cache_clear()
-    try:
-        assert registry.names() == (*registry.BUILT_IN, "watts")
-        found = registry.dialect("watts")
-        assert found.name == "watts"
-        assert found is not registry.dialect("watts")
-        assert registry.dialect("dcgm").name == "dcgm"
-    finally:
-        plug_ins.registered.cache_clear()
+    installed(watts=f"{__name__}:Watts", dcgm=f"{__name__}:Watts")
+    assert registry.names() == (*registry.BUILT_IN, "watts")
+    found = registry.dialect("watts")
+    assert found.name == "watts"
+    assert found is not registry.dialect("watts")
+    assert registry.dialect("dcgm").name == "dcgm"
 
 
 def test_the_registry_and_the_packaging_name_the_same_dialects() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError
-from accelmetrics.visibility.nodes import HostsFile, Node, parse_hosts, read_hosts, service_discovery, slurm_nodes
+from accelmetrics.visibility.nodes import Node, hosts_file, parse_hosts, read_hosts, service_discovery, slurm_nodes
 
 HOSTS = """\
 # the rack by the door
@@ -88,19 +88,19 @@ def test_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     """It is read again; one that cannot be read is told once, and the nodes of before count."""
     path = tmp_path / "nodes"
     path.write_text("a\n")
-    hosts = HostsFile(str(path))
-    assert [node.target for node in hosts.nodes()] == ["a:22235"]
+    hosts = hosts_file(str(path))
+    assert [node.target for node in hosts()] == ["a:22235"]
     path.write_text("a\nbb\n")
-    assert [node.target for node in hosts.nodes()] == ["a:22235", "bb:22235"]
+    assert [node.target for node in hosts()] == ["a:22235", "bb:22235"]
     path.write_text("a b c d\n")
     with caplog.at_level(logging.WARNING, "accelmetrics"):
         for _ in range(3):
-            assert len(hosts.nodes()) == 2
+            assert len(hosts()) == 2
         path.unlink()
-        assert len(hosts.nodes()) == 2
+        assert len(hosts()) == 2
     assert len(caplog.records) == 2
     path.write_text("c\n")
-    assert [node.target for node in hosts.nodes()] == ["c:22235"]
+    assert [node.target for node in hosts()] == ["c:22235"]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (4 * 1024 * 1024 + 1)])
