@@ -99,11 +99,11 @@ class Links(Paced):
         self._state_given = False
         # Where each count may stand, in the order in which it is looked for.
         self._sources: dict[str, tuple[_Source, ...]] = {}
-        for name, fields in LINK_COUNTS.items():
-            first, *others = ((field, False) for field in fields)
-            self._sources[name] = (first, *((field, True) for field in (LINK_COUNTS_OF_ALL.get(name),) if field), *others)
-        self._sources |= {name: ((field, False),) for name, field in LINK_RATIOS.items()}
-        self._sources = {name: sources for name, sources in self._sources.items() if name in needed}
+        for name in (name for name in LINK_COUNTS if name in needed):
+            first, *others = ((field, False) for field in LINK_COUNTS[name])
+            of_all = [(LINK_COUNTS_OF_ALL[name], True)] if name in LINK_COUNTS_OF_ALL else []
+            self._sources[name] = (first, *of_all, *others)
+        self._sources |= {name: ((field, False),) for name, field in LINK_RATIOS.items() if name in needed}
         self._given: set[str] = set()  # counts that had a value once: their source stays, whatever it answers later
         self._summed: dict[str, bool] = {}  # whether a total of traffic is the sum of the links, once that is known
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.backends.nvidia.machine import Consume, Consumer
@@ -14,66 +16,54 @@ THROTTLE = 9 + 1
 """The reasons, and whether there is any."""
 READ_ONCE = {"tempLimit.shutdown", "tempLimit.slowdown", "maxSmClock", "maxMemoryClock", "maxPcieLinkGen", "maxPcieLinkWidth"}
 
-CASES: list[tuple[dict[str, object], set[str]]] = [
-    ({"gpu_util": 101}, {"gpu"}),
-    ({"gpu_util": U32}, {"gpu"}),
-    ({"memory_util": 4000}, {"memory"}),
-    ({"memory_total": -1}, MEMORY),
-    ({"memory_used": -1}, MEMORY),
+POWER, LIMIT = {"powerWatts", "powerPercent"}, {"enforcedPowerLimitWatts", "powerPercent"}
+ALONE: list[tuple[str, str, tuple[object, ...]]] = [
+    ("gpu_util", "gpu", (101, U32)),
+    ("memory_util", "memory", (4000,)),
+    ("temperature", "temp", (U32, 255, 0)),
+    ("memory_temp", "memoryTemp", (255, 0, -2)),
+    ("clock_sm", "smClock", (U32, U32 - 1)),
+    ("clock_mem", "memoryClock", (60_000, U32)),
+    ("clock_graphics", "graphicsClock", (U32,)),
+    ("pstate", "performanceState", (32,)),
+    ("energy_mj", "energyJoules", (-1, 2**60)),
+    ("pcie_tx_bytes", "pcieTxBytesTotal", (-1,)),
+    ("pcie_rx_bytes", "pcieRxBytesTotal", (-1,)),
+    ("encoder_util", "encoderUtilization", (101,)),
+    ("decoder_util", "decoderUtilization", (U32,)),
+    ("ecc_corrected_volatile", "correctedMemoryErrors", ({2: -1},)),
+    ("ecc_corrected_aggregate", "correctedMemoryErrorsAggregate", ({2: -1},)),
+    ("ecc_corrected_volatile", "correctedEccErrors", ({1: -5},)),
+    ("ecc_corrected_aggregate", "correctedEccErrorsAggregate", ({1: -30},)),
+    ("remapped_pending", "rowRemapPending", (2,)),
+    ("remapped_failure", "rowRemapFailure", (U32,)),
+    ("recovery_action", "recoveryAction", (256,)),
+    ("violation_ns", "violationSeconds.power", ([-1],)),
+    ("remapped_correctable", "remappedRowsCorrected", (U32,)),
+    ("remapped_uncorrectable", "remappedRowsUncorrected", (U32,)),
+    ("pcie_gen", "pcieLinkGen", (0,)),
+    ("pcie_width", "pcieLinkWidth", (33,)),
+    ("pcie_gen_max", "maxPcieLinkGen", (U32,)),
+    ("pcie_width_max", "maxPcieLinkWidth", (0,)),
+    ("bar1_used", "bar1UsedBytes", (-1,)),
+    ("max_clock_sm", "maxSmClock", (U32, 0)),
+    ("max_clock_mem", "maxMemoryClock", (U32, 0)),
+    ("temp_threshold", "tempLimit.shutdown", ({0: U32}, {0: 0})),
+    ("temp_threshold", "tempLimit.slowdown", ({1: 255}, {1: 0})),
+]
+"""What concerns one metric alone."""
+CASES: list[tuple[dict[str, Any], set[str]]] = [
+    *(({source: value}, {name}) for source, name, values in ALONE for value in values),
+    *(({"power_mw": value}, POWER) for value in (U32, U32 - 1)),
+    *(({"power_limit_enforced_mw": value}, LIMIT) for value in (0, 1, U32 - 1, U32)),
+    *(({name: -1}, MEMORY) for name in ("memory_total", "memory_used")),
     ({"memory_total": 0, "memory_used": 0, "memory_reserved": 0, "memory_free": 0}, MEMORY),
     ({"memory_total": 100, "memory_used": 101, "memory_free": 0}, MEMORY),
     ({"memory_total": 100, "memory_used": 10, "memory_free": 101}, {"memoryFreeBytes"}),
-    ({"temperature": U32}, {"temp"}),
-    ({"temperature": 255}, {"temp"}),
-    ({"temperature": 0}, {"temp"}),
-    ({"memory_temp": 255}, {"memoryTemp"}),
-    ({"memory_temp": 0}, {"memoryTemp"}),
-    ({"memory_temp": -2}, {"memoryTemp"}),
-    ({"power_mw": U32}, {"powerWatts", "powerPercent"}),
-    ({"power_mw": U32 - 1}, {"powerWatts", "powerPercent"}),
     ({"memory_total": 2**48, "memory_used": 0, "memory_free": 0}, MEMORY),
-    ({"clock_sm": U32}, {"smClock"}),
-    ({"clock_sm": U32 - 1}, {"smClock"}),
-    ({"clock_mem": 60_000}, {"memoryClock"}),
-    ({"clock_mem": U32}, {"memoryClock"}),
-    ({"clock_graphics": U32}, {"graphicsClock"}),
-    ({"pstate": 32}, {"performanceState"}),
-    ({"energy_mj": -1}, {"energyJoules"}),
-    ({"energy_mj": 2**60}, {"energyJoules"}),
-    ({"pcie_tx_bytes": -1}, {"pcieTxBytesTotal"}),
-    ({"pcie_rx_bytes": -1}, {"pcieRxBytesTotal"}),
-    ({"power_limit_enforced_mw": 0}, {"enforcedPowerLimitWatts", "powerPercent"}),
-    ({"power_limit_enforced_mw": 1}, {"enforcedPowerLimitWatts", "powerPercent"}),
-    ({"power_limit_enforced_mw": U32 - 1}, {"enforcedPowerLimitWatts", "powerPercent"}),
-    ({"power_limit_enforced_mw": U32}, {"enforcedPowerLimitWatts", "powerPercent"}),
-    ({"encoder_util": 101}, {"encoderUtilization"}),
-    ({"decoder_util": U32}, {"decoderUtilization"}),
     ({"fan_speed": [U32], "num_fans": 1}, {"fanSpeed"}),
-    ({"ecc_corrected_volatile": {2: -1}}, {"correctedMemoryErrors"}),
     ({"ecc_uncorrected_volatile": {2: -1}}, {"uncorrectedMemoryErrors", "unCorrectedMemoryErrors", "uncorrectedEccErrors"}),
-    ({"ecc_corrected_aggregate": {2: -1}}, {"correctedMemoryErrorsAggregate"}),
     ({"ecc_uncorrected_aggregate": {2: -1}}, {"uncorrectedMemoryErrorsAggregate", "uncorrectedEccErrorsAggregate"}),
-    ({"ecc_corrected_volatile": {1: -5}}, {"correctedEccErrors"}),
-    ({"ecc_corrected_aggregate": {1: -30}}, {"correctedEccErrorsAggregate"}),
-    ({"remapped_pending": 2}, {"rowRemapPending"}),
-    ({"remapped_failure": U32}, {"rowRemapFailure"}),
-    ({"recovery_action": 256}, {"recoveryAction"}),
-    ({"violation_ns": [-1]}, {"violationSeconds.power"}),
-    ({"remapped_correctable": U32}, {"remappedRowsCorrected"}),
-    ({"remapped_uncorrectable": U32}, {"remappedRowsUncorrected"}),
-    ({"pcie_gen": 0}, {"pcieLinkGen"}),
-    ({"pcie_width": 33}, {"pcieLinkWidth"}),
-    ({"pcie_gen_max": U32}, {"maxPcieLinkGen"}),
-    ({"pcie_width_max": 0}, {"maxPcieLinkWidth"}),
-    ({"bar1_used": -1}, {"bar1UsedBytes"}),
-    ({"max_clock_sm": U32}, {"maxSmClock"}),
-    ({"max_clock_mem": U32}, {"maxMemoryClock"}),
-    ({"max_clock_sm": 0}, {"maxSmClock"}),
-    ({"max_clock_mem": 0}, {"maxMemoryClock"}),
-    ({"temp_threshold": {0: U32}}, {"tempLimit.shutdown"}),
-    ({"temp_threshold": {1: 255}}, {"tempLimit.slowdown"}),
-    ({"temp_threshold": {0: 0}}, {"tempLimit.shutdown"}),
-    ({"temp_threshold": {1: 0}}, {"tempLimit.slowdown"}),
 ]
 
 
@@ -86,13 +76,13 @@ def as_set(gpu: Gpu, name: str, value: object) -> object:
 
 
 @pytest.mark.parametrize(("values", "missing"), CASES, ids=[f"{next(iter(values))}-{i}" for i, (values, _) in enumerate(CASES)])
-def test_an_impossible_value_is_missing(simulator: NvmlSimulator, consume: Consume, values: dict[str, object], missing: set[str]) -> None:
+def test_an_impossible_value_is_missing(simulator: NvmlSimulator, consume: Consume, values: dict[str, Any], missing: set[str]) -> None:
     """It is missing at once, nothing else is, and it is back once the driver is itself again."""
     gpu, consumer = simulator.gpu[1], consume()
     gpu.set(num_fans=1, fan_speed=[40])
     healthy = consumer.read(1)
     before = {name: as_set(gpu, name, value) for name, value in values.items()}
-    gpu.set(**values)  # type: ignore[arg-type]
+    gpu.set(**values)
     seen = consumer.later(11, 1)
     if missing & READ_ONCE:
         consumer = consume(consumer.clock)

@@ -93,13 +93,12 @@ def test_constants() -> None:
 
 def test_bits_of_the_clocks_event_reasons() -> None:
     """Each key's bit is the binding's."""
-    symbols = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "SyncBoost", "SwThermalSlowdown", "DisplayClockSetting")
-    for symbol in symbols:
-        name = f"throttle.{symbol[0].lower()}{symbol[1:]}"
-        assert 1 << metrics.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocksEventReason{symbol}")
-    for symbol in ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"):
-        name = f"throttle.{symbol[0].lower()}{symbol[1:]}"
-        assert 1 << metrics.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocksThrottleReason{symbol}")
+    events = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "SyncBoost", "SwThermalSlowdown", "DisplayClockSetting")
+    throttles = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    for kind, symbols in (("Event", events), ("Throttle", throttles)):
+        for symbol in symbols:
+            name = f"throttle.{symbol[0].lower()}{symbol[1:]}"
+            assert 1 << metrics.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocks{kind}Reason{symbol}")
 
 
 def test_the_layouts_of_processes() -> None:
@@ -141,12 +140,8 @@ def test_the_states_and_the_health_of_the_fabric() -> None:
     """The numbers that the binding has under their names, and where they stand in the mask."""
     states = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
     assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [links.NO_FABRIC, *links.FABRIC_STATES]
-    named = {
-        "degradedBandwidth": "DEGRADED_BW",
-        "routeRecovery": "ROUTE_RECOVERY",
-        "routeUnhealthy": "ROUTE_UNHEALTHY",
-        "accessTimeoutRecovery": "ACCESS_TIMEOUT_RECOVERY",
-    }
+    symbols = ("DEGRADED_BW", "ROUTE_RECOVERY", "ROUTE_UNHEALTHY", "ACCESS_TIMEOUT_RECOVERY")
+    named = dict(zip(("degradedBandwidth", "routeRecovery", "routeUnhealthy", "accessTimeoutRecovery"), symbols, strict=True))
     mask = "NVML_GPU_FABRIC_HEALTH_MASK"
     assert {ours: getattr(pynvml, f"{mask}_SHIFT_{name}") for ours, name in named.items()} == metrics.FABRIC_FLAGS
     assert {getattr(pynvml, f"{mask}_{name}_{answer}") for name in named.values() for answer in ("TRUE",)} == {1}
