@@ -164,10 +164,8 @@ class CallBuffer:
         self.bound: list[Any] = []
         for call, offset in zip(self.layout.calls, self.layout.offsets, strict=False):
             forms = _bind_forms(library, handle, call, self._buffer, offset)
-            older = call.fallback
-            while older is not None:
-                forms += _bind_older(library, handle, older, call, self._buffer, offset)
-                older = older.fallback
+            if call.fallback is not None:
+                forms += _bind_older(library, handle, call.fallback, call, self._buffer, offset)
             if len(forms) > 1:
                 forms = [Forms(forms, chosen=library.chosen, key=(handle.value, call.function, call.arguments))]
             self.bound.append(forms[0] if forms else None)

@@ -52,40 +52,31 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
     return Proc(tmp_path)
 
 
-def test_the_process_its_descendants_and_nobody_else(proc: Proc) -> None:
-    """Children and grandchildren belong to it; parents, siblings and strangers do not."""
-    proc.add(1, 0).add(50, 1).add(100, 50).add(101, 100).add(102, 101).add(200, 50).add(300, 1).we_are(100)
-    tree = ProcessTree(100)
-    assert [pid for pid in (1, 50, 100, 101, 102, 200, 300) if tree.owns(pid, 0.0)] == [100, 101, 102]
-
-
-def test_the_first_process_of_a_container(proc: Proc) -> None:
-    """Process 1 has descendants like any other."""
-    proc.add(1, 0).add(7, 1).we_are(1)
-    assert ProcessTree(1).owns(7, 0.0)
-    assert ProcessTree(1).owns(1, 0.0)
-
-
-def test_a_number_that_nobody_has(proc: Proc) -> None:
-    """A process that NVML still lists and that is gone belongs to no tree."""
-    proc.add(1, 0).add(100, 1).we_are(100)
-    assert not ProcessTree(100).owns(4711, 0.0)
-
-
-def test_an_inner_number_of_a_member(proc: Proc) -> None:
-    """The driver numbers as the container does, we watch from the host."""
-    proc.add(1, 0).add(100, 1).add(101, 100, 17).add(102, 101, 23, 3).we_are(100)
-    tree = ProcessTree(100)
-    assert tree.owns(17, 0.0)
-    assert tree.owns(23, 0.0)
-    assert tree.owns(3, 0.0)
-    assert not tree.owns(18, 0.0)
-
-
-def test_an_inner_number_that_a_stranger_has_here(proc: Proc) -> None:
-    """Number 17 is a process of our own namespace, and not ours: it is never taken for the member's inner number."""
-    proc.add(1, 0).add(17, 1).add(100, 1).add(101, 100, 17).we_are(100)
-    assert not ProcessTree(100).owns(17, 0.0)
+@pytest.mark.parametrize(
+    ("processes", "watched", "asked", "owned"),
+    [
+        # Children and grandchildren belong to it; parents, siblings and strangers do not.
+        (
+            [(1, 0), (50, 1), (100, 50), (101, 100), (102, 101), (200, 50), (300, 1)],
+            *(100, [1, 50, 100, 101, 102, 200, 300], [100, 101, 102]),
+        ),
+        # Process 1, the first of a container, has descendants like any other.
+        ([(1, 0), (7, 1)], 1, [1, 7], [1, 7]),
+        # One that NVML still lists and that is gone belongs to no tree.
+        ([(1, 0), (100, 1)], 100, [4711], []),
+        # The driver numbers as the container does, we watch from the host.
+        ([(1, 0), (100, 1), (101, 100, 17), (102, 101, 23, 3)], 100, [3, 17, 18, 23], [3, 17, 23]),
+        # Number 17 is a process of our own namespace, and not ours: it is never taken for the member's inner number.
+        ([(1, 0), (17, 1), (100, 1), (101, 100, 17)], 100, [17], []),
+    ],
+    ids=["family", "container", "gone", "inner numbers", "a stranger's number"],
+)
+def test_who_belongs_to_a_tree(proc: Proc, processes: list[tuple[int, ...]], watched: int, asked: list[int], owned: list[int]) -> None:
+    for pid, parent, *inner in processes:
+        proc.add(pid, parent, *inner)
+    proc.we_are(watched)
+    tree = ProcessTree(watched)
+    assert [pid for pid in asked if tree.owns(pid, 0.0)] == owned
 
 
 def test_an_outer_number_where_the_hosts_proc_is_mounted(proc: Proc) -> None:
