@@ -106,10 +106,6 @@ class ReadingCounts(NamedTuple):
     timed_out: int = 0
     late: int = 0
 
-    def plus(self, more: ReadingCounts) -> ReadingCounts:
-        """Return the sums."""
-        return ReadingCounts(*map(sum, zip(self, more, strict=True)))
-
 
 class ThreadEngine:
     """Takes snapshots in this process.

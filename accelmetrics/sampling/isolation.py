@@ -165,12 +165,12 @@ class ReadingProcess(Watchdog):
     Attributes:
         channel: The channel.
         up: Whether it has answered once.
-        asked: Whether it owes an answer.
+        owed: How many answers it owes: at most two, of which the second is not sent for before the first has come.
         patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
     """
 
     up = False
-    asked = False
+    owed = 0
 
     def __init__(self, owner: object, patient_until: float) -> None:
         if not sys.executable or getattr(sys, "frozen", False):
@@ -231,7 +231,6 @@ class IsolatedPart:
         hosts = [guarded(checked_coverage, backend).value for backend in backends if backend.kind is None]
         self._host_keys = tuple(key for host in hosts if host for key in host.machine if options.metrics.wants(key))
         self._child: ReadingProcess | None = None
-        self._overdue = False
         self._first = True
         self._pause = FIRST_RETRY
         self._retry_at = 0.0
@@ -258,8 +257,8 @@ class IsolatedPart:
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         if self._child is not None:
-            self._overdue = self._child.asked
-            if not self._overdue:
+            self._child.owed = min(2, self._child.owed + 1)
+            if self._child.owed == 1:
                 with suppress(OSError):  # receiving says why
                     self._send(self._child)
 
@@ -311,7 +310,6 @@ class IsolatedPart:
         return child
 
     def _send(self, child: ReadingProcess) -> None:
-        child.asked = True
         child.channel.send(None, START_UP)
         child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
 
@@ -322,12 +320,12 @@ class IsolatedPart:
                 answer: ChildAnswer = child.channel.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
-                child.up, child.asked, child.patient_until = True, False, 0.0
+                child.up, child.patient_until = True, 0.0
                 self._pause = FIRST_RETRY
                 self._numbering = answer.numbering or self._numbering
-                if not self._overdue:
+                child.owed -= 1
+                if not child.owed:
                     return answer
-                self._overdue = False
                 self._send(child)
         except BlockingIOError:
             if time.monotonic() >= child.patient_until:
@@ -391,7 +389,8 @@ class ProcessEngine:
                     part.ask()
                 answers = [part.answer(until) for part in self._parts]
                 interrupted.pop_all()
-            self.statistics = self.statistics.plus(ReadingCounts(*map(max, *(answer.counted for answer in answers), (0, 0, 0))))
+            counted = map(max, *(answer.counted for answer in answers), (0, 0, 0))
+            self.statistics = ReadingCounts(*map(sum, zip(self.statistics, counted, strict=True)))
             for answer in answers:
                 if answer.error is not None:
                     raise answer.error

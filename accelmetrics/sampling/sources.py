@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -28,8 +28,6 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import printable
-
-T = TypeVar("T")
 
 SLOW_READING = 0.002
 """Seconds inside the driver per reading above which several workers share it: one more for each."""
@@ -383,13 +381,6 @@ class SourceRegistry:
             source.wait_for_opening(source.opening_since + patience)
 
 
-def _members(found: WeakSet[T]) -> list[T]:
-    """Return what is in a set that other threads add to, without a lock, which a fork could copy in its locked state."""
-    while True:
-        with suppress(RuntimeError):  # it has just been added to
-            return list(found)
-
-
 class Forked(Protocol):
     """What a fork has to wait for, and what starts over in its child."""
 
@@ -403,14 +394,21 @@ class Forked(Protocol):
 FORKED: WeakSet[Forked] = WeakSet()
 
 
+def _members() -> list[Forked]:
+    """Return what is in the set, which other threads add to, without a lock, which a fork could copy in its locked state."""
+    while True:
+        with suppress(RuntimeError):  # it has just been added to
+            return list(FORKED)
+
+
 def _before_fork() -> None:
     if not isinstance(threading.current_thread(), WorkerThread):
-        for one in _members(FORKED):
+        for one in _members():
             one.settle(FORK_PATIENCE)
 
 
 def _after_fork() -> None:
-    for one in _members(FORKED):
+    for one in _members():
         one.after_fork()
 
 
