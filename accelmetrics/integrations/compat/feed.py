@@ -61,7 +61,7 @@ class NvmlFeed:
         self.devices = len(devices(first, everything))
         self._everything = everything
         self._valid = max(VALID_SECONDS, 2 * interval + 1)
-        self._energy: dict[str, DeviceEnergy] = {}
+        self._energy: dict[str, DeviceEnergy] = {}  # of devices without a counter, by their power since the first reading
         self._counting: set[str] = set()
         binding = find_spec("pynvml")
         self._binding = "" if binding is None else binding.origin or ""
@@ -116,7 +116,18 @@ class NvmlFeed:
         Raises:
             OSError: It cannot be written.
         """
-        now, seen = time.monotonic(), devices(snapshot, self._everything)
+        now, seen, answered = time.monotonic(), devices(snapshot, self._everything), []
+        for slot in seen:
+            counter, why = f"{slot.key}.{COUNTER}", snapshot.unavailable.get(f"{slot.key}.{COUNTER}")
+            power, joules = snapshot.metrics.get(f"{slot.key}.{DRAW}"), None
+            if counter in snapshot.metrics or (why is not None and why.reason != Reason.NOT_SUPPORTED):
+                self._counting.add(slot.key)  # or may have one: what is added up here would begin anew beside it
+            if slot.key not in self._counting and (power is not None or slot.key in self._energy):
+                energy = self._energy.setdefault(slot.key, DeviceEnergy(now, waits=False))
+                energy.add(now, inf, True, None, power)
+                used = energy.result()
+                joules = 0.0 if used is None else used.joules
+            answered.append({**answers(snapshot, slot, joules), "wide_fields": WIDE_FIELDS})
         reading = {
             "monotonic": now,
             "valid_seconds": self._valid,
@@ -124,24 +135,11 @@ class NvmlFeed:
             "driver_version": next((slot.identity.driver_version for slot in seen), ""),
             "vendors": sorted({slot.identity.vendor for slot in seen}),
             "binding": self._binding,
-            "devices": [{**answers(snapshot, slot, self._joules(snapshot, slot.key, now)), "wide_fields": WIDE_FIELDS} for slot in seen],
+            "devices": answered,
         }
         draft = self.folder / "draft.json"
         draft.write_text(json.dumps(reading), encoding="utf-8")
         draft.replace(self.folder / "reading.json")
-
-    def _joules(self, snapshot: Snapshot, key: str, now: float) -> float | None:
-        """Return what a device has used by its power since the first reading; None where it has a counter, or tells no power at all."""
-        why = snapshot.unavailable.get(f"{key}.{COUNTER}")
-        if f"{key}.{COUNTER}" in snapshot.metrics or (why is not None and why.reason != Reason.NOT_SUPPORTED):
-            self._counting.add(key)  # or may have one: what is added up here would begin anew beside it
-        power = snapshot.metrics.get(f"{key}.{DRAW}")
-        if key in self._counting or (power is None and key not in self._energy):
-            return None
-        energy = self._energy.setdefault(key, DeviceEnergy(now, waits=False))
-        energy.add(now, inf, True, None, power)
-        used = energy.result()
-        return 0.0 if used is None else used.joules
 
     def open(self) -> None:
         """Do nothing: the folder is there."""
