@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from math import isnan
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar, cast
@@ -22,7 +23,7 @@ from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice, rules_of
-from accelmetrics.monitor.run import MonitorClock, MonitorState, Phase, Run, Stream, Ticker, end_all, log, shared_ticker, stop_all_at_exit
+from accelmetrics.monitor.run import MonitorClock, Phase, Run, Stream, Ticker, end_all, log, shared_ticker, stop_all_at_exit
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
@@ -161,22 +162,21 @@ class Monitor:
         rank = self.labels.get("rank", "")
         source = (int(rank) if rank.isdecimal() else None, self.labels["hostname"])
         chosen = rules_of(rules)
-        self._new_state: Callable[[], MonitorState] = lambda: MonitorState(
-            self.interval,
-            timeout,
-            self.labels,
-            extra,
-            History(history),
-            Windows(self._clock.monotonic, lambda: self._current().request()),
-            StepLog(source, self.channel.publish if share is not None else None),
-            FindingEngine(chosen, self.interval, self.labels, attribution),
-            attribution,
-            share is not None,
+        self._anew: Callable[[], Callable[[Ticker], Run]] = lambda: partial(
+            Run,
+            interval=self.interval,
+            timeout=timeout,
+            labels=self.labels,
+            shared=share is not None,
+            history=History(history),
+            windows=Windows(self._clock.monotonic, lambda: self._current().request()),
+            steps=StepLog(source, self.channel.publish if share is not None else None),
+            findings=FindingEngine(chosen, self.interval, self.labels, attribution),
+            extra=extra,
+            attribution=attribution,
         )
         if share is not None:
-            self.channel.subscribe(
-                lambda message: self._current().state.steps.hear(message, self._clock.monotonic(), self._clock.time_ns())
-            )
+            self.channel.subscribe(lambda message: self._current().steps.hear(message, self._clock.monotonic(), self._clock.time_ns()))
         self._reset()
 
     @classmethod
@@ -203,7 +203,8 @@ class Monitor:
         """Begin as a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._run = self._new_run(self._new_state())
+        self._make_run = self._anew()
+        self._run = self._new_run()
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
@@ -212,7 +213,7 @@ class Monitor:
             last = self._run
             if last.phase is not Phase.RUNNING:
                 last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
-                self._run = self._new_run(last.state)
+                self._run = self._new_run()
                 self._run.begin(self._workers.values())
                 if self._not_taken:
                     log.warning(
@@ -284,7 +285,7 @@ class Monitor:
     @property
     def history(self) -> History:
         """The last readings, by column."""
-        return self._current().state.history
+        return self._current().history
 
     @property
     def status(self) -> MonitorStatus:
@@ -299,22 +300,22 @@ class Monitor:
     @property
     def findings(self) -> Findings:
         """What rules have found: what lasts, what was over last, and what they could not judge. Iterating gives what lasts."""
-        return self._current().state.findings.findings
+        return self._current().findings.findings
 
     @property
     def windows(self) -> tuple[Window, ...]:
         """The last windows that have ended, 32 at most, in the order of their ends."""
-        return tuple(self._current().state.windows.past.copy())
+        return tuple(self._current().windows.past.copy())
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """What was logged until the last reading, with what was derived from it: the last hundred."""
-        return tuple(self._current().state.steps.given.copy())
+        return tuple(self._current().steps.given.copy())
 
     @property
     def work(self) -> Totals:
         """The work that steps told of until the last reading, by kind (``tokens``, ``samples``) and process."""
-        return self._current().state.steps.work.totals.copy()
+        return self._current().steps.work.totals.copy()
 
     def window(self, name: str = "") -> Window:
         """Make a window, a stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
@@ -326,11 +327,11 @@ class Monitor:
         """
         if not isinstance(name, str):
             raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
-        return Window(self._current().state.windows, name)
+        return Window(self._current().windows, name)
 
     def tumbling_window(self) -> TumblingWindow:
         """Begin windows that follow each other from reading to reading, without waiting for one: what a trainer's rows are made of."""
-        return TumblingWindow(self._current().state.windows, "")
+        return TumblingWindow(self._current().windows, "")
 
     def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
         """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
@@ -339,7 +340,7 @@ class Monitor:
         total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
         are those since the last call. None is left out, and so is what is no number; what is not finite is kept and counted.
         """
-        self._current().state.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
+        self._current().steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have a function called with every snapshot, on a thread of its own.
@@ -383,8 +384,8 @@ class Monitor:
         self._workers = {**self._workers, name: worker}
         return worker
 
-    def _new_run(self, state: MonitorState) -> Run:
-        return Run(state, shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
+    def _new_run(self) -> Run:
+        return self._make_run(shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
     def _current(self) -> Run:
         """Return the run that goes on, or the last one; in the child of a fork an idle one: threads and locks stayed behind."""

@@ -4,8 +4,8 @@ A :class:`Ticker` takes readings at a steady pace, for all monitors of a process
 n-th reading is due n intervals after the first, however long readings take; those that could not be taken in time are counted, not made
 up for. Between two ticks a reading is taken on request, for windows that begin and end and for monitors that join and leave.
 
-Everything that begins anew with a start is in a :class:`Run`: counters, what readings are compared with. What lasts longer is in
-:class:`MonitorState`.
+Everything that begins anew with a start is in a :class:`Run`: counters, what readings are compared with. What lasts longer is handed to
+each.
 
 Neither has a lock, and each step that changes their state is one call in C: ``Monitor.stop`` may interrupt any call of the program at any
 point.
@@ -34,7 +34,6 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.history import History, RowMaker
-from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -107,34 +106,6 @@ class Stream:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
 
-class MonitorState(NamedTuple):
-    """What a monitor keeps from one run to the next.
-
-    Attributes:
-        interval: Seconds between two ticks.
-        timeout: Seconds within which a reading is answered.
-        labels: Travel with every record.
-        extra: Gives metrics of the program itself, at every reading.
-        history: Where ticks are remembered.
-        windows: Where readings are summarised.
-        steps: What the program logs.
-        findings: Judges readings by rules.
-        attribution: Tells who holds the devices of a reading.
-        shared: Whether readings are shared with other processes.
-    """
-
-    interval: float
-    timeout: float
-    labels: Mapping[str, str]
-    extra: Extra | None
-    history: History
-    windows: Windows
-    steps: StepLog
-    findings: FindingEngine
-    attribution: HoldersOf | None = None
-    shared: bool = False
-
-
 class Phase(IntEnum):
     """How far a run has come. It never goes back."""
 
@@ -155,8 +126,24 @@ class Run:
 
     Without a lock: a signal handler may stop the monitor wherever it interrupts the program.
 
+    Args:
+        ticker: What takes the readings.
+        interval: Seconds between two ticks.
+        timeout: Seconds within which a reading is answered.
+        labels: Travel with every record.
+        shared: Whether readings are shared with other processes.
+        history: As the attributes, like the next three.
+        windows: Where readings are summarised.
+        steps: What the program logs.
+        findings: Judges readings by rules.
+        extra: Gives metrics of the program itself, at every reading.
+        attribution: Tells who holds the devices of a reading.
+
     Attributes:
-        state: What the monitor keeps from one run to the next.
+        history: Where ticks are remembered, like the next three for one run after another.
+        windows: Where readings are summarised.
+        steps: What the program logs.
+        findings: Judges readings by rules.
         latest: The last reading, None before the first.
         failure: Why no reading could be taken, in words; empty while they are taken.
         paused: Whether readings are passed over.
@@ -164,7 +151,24 @@ class Run:
         pid: The process in which its threads are.
     """
 
-    def __init__(self, state: MonitorState, ticker: Ticker) -> None:
+    def __init__(  # noqa: PLR0913 - what a monitor keeps from one run to the next
+        self,
+        ticker: Ticker,
+        *,
+        interval: float,
+        timeout: float,
+        labels: Mapping[str, str],
+        shared: bool,
+        history: History,
+        windows: Windows,
+        steps: StepLog,
+        findings: FindingEngine,
+        extra: Extra | None,
+        attribution: HoldersOf | None,
+    ) -> None:
+        self.history, self.windows, self.steps, self.findings = history, windows, steps, findings
+        self._interval, self._timeout, self._labels, self._shared = interval, timeout, labels, shared
+        self._extra, self._attribution = extra, attribution
         self.latest: Snapshot | None = None
         self.failure = ""
         self.paused = False
@@ -173,7 +177,6 @@ class Run:
         self.pid = os.getpid()
         self._reached = [Phase.IDLE]  # each is appended in one call in C: no start undoes the stop that interrupts it
         self._by = float("inf")  # until when exporters may deliver, once it was told to stop
-        self.state = state
         self._ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
@@ -209,19 +212,19 @@ class Run:
         """Remember, summarise and hand out a reading."""
         if self.paused or self.phase is Phase.STOPPED:
             return
-        if self.state.extra is not None and (found := guarded(self.state.extra, snapshot).value):
+        if self._extra is not None and (found := guarded(self._extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
         row = self._rows.row(snapshot, at, self._joined)
         self._judged = self._judged and self._joined
         self._joined, self.failure = True, ""
-        self.state.windows.feed(row)
+        self.windows.feed(row)
         self._meter.add(row)
         if not tick:
             return
         self._ticks += 1
         self._timed_out += "timed_out" in [status.status for status in snapshot.backends]
         tick_row = self._rows.tick_row(snapshot, row)
-        self.state.history.add(tick_row)
+        self.history.add(tick_row)
         self.latest = snapshot
         silent = [status for status in snapshot.backends if status.silent]
         self._silent = {status.name: status.detail for status in silent}
@@ -229,13 +232,13 @@ class Run:
             if (status.name, status.status) not in self._told:
                 self._told.add((status.name, status.status))
                 log.warning("source %s: %s (`accelmetrics doctor` says what to do)", status.name, status.detail)
-        steps = self.state.steps.take(self._meter)
-        findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged, last=self.phase is Phase.STOPPING)
+        steps = self.steps.take(self._meter)
+        findings = self.findings.judge(snapshot, tick_row, steps, self._judged, last=self.phase is Phase.STOPPING)
         self._judged = True
         self._moment = at, snapshot.time_ns
-        windows = self.state.windows.spans(*self._moment)
+        windows = self.windows.spans(*self._moment)
         if self._deliveries:
-            self._put(Record(snapshot, self.state.labels, steps, findings=findings, windows=windows))
+            self._put(Record(snapshot, self._labels, steps, findings=findings, windows=windows))
         for stream in living(self._streams):
             stream.put(snapshot)
 
@@ -274,7 +277,7 @@ class Run:
     def pause(self) -> None:
         """Pass readings over; windows that have ended wait for none."""
         self.paused = True
-        self.state.windows.settle()
+        self.windows.settle()
 
     def resume(self) -> None:
         """Go on, beginning with a reading at once."""
@@ -303,7 +306,7 @@ class Run:
     def status(self) -> MonitorStatus:
         """The counts since the start."""
         exporters = tuple(worker.status for worker in self.workers)
-        return MonitorStatus(self.state.interval, self._ticks, self._missed, self._timed_out, exporters)
+        return MonitorStatus(self._interval, self._ticks, self._missed, self._timed_out, exporters)
 
     def leave(self, by: float) -> float:
         """Ask for the last reading, after which it ends. Exporters have until a moment of ``time.monotonic`` to deliver.
@@ -316,7 +319,7 @@ class Run:
             self._reached.append(Phase.STOPPING)
             self._ticker.leave(self)
         now = time.monotonic()
-        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self.state.timeout))
+        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._timeout))
 
     def end(self) -> None:
         """Take no reading from now on: end what follows, deliver what was logged since the last one, and close the exporters."""
@@ -324,16 +327,16 @@ class Run:
         before = self.phase
         self._reached.append(Phase.STOPPED)
         if before not in {Phase.IDLE, Phase.STOPPED}:
-            self.state.windows.settle()
+            self.windows.settle()
             for stream in living(self._streams):
                 stream.put(None)
-            steps = self.state.steps.take(self._meter, everything=True)
-            known = self.state.findings.findings
+            steps = self.steps.take(self._meter, everything=True)
+            known = self.findings.findings
             # On the program's thread, where a last reading that is late may be judged at the same time.
-            findings = guarded(self.state.findings.judge_steps, steps).value or known
-            windows = self.state.windows.spans(*self._moment)
+            findings = guarded(self.findings.judge_steps, steps).value or known
+            windows = self.windows.spans(*self._moment)
             if self.latest is not None and (steps or windows or findings is not known):
-                self._put(Record(self.latest, self.state.labels, steps, findings=findings, windows=windows))
+                self._put(Record(self.latest, self._labels, steps, findings=findings, windows=windows))
         for delivery in tuple(self._deliveries.values()):
             delivery.close(self._by)
         self.left.set()
@@ -342,14 +345,14 @@ class Run:
         """Wait until the exporters are closed, or their time is up."""
         for worker, delivery in tuple(self._deliveries.items()):
             worker.join(delivery)
-        if self.state.shared:  # others take over, or find nothing that is left behind
+        if self._shared:  # others take over, or find nothing that is left behind
             self._ticker.wait_closed(min(self._by - time.monotonic(), LEAVING))
         if not on_exporter_thread():  # else the interpreter's exit has to wait for them
             _running.discard(self)
 
     def _put(self, record: Record) -> None:
         """Hand a record to the exporters, with what it lacks."""
-        tell = self.state.attribution
+        tell = self._attribution
         holders = NO_HOLDERS if tell is None else guarded(tell, record.snapshot).value or NO_HOLDERS
         record = record._replace(monitor=self.status, holders=holders)
         for worker in self.workers:

@@ -322,7 +322,7 @@ def test_only_the_last_windows_are_known() -> None:
             with monitor.window(str(number)):
                 pass
         assert [window.name for window in monitor.windows] == [str(number) for number in range(20, KEPT_WINDOWS + 20)]
-        until(lambda: not monitor._run.state.windows._open)
+        until(lambda: not monitor._run.windows._open)
 
 
 def test_windows_on_many_threads_beside_a_quick_monitor() -> None:
@@ -356,7 +356,7 @@ def test_a_window_can_be_used_in_the_child_of_a_fork_that_found_it_locked() -> N
     with Monitor(INTERVAL, backends=[gpus(1)]) as monitor:
         window = monitor.window("w").begin()
         until(lambda: bool(window.summary))
-        with monitor._run.state.windows.lock:
+        with monitor._run.windows.lock:
             assert in_child(lambda: window.summary["gpu.0.powerWatts"].count >= 1 and window.end().ended) == 0
         window.end()
 

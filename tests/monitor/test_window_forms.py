@@ -29,7 +29,7 @@ def test_a_decorated_generator_is_measured_until_it_is_exhausted() -> None:
     """
     clock = HeldClock()
     with Monitor(3600, backends=[gpus(1)], clock=clock) as monitor:
-        windows = monitor._run.state.windows
+        windows = monitor._run.windows
         until(lambda: windows.last is not None and clock.resting)
         first = windows.last
 
@@ -152,7 +152,7 @@ def test_a_window_that_was_dropped_is_measured_no_further() -> None:
             monitor.window("lost").begin()
         kept = monitor.window("kept").begin()
         gc.collect()
-        assert living(monitor._run.state.windows._open) == [kept]
+        assert living(monitor._run.windows._open) == [kept]
         kept.end()
 
 
