@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 
+from accelmetrics.backends.guard import guarded
 from accelmetrics.integrations.compat.answers import WIDE_FIELDS, answers, devices
 from accelmetrics.schemas.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.errors import InvalidOptionError, Reason
@@ -101,8 +102,10 @@ class NvmlFeed:
         if "python" not in Path(interpreter).name or not {"E", "I"} & set(options):
             return list(command)
         kept = [f"-{option}" for option in dict.fromkeys(options) if option not in "EI"]
-        if "I" in options:
-            kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if _has_safe_path(interpreter) else [])]))
+        if "I" in options:  # -s and, for a Python that knows it, -P are what is left of it without -E
+            ask = [interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+            asked = guarded(subprocess.run, ask, timeout=ASK_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL).value
+            kept = list(dict.fromkeys([*kept, "-s", *(["-P"] if asked is not None and asked.returncode == 0 else [])]))
         return [interpreter, *kept, path, *command[1:]]
 
     @property
@@ -157,12 +160,3 @@ class NvmlFeed:
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _has_safe_path(interpreter: str) -> bool:
-    """Return whether an interpreter knows the option ``-P``, as those from 3.11 on do."""
-    ask = [interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-    try:
-        return subprocess.run(ask, timeout=ASK_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
