@@ -92,24 +92,13 @@ class WithRun:
     """A framework's callback with a training run behind it. It stands before the framework's own class.
 
     Args:
-        run: As for :class:`RunHook`, like the others.
-        prefix: What names begin with.
-        keys: The metrics of a row.
-        stats: Their statistics.
-        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+        run: A run that the program made, as for :class:`RunHook`.
+        options: The other arguments of :class:`RunHook`: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
     """
 
-    def __init__(
-        self,
-        run: TrainingRun | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        keys: MetricChoice = BRIEF,
-        stats: Iterable[str] = ("mean",),
-        **options: Any,
-    ) -> None:
+    def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
         super().__init__()
-        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+        self._hook = RunHook(run, **options)
 
     @property
     def run(self) -> TrainingRun:
