@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from accelmetrics.schemas.text import GIB, printable
 from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, silent_sources, vitals
@@ -22,31 +22,17 @@ SPACE = 2
 WARNED = "bold red"
 
 
-class Shape(NamedTuple):
-    """What there is room for.
-
-    Attributes:
-        bar: Columns of a bar.
-        amount: Whether memory is shown as an amount too.
-        left_out: Columns that are not there.
-    """
-
-    bar: int
-    amount: bool = False
-    left_out: tuple[str, ...] = ("Name",)
-
-
-SHAPES = (
-    Shape(10, True, ()),
-    Shape(6, True, ()),
-    Shape(6, True),
-    Shape(4),
-    Shape(0),
-    Shape(0, left_out=("Name", "Power")),
-    Shape(0, left_out=("Name", "Power", "Temp")),
-    Shape(0, left_out=("Name", "Power", "Temp", "Memory")),
+SHAPES: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
+    (10, True, ()),
+    (6, True, ()),
+    (6, True, ("Name",)),
+    (4, False, ("Name",)),
+    (0, False, ("Name",)),
+    (0, False, ("Name", "Power")),
+    (0, False, ("Name", "Power", "Temp")),
+    (0, False, ("Name", "Power", "Temp", "Memory")),
 )
-"""The first that fits is taken."""
+"""Columns of a bar, whether memory is shown as an amount too, and the columns that are left out. The first that fits is taken."""
 
 
 def table(snapshot: Snapshot, width: int = WIDE) -> RenderableType:
@@ -67,8 +53,8 @@ def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    for shape in SHAPES:
-        rows = [_cells(one, shape) for one in devices]
+    for columns, amount, left_out in SHAPES:
+        rows = [_cells(one, columns, amount, left_out) for one in devices]
         taken = sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
         if taken - SPACE <= width:  # behind the last column there need be no space
             break
@@ -82,23 +68,30 @@ def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
     return drawn
 
 
-def _cells(one: Vitals, shape: Shape) -> dict[str, Text]:
+def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -> dict[str, Text]:
     """Return a device's row by the headings of its columns; one that says nothing says why."""
     from rich.text import Text
 
+    memory = _bar(one.memory_percent, columns)
+    if one.memory_used is not None and (amount or one.memory_percent is None):
+        used = f"{one.memory_used / GIB:.1f}" + (f"/{one.memory_total / GIB:.0f}" if one.memory_total else "") + " GiB"
+        memory = used if one.memory_percent is None else f"{memory} {used}"
+    power = "-"
+    if one.power is not None:
+        power = f"{one.power:.0f} W" if one.power_limit is None else f"{one.power:.0f}/{one.power_limit:.0f} W"
     full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
     hot = one.temperature is not None and one.temperature > HOT
     cells = {
         "Device": Text(one.label),
         "Name": Text(one.short_name),
-        "Util": Text(_bar(one.utilization, shape.bar)),
-        "Memory": Text(_memory(one, shape), WARNED if full else ""),
-        "Power": Text(_power(one)),
+        "Util": Text(_bar(one.utilization, columns)),
+        "Memory": Text(memory, WARNED if full else ""),
+        "Power": Text(power),
         "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", WARNED if hot else ""),
     }
     if one.why:
         cells.update({"Util": Text(one.why, "red"), "Memory": Text(), "Power": Text(), "Temp": Text()})
-    return {heading: cell for heading, cell in cells.items() if heading not in shape.left_out}
+    return {heading: cell for heading, cell in cells.items() if heading not in left_out}
 
 
 def _heading(snapshot: Snapshot, width: int) -> str:
@@ -140,16 +133,3 @@ def bar(percent: float, columns: int, marks: str = BAR) -> str:
 
 def _bar(percent: float | None, columns: int) -> str:
     return "-" if percent is None else bar(percent, columns) + " " * bool(columns) + f"{percent:5.1f}%"
-
-
-def _memory(one: Vitals, shape: Shape) -> str:
-    if one.memory_used is None or not (shape.amount or one.memory_percent is None):
-        return _bar(one.memory_percent, shape.bar)
-    amount = f"{one.memory_used / GIB:.1f}" + (f"/{one.memory_total / GIB:.0f}" if one.memory_total else "") + " GiB"
-    return amount if one.memory_percent is None else f"{_bar(one.memory_percent, shape.bar)} {amount}"
-
-
-def _power(one: Vitals) -> str:
-    if one.power is None:
-        return "-"
-    return f"{one.power:.0f} W" if one.power_limit is None else f"{one.power:.0f}/{one.power_limit:.0f} W"

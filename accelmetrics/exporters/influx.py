@@ -113,10 +113,10 @@ class InfluxExporter:
                 raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
             pair = ":" in secret
             headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if pair else f"Token {secret}"
-        answer = self._target.post(self._points.text(record).encode(), headers)
-        if not 200 <= answer.status < 300:
-            message = f"{self._target.shown}: HTTP {answer.status}: {words(answer.text)}"
-            raise (ConnectionError if answer.status >= 500 or answer.status in PASSING_STATUSES else RejectedError)(message)
+        status, _, said = self._target.post(self._points.text(record).encode(), headers)
+        if not 200 <= status < 300:
+            message = f"{self._target.shown}: HTTP {status}: {words(said)}"
+            raise (ConnectionError if status >= 500 or status in PASSING_STATUSES else RejectedError)(message)
 
     def lines(self, record: Record, head: bytes, fresh: bool = False) -> bytes:
         """Return a record's lines for a file with this first line, as :meth:`~accelmetrics.exporters.files.FileExporter.lines` does."""

@@ -28,8 +28,9 @@ class RejectedError(AccelMetricsError):
     """The peer refused a record for good: offering it again would be refused again. The message holds the peer's own words."""
 
 
-def words(text: str) -> str:
+def words(text: str | bytes) -> str:
     """Return a peer's answer as one line of a message, cut to a readable length; ``no details`` where it says nothing."""
+    text = text if isinstance(text, str) else text.decode("utf-8", "replace")
     return clipped(" ".join(text.split()), MAX_WORDS) or "no details"
 
 
@@ -84,25 +85,6 @@ class Address(NamedTuple):
 
 PemFiles = tuple[str | None, str | None, str | None]
 """Paths of PEM files for a client: authorities, its certificate, its key. None: the system's authorities, no certificate of our own."""
-
-
-class Response(NamedTuple):
-    """What a server said.
-
-    Attributes:
-        status: The HTTP status.
-        kind: The content type, lower case, without parameters.
-        body: At most the first :data:`MAX_ANSWER` bytes.
-    """
-
-    status: int
-    kind: str
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode("utf-8", "replace")
 
 
 def check_timeout(exporter: str, timeout: float) -> None:
@@ -165,8 +147,11 @@ class Poster:
         headers = {"user-agent": USER_AGENT}
         self._client = self._httpx.Client(verify=context or True, timeout=self._timeout, follow_redirects=False, headers=headers)
 
-    def post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+    def post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str, bytes]:
         """Post, and wait for the answer. A server that drips is not waited for longer than one that is silent.
+
+        Returns:
+            The status, the content type in lower case without parameters, and at most the first :data:`MAX_ANSWER` bytes.
 
         Raises:
             ConnectionError: The server is away, or broke off.
@@ -188,7 +173,7 @@ class Poster:
         except (self._httpx.TransportError, self._httpx.DecodingError) as error:
             raise ConnectionError(f"{self.shown}: {str(error) or type(error).__name__}") from None
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return Response(response.status_code, kind, said[:MAX_ANSWER])
+        return response.status_code, kind, said[:MAX_ANSWER]
 
     def close(self) -> None:
         """Drop the connection."""

@@ -14,10 +14,10 @@ import gzip
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from accelmetrics._version import __version__
@@ -26,7 +26,7 @@ from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, described, finding_points, machine_points, status_points, step_points
 from accelmetrics.exporters.fields import INT64, utf8
-from accelmetrics.exporters.network import USER_AGENT, Address, PemFiles, Poster, RejectedError, Response, check_timeout, words
+from accelmetrics.exporters.network import USER_AGENT, Address, PemFiles, Poster, RejectedError, check_timeout, words
 from accelmetrics.schemas.catalogue import edition
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
@@ -110,13 +110,20 @@ class OtlpExporter:
         self.metrics = MetricSelection(metrics)
         self._headers = _headers(headers.split(","))
         self._headers_file = headers_file
-        endpoint = endpoint or DEFAULT_ENDPOINTS[protocol]
-        secure = _is_secure(endpoint, insecure)
-        address = endpoint.rpartition("://")[2]
+        scheme, mark, address = (endpoint or DEFAULT_ENDPOINTS[protocol]).rpartition("://")
+        if mark and scheme not in ("http", "https"):
+            raise InvalidOptionError(f"otlp: the endpoint begins with {scheme}://, it must be http:// or https://")
+        secure = scheme == "https" if mark else not insecure
+        if mark and insecure is not None and insecure == secure:
+            raise InvalidOptionError(f"otlp: insecure={str(insecure).lower()} contradicts an endpoint that begins with {scheme}://")
         files = (ca_file, client_cert_file, client_key_file)
-        sender = _Grpc if protocol == "grpc" else _Http
-        packed = compression == "gzip" or (compression == "auto" and not _is_here(address))
-        self._sender = sender(address, secure, files, timeout, packed)
+        packed = compression == "gzip"
+        if compression == "auto":  # packing costs more than all else of a request, and saves nothing on this machine
+            try:
+                packed = not Address(urlsplit(f"//{address}").hostname or "", 0).is_loopback
+            except ValueError:  # the address cannot be read, which the sender says
+                packed = True
+        self._sender = (_Grpc if protocol == "grpc" else _Http)(address, secure, files, timeout, packed)
         self._builder = RequestBuilder()
 
     def open(self) -> None:
@@ -136,26 +143,6 @@ class OtlpExporter:
 
     def close(self) -> None:
         self._sender.close()
-
-
-def _is_secure(endpoint: str, insecure: bool | None) -> bool:
-    scheme, mark, _ = endpoint.partition("://")
-    if not mark:
-        return not insecure
-    if scheme not in ("http", "https"):
-        raise InvalidOptionError(f"otlp: the endpoint begins with {scheme}://, it must be http:// or https://")
-    secure = scheme == "https"
-    if insecure is not None and insecure == secure:
-        raise InvalidOptionError(f"otlp: insecure={str(insecure).lower()} contradicts an endpoint that begins with {scheme}://")
-    return secure
-
-
-def _is_here(address: str) -> bool:
-    """Return whether an address is loopback's: packing costs more than all else of a request, and saves nothing there."""
-    try:
-        return Address(urlsplit(f"//{address}").hostname or "", 0).is_loopback
-    except ValueError:  # it cannot be read, which the sender says
-        return False
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
@@ -230,19 +217,16 @@ class _Grpc:
             self._channel = None
 
 
-class _Http:
+class _Http(Poster):
     """Sends by HTTP, as protobuf."""
 
     def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
         self._service = require(SERVICE, "otlp", "opentelemetry-proto")
-        self._poster = Poster(f"{'https' if secure else 'http'}://{address}", timeout, files, "otlp")
-        path = self._poster.url.path.rstrip("/")
+        super().__init__(f"{'https' if secure else 'http'}://{address}", timeout, files, "otlp")
+        path = self.url.path.rstrip("/")
         if not path.endswith(PATH):
-            self._poster.url = self._poster.url.copy_with(path=f"{path}{PATH}")
+            self.url = self.url.copy_with(path=f"{path}{PATH}")
         self._compress = compress
-
-    def open(self) -> None:
-        self._poster.open()
 
     def send(self, request: bytes, headers: Mapping[str, str]) -> ExportMetricsServiceResponse | None:
         """Send one request and return the answer, None for one without content.
@@ -251,67 +235,36 @@ class _Http:
             OSError: The collector is away, slow or busy: the request may be offered again.
             RejectedError: It refused the request for good.
         """
-        about = {"content-type": PROTOBUF}
-        if self._compress:
-            request, about = gzip.compress(request, PACKED), {**about, "content-encoding": "gzip"}
-        answer = self._poster.post(request, {**headers, **about})
-        where = f"{self._poster.shown}: HTTP {answer.status}"
-        if not 200 <= answer.status < 300:
-            message = f"{where}: {words(self._said(answer))}"
-            raise ConnectionError(message) if answer.status in PASSING_STATUSES else RejectedError(message)
-        return self._parsed(answer, where) if answer.body else None
-
-    def _parsed(self, answer: Response, where: str) -> ExportMetricsServiceResponse:
         from google.protobuf import json_format
         from google.protobuf.message import DecodeError
 
+        about = {"content-type": PROTOBUF}
+        if self._compress:
+            request, about = gzip.compress(request, PACKED), {**about, "content-encoding": "gzip"}
+        status, kind, body = self.post(request, {**headers, **about})
+        where = f"{self.shown}: HTTP {status}"
+        if not 200 <= status < 300:
+            said: str | bytes = body
+            if kind == PROTOBUF:  # a google.rpc.Status: a number, then the message, as this has them on the wire
+                told = self._service.ExportMetricsPartialSuccess()
+                try:
+                    told.ParseFromString(body)
+                    said = str(told.error_message)
+                except DecodeError:
+                    said = ""
+            message = f"{where}: {words(said)}"
+            raise ConnectionError(message) if status in PASSING_STATUSES else RejectedError(message)
+        if not body:
+            return None
         response: ExportMetricsServiceResponse = self._service.ExportMetricsServiceResponse()
         try:
-            if answer.kind.endswith("json"):
-                json_format.Parse(answer.body, response, ignore_unknown_fields=True)
+            if kind.endswith("json"):
+                json_format.Parse(body, response, ignore_unknown_fields=True)
             else:
-                response.ParseFromString(answer.body)
+                response.ParseFromString(body)
         except (DecodeError, json_format.ParseError, UnicodeDecodeError):
-            raise RejectedError(f"{where}, but the answer is not OTLP: {words(answer.text)}") from None
+            raise RejectedError(f"{where}, but the answer is not OTLP: {words(body)}") from None
         return response
-
-    def _said(self, answer: Response) -> str:
-        """Return the server's words: a ``google.rpc.Status`` where it keeps to the specification, else whatever the body is."""
-        from google.protobuf.message import DecodeError
-
-        if answer.kind != PROTOBUF:
-            return answer.text
-        status = self._service.ExportMetricsPartialSuccess()  # the same two fields on the wire: a number, then the message
-        try:
-            status.ParseFromString(answer.body)
-        except DecodeError:
-            return ""
-        return str(status.error_message)
-
-    def close(self) -> None:
-        self._poster.close()
-
-
-class _Machine(NamedTuple):
-    """The request of readings with one header: messages in which numbers, times and starts of counters are set anew for each reading.
-
-    Attributes:
-        request: The whole request.
-        metrics: Its list of metrics; those of the machine come first.
-        own: How many those are.
-        names: Their names.
-        targets: The data points of the machine, in the order of the points.
-        series: For each, what its counter's start is remembered by; None for a gauge.
-        rising: For each, whether it only rises.
-    """
-
-    request: Any
-    metrics: Any
-    own: int
-    names: frozenset[str]
-    targets: list[Any]
-    series: list[Series | None]
-    rising: list[bool]
 
 
 class RequestBuilder:
@@ -336,33 +289,56 @@ class RequestBuilder:
     def build(self, record: Record) -> ExportMetricsServiceRequest:
         """Build the request for one record, valid until the next call. Building it again, to offer it again, gives the same."""
         snapshot = record.snapshot
-        machine = snapshot.header.kept((self._mark, edition(), *record.labels.items()), lambda: self._machine(record))
+        name = self._mark, edition(), *record.labels.items()
+        request, names, targets = snapshot.header.kept(name, lambda: self._machine(record))
         numbers = [*metric_columns(snapshot, described, of_one_type=True).numbers, *(point.value for point in status_points(snapshot))]
-        for target, series, rises, number in zip(machine.targets, machine.series, machine.rising, numbers, strict=True):
+        for (target, series, rises), number in zip(targets, numbers, strict=True):
             self._set(target, series, rises, number, snapshot.time_ns)
-        del machine.metrics[machine.own :]
-        request: ExportMetricsServiceRequest = machine.request
-        rest, known = list(_rest(record)), dict[str, Any]()
-        if not machine.names.isdisjoint(point.name for point, _ in rest):
+        del request.resource_metrics[0].scope_metrics[0].metrics[len(names) :]
+        rest = [(point, snapshot.time_ns) for point in finding_points(record)]
+        rest += [(point, step.time_ns) for step in record.steps for point in step_points(step)]
+        if record.monitor is not None:
+            rest += [(point, snapshot.time_ns) for point in monitor_points(record.monitor, otel=True)]
+        known = dict[str, Any]()
+        if not names.isdisjoint(point.name for point, _ in rest):
             # What the program logs has the name of a metric: all points of a name stand together, in a copy.
-            request = self._service.ExportMetricsServiceRequest()
-            request.CopyFrom(machine.request)
+            machine, request = request, self._service.ExportMetricsServiceRequest()
+            request.CopyFrom(machine)
             known = {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
         scope = request.resource_metrics[0].scope_metrics[0]
         for point, time_ns in rest:
             self._set(self._target(scope, known, point), _series(point), point.kind == "counter", point.value, time_ns)
         return request
 
-    def _machine(self, record: Record) -> _Machine:
-        """Make the request of a record's machine."""
+    def _machine(self, record: Record) -> tuple[ExportMetricsServiceRequest, Set[str], list[tuple[Any, Series | None, bool]]]:
+        """Make the request of a record's machine, in which numbers, times and starts of counters are set for each reading.
+
+        Returns:
+            The request, the names of its metrics, and its data points in the order of the numbers: each with what its counter's start is
+            remembered by, and whether it only rises.
+        """
+        from opentelemetry.proto.resource.v1 import resource_pb2
+
+        host, pid = record.snapshot.hostname, str(os.getpid())
+        sender = {
+            "service.name": "accelmetrics",
+            "service.version": __version__,
+            "service.instance.id": f"{host}:{pid}",
+            "host.name": host,
+            "os.type": platform.system().lower(),
+            "process.pid": pid,
+            **record.labels,  # which go before what is found here
+        }
         request = self._service.ExportMetricsServiceRequest()
-        resource = request.resource_metrics.add(resource=self._resource(record), schema_url=SCHEMA_URL)
-        scope = resource.scope_metrics.add(scope=self._scope(), schema_url=SCHEMA_URL)
+        attributes = self._encode(tuple(sender.items()))
+        resource = request.resource_metrics.add(resource=resource_pb2.Resource(attributes=attributes), schema_url=SCHEMA_URL)
+        scope = self._common.InstrumentationScope(name="accelmetrics", version=__version__)
         metrics: dict[str, Any] = {}
-        points = list(machine_points(record.snapshot))
-        targets = [self._target(scope, metrics, point) for point in points]
-        rising = [point.kind == "counter" for point in points]
-        return _Machine(request, scope.metrics, len(metrics), frozenset(metrics), targets, [*map(_series, points)], rising)
+        added = resource.scope_metrics.add(scope=scope, schema_url=SCHEMA_URL)
+        targets = [
+            (self._target(added, metrics, point), _series(point), point.kind == "counter") for point in machine_points(record.snapshot)
+        ]
+        return request, metrics.keys(), targets
 
     def _target(self, scope: Any, metrics: dict[str, Any], point: Point) -> Any:
         """Add a data point without numbers, to the metric of its name."""
@@ -385,18 +361,10 @@ class RequestBuilder:
             self._counters[series] = (start, number)
             target.start_time_unix_nano = start
         target.time_unix_nano = time_ns
-        if _is_whole(number):
+        if isinstance(number, int) and -INT64 <= number < INT64:
             target.as_int = number
         else:
             target.as_double = number
-
-    def _scope(self) -> Any:
-        return self._common.InstrumentationScope(name="accelmetrics", version=__version__)
-
-    def _resource(self, record: Record) -> Any:
-        from opentelemetry.proto.resource.v1 import resource_pb2
-
-        return resource_pb2.Resource(attributes=self._encode(tuple(_resource(record).items())))
 
     def _encode(self, labels: Labels) -> list[Any]:
         found = []
@@ -407,16 +375,6 @@ class RequestBuilder:
         return found
 
 
-def _rest(record: Record) -> Iterator[tuple[Point, int]]:
-    """Yield the points that are not the machine's, each with its time."""
-    time_ns = record.snapshot.time_ns
-    yield from ((point, time_ns) for point in finding_points(record))
-    for step in record.steps:
-        yield from ((point, step.time_ns) for point in step_points(step))
-    if record.monitor is not None:
-        yield from ((point, time_ns) for point in monitor_points(record.monitor, otel=True))
-
-
 def _series(point: Point) -> Series | None:
     """Return what the start of a counter is remembered by; None for a gauge."""
     return (point.name, tuple(point.labels.items())) if _is_sum(point) else None
@@ -424,21 +382,3 @@ def _series(point: Point) -> Series | None:
 
 def _is_sum(point: Point) -> bool:
     return point.kind == "counter" or point.name in UPDOWNCOUNTERS
-
-
-def _is_whole(number: Number) -> bool:
-    return isinstance(number, int) and -INT64 <= number < INT64
-
-
-def _resource(record: Record) -> dict[str, str]:
-    """Collect the attributes of the sending process; a label of the record goes before what is found here."""
-    host, pid = record.snapshot.hostname, str(os.getpid())
-    found = {
-        "service.name": "accelmetrics",
-        "service.version": __version__,
-        "service.instance.id": f"{host}:{pid}",
-        "host.name": host,
-        "os.type": platform.system().lower(),
-        "process.pid": pid,
-    }
-    return {**found, **record.labels}

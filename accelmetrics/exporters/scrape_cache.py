@@ -148,9 +148,8 @@ class ScrapeCache:
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
-        self._steps: dict[StepSource, Step] = {}
-        self._latest = _Latest(None, NO_HISTORY, 0.0, {})
         self._mark = object()  # what its templates are kept under in headers
+        self.forget()
 
     @property
     def ready(self) -> bool:
@@ -190,7 +189,7 @@ class ScrapeCache:
 
     def forget(self) -> None:
         """Go back to the state before the first record."""
-        self._steps = {}
+        self._steps: dict[StepSource, Step] = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:
@@ -227,7 +226,11 @@ class ScrapeCache:
         """Yield all points: health comes first, so that no limit cuts it off."""
         told = health(latest.record, latest.history, fresh)
         if self._own_process:
-            told = chain(told, _own_process())
+            from prometheus_client import ProcessCollector
+
+            found = ProcessCollector("accelmetrics", registry=None).collect()
+            samples = [(sample, cast("Kind", metric.type), metric.documentation) for metric in found for sample in metric.samples]
+            told = chain(told, (Point(sample.name, sample.value, {}, kind, "", meaning) for sample, kind, meaning in samples))
         record = latest.record
         if record is None or not fresh:
             yield columns(told)
@@ -239,8 +242,8 @@ class ScrapeCache:
             yield metric_columns(record.snapshot, described, left_out=self._left_out)
             yield columns(chain(told_points(record), last))
         else:
-            found = self._dialect.points(record) if latest.points is None else latest.points
-            yield columns(chain(told, (point for point in found if not point.name.startswith(self._left_out)), last))
+            points = self._dialect.points(record) if latest.points is None else latest.points
+            yield columns(chain(told, (point for point in points if not point.name.startswith(self._left_out)), last))
 
     def _is_fresh(self, latest: _Latest) -> bool:
         return latest.record is not None and is_recent(latest.record, latest.taken, self._max_age, self._clock)
@@ -273,15 +276,6 @@ def _texts(labels: Mapping[str, object]) -> dict[str, str]:
     return {str(name): str(value) for name, value in labels.items() if value not in (None, "")}
 
 
-def _own_process() -> Iterator[Point]:
-    """Yield what Prometheus' own library says of the process that it is in."""
-    from prometheus_client import ProcessCollector
-
-    for metric in ProcessCollector("accelmetrics", registry=None).collect():
-        for sample in metric.samples:
-            yield Point(sample.name, sample.value, {}, cast("Kind", metric.type), "", metric.documentation)
-
-
 class Exposition:
     """Points, sorted into the metrics of ``prometheus_client``.
 
@@ -298,32 +292,28 @@ class Exposition:
             self.add(point, max_series)
 
     def add(self, point: Point, max_series: float = math.inf) -> None:
-        """Add the series of a point, as far as there may be so many."""
+        """Add the series of a point, as far as there may be so many. What the first series of a name says holds for all others."""
+        from prometheus_client.metrics_core import Metric
+
+        family, kind = _legal(point.name), "gauge" if point.distribution is None else point.kind
+        if point.distribution is None and point.kind == "counter":
+            # A counter under a name of another monitor that does not end as counters must is served without a type.
+            family, kind = (family.removesuffix("_total"), "counter") if family.endswith("_total") else (family, "unknown")
         for suffix, value, given in _series(point):
             name = _legal(point.name) + suffix
             labels = {_legal(label, _NOT_IN_LABELS): _value(text) for label, text in sorted(given.items())}
             series = (name, tuple(sorted(labels.items())))
-            home = self._home(name, point) if series not in self._seen and len(self._seen) < max_series else None
+            home = None
+            if series not in self._seen and len(self._seen) < max_series:
+                home = self._homes.get(name) or self._families.setdefault(family, Metric(family, point.meaning or family, kind))
+                if name not in self._homes and home.type != kind:
+                    home = None  # another name has taken it for a type of its own: ``ticks`` beside the counter ``ticks_total``
             if home is None:
                 self.dropped += 1
             else:
+                self._homes[name] = home
                 self._seen.add(series)
                 home.add_sample(name, labels, value)
-
-    def _home(self, name: str, point: Point) -> Metric | None:
-        """Return the metric that a name belongs to: what its first series says holds for all others.
-
-        None where another name has taken that metric for a type of its own: ``ticks`` beside the counter ``ticks_total``.
-        """
-        from prometheus_client.metrics_core import Metric
-
-        if name not in self._homes:
-            family, kind = _family(point)
-            home = self._families.setdefault(family, Metric(family, point.meaning or family, kind))
-            if home.type != kind:
-                return None
-            self._homes[name] = home
-        return self._homes[name]
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics, as a registry of ``prometheus_client`` does."""
@@ -411,17 +401,6 @@ def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:
             yield "_bucket", up_to, {**point.labels, "le": "+Inf" if bound == math.inf else repr(float(bound))}
     yield "_count", whole.observations, point.labels
     yield "_sum", whole.total, point.labels
-
-
-def _family(point: Point) -> tuple[str, str]:
-    """Name and type of a point's metric: counters lose their ending."""
-    name = _legal(point.name)
-    if point.distribution is not None:
-        return name, point.kind
-    if point.kind == "counter":
-        # A counter under a name of another monitor that does not end as counters must is served without a type.
-        return (name.removesuffix("_total"), "counter") if name.endswith("_total") else (name, "unknown")
-    return name, "gauge"
 
 
 @lru_cache(maxsize=_MOST_NAMES)

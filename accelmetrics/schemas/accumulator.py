@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, compress, pairwise, repeat
+from itertools import accumulate
 from math import isfinite
 
 from accelmetrics.schemas.summary import Summary
@@ -30,40 +30,6 @@ _HALF = _GROWTH / 2
 _LOWEST = (math.log(_LEAST) + _HALF) // _GROWTH
 Cells = tuple[Sequence[float], Sequence[int], Sequence[float]]
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
-
-
-class BlockTimes:
-    """When the rows of a block were read, between which nothing was left out.
-
-    Args:
-        lead: Seconds from the row before them to the first one; 0 where something was left out there.
-        after: Seconds from each row to the next one; 0 after the last.
-        ages: Seconds from the window's beginning to each row.
-
-    Attributes:
-        seconds: From the first row to the last one.
-    """
-
-    def __init__(self, lead: float, after: Sequence[float], ages: Sequence[float]) -> None:
-        self.lead, self.after, self.ages = lead, after, ages
-        self.seconds = sum(after)
-        self._fresh: dict[tuple[bool, ...], tuple[float, list[float], float]] = {}
-
-    def fresh(self, pattern: tuple[bool, ...]) -> tuple[float, list[float], float]:
-        """Return how long the rows stand of which some were read and the others served again; keys of one source share it.
-
-        Args:
-            pattern: Which were read, one of them at least.
-
-        Returns:
-            The seconds before the first that was read, those until the next one for each, and the first one's age.
-        """
-        if pattern not in self._fresh:
-            until = list(accumulate(self.after, initial=0.0))
-            begins = [*compress(until, pattern), until[-1]]
-            stood = [following - begin for begin, following in pairwise(begins)]
-            self._fresh[pattern] = begins[0], stood, self.ages[pattern.index(True)]
-        return self._fresh[pattern]
 
 
 class Accumulator:
@@ -158,32 +124,26 @@ class Accumulator:
             self._seconds += seconds
             self._weighted += self.last * seconds
 
-    def fold(self, values: array[float], times: BlockTimes) -> None:
+    def fold(self, values: array[float], after: Sequence[float], lead: float = 0.0, age: float = 0.0) -> None:
         """Take the values of rows between which nothing was left out.
 
         Args:
             values: Infinity where the last reading was served again, NaN where there was none.
-            times: When they were read.
+            after: Seconds from each row to the next one; 0 after the last.
+            lead: Seconds from the row before them to the first one; 0 where something was left out there.
+            age: Seconds from the window's beginning to the first row.
         """
         if self.stands:
-            self.hold(times.lead)
+            self.hold(lead)
         first, packed = values[0], values.tobytes()
         if isfinite(first) and packed == packed[:8] * len(values):  # most metrics do not change for a while
-            self.add(first, times.seconds + times.ages[0] if self.waits else times.seconds, len(values))
+            spent = sum(after)
+            self.add(first, spent + age if self.waits else spent, len(values))
             self.stands, self.waits = True, False
-        elif len(values) < MANY or math.isnan(total := sum(values)):
-            self._take_each(values, times)
-        elif isfinite(total):
-            self._take_all(values, times.after, times.ages[0])
+        elif len(values) < MANY or not isfinite(sum(values)):
+            self._take_each(values, after, age)
         else:
-            fresh = tuple(map(isfinite, values))
-            if True in fresh:
-                before, stood, age = times.fresh(fresh)
-                if self.stands:
-                    self.hold(before)
-                self._take_all(array("d", compress(values, fresh)), stood, age)
-            elif self.stands:
-                self.hold(times.seconds)
+            self._take_all(values, after, age)
 
     def lose(self, seconds: float = 0.0) -> None:
         """End what stands, after so many seconds more: nothing is known until the next reading."""
@@ -243,9 +203,9 @@ class Accumulator:
             self._insert(self._recent, None, self._stood)
             self._recent = self._stood = _NO_NUMBERS
 
-    def _take_each(self, values: Iterable[float], times: BlockTimes) -> None:
+    def _take_each(self, values: Iterable[float], after: Iterable[float], age: float) -> None:
         """Take values of which some may be no readings, one after another: what all other ways of folding come to."""
-        for value, seconds, age in zip(values, times.after, times.ages, strict=True):
+        for value, seconds in zip(values, after, strict=True):
             if isfinite(value):
                 self.add(value, seconds + age if self.waits else seconds)
                 self.stands, self.waits = True, False
@@ -253,6 +213,7 @@ class Accumulator:
                 self.stands = self.waits = False
             elif self.stands:
                 self.hold(seconds)
+            age += seconds
 
     def _take_all(self, values: array[float], seconds: Sequence[float], age: float) -> None:
         """Take readings, each of which stands for so many seconds: a tenth of the time of taking each alone.
@@ -312,8 +273,7 @@ class Accumulator:
             self._share_cells()
             self._insert(values, times, seconds)
             return
-        steps = self._coarse and min(values) >= 0
-        names = _steps(values) if steps else list(map(self._cell, values)) if self._coarse else values
+        names = list(map(self._cell, values)) if self._coarse else values
         counted: Counter[float] = Counter()
         stood: defaultdict[float, float] = defaultdict(float)
         if times is None:
@@ -324,15 +284,14 @@ class Accumulator:
         if self._timed:
             for name, spent in zip(names, seconds, strict=True):
                 stood[name] += spent
-        found = [(_middle(name) if steps else name, name) for name in counted]
-        if 2 * len(found) < len(self._cells):
-            for cell, name in found:
-                self._put(cell, counted[name], stood[name])  # which may have them share cells from here on
+        if 2 * len(counted) < len(self._cells):
+            for cell, number in counted.items():
+                self._put(cell, number, stood[cell])  # which may have them share cells from here on
             return
         all_times, all_spans = dict(zip(self._cells, self._times, strict=True)), dict(zip(self._cells, self._spans, strict=True))
-        for cell, name in found:
-            all_times[cell] = all_times.get(cell, 0) + counted[name]
-            all_spans[cell] = all_spans.get(cell, 0.0) + stood[name]
+        for cell, number in counted.items():
+            all_times[cell] = all_times.get(cell, 0) + number
+            all_spans[cell] = all_spans.get(cell, 0.0) + stood[cell]
         order = sorted(all_times)
         self._cells = array("d", order)
         self._times, self._spans = array("q", [all_times[cell] for cell in order]), array("d", [all_spans[cell] for cell in order])
@@ -354,12 +313,6 @@ class Accumulator:
         self._cells, self._times, self._spans = array("d"), array("q"), array("d")
         self._coarse = True
         self._insert(*held)
-
-
-def _steps(values: Sequence[float]) -> list[float]:
-    """Return what :func:`_middle` takes for each of many values, none of which is below 0, by calls in C."""
-    positive = values if min(values) > 0 else map(max, values, repeat(_LEAST))
-    return list(map(operator.floordiv, map(operator.add, map(math.log, positive), repeat(_HALF)), repeat(_GROWTH)))
 
 
 @functools.lru_cache(maxsize=4096)

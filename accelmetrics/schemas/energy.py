@@ -8,15 +8,16 @@ from __future__ import annotations
 import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from math import isfinite
 
-from accelmetrics.schemas.history import HistoryRow, Layout, device_columns
-from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.history import HistoryRow, device_columns
 from accelmetrics.schemas.summary import Energy
 
 COUNTER, DRAW = "energyJoules", "powerWatts"
+EnergyReading = tuple[str, float, float]
+"""What a device said of its energy and when: ``COUNTER`` with its joules, or ``DRAW`` with watts."""
 
 
 class DeviceEnergy:
@@ -52,11 +53,29 @@ class DeviceEnergy:
         if power is None or not joined:
             self._power, self.waits = None, False
         if counter is not None and isfinite(counter):
-            self._add_counter(at, counter, end)
+            # What was used since the last reading, but only the part between the window's beginning and end.
+            earlier, last = self._counter or (at, counter)
+            self._counter = (at, counter)
+            inside = min(at, end) - max(earlier, self._begin)
+            if at > earlier and inside > 0:
+                self._reset = self._reset or counter < last
+                self._counted += (counter - last) * inside / (at - earlier)
+                self._covered += inside
         if power is not None and at < self._begin:
             self.waits = True
         elif power is not None:
-            self._add_power(at, power, end)
+            before, fresh = self._power, isfinite(power)
+            if before is None and self.waits and fresh:
+                self._hold(power, min(at, end) - self._begin)
+            elif before is not None and at > end:  # the last one stood until the end
+                self._hold(before[1], end - before[0])
+            elif before is not None and fresh:
+                self._drawn += (at - before[0]) * (before[1] + power) / 2
+                self._joined += at - before[0]
+            if at > end:
+                self._power, self.waits = None, False
+            elif fresh:
+                self._power, self.waits = (at, power), False
 
     def fold(
         self,
@@ -106,42 +125,9 @@ class DeviceEnergy:
         found._counter, found._power = self._counter, self._power
         return found
 
-    def _add_counter(self, at: float, value: float, end: float) -> None:
-        """Add what was used since the last reading, but only the part between the window's beginning and end."""
-        before, last = self._counter or (at, value)
-        self._counter = (at, value)
-        inside = min(at, end) - max(before, self._begin)
-        if at > before and inside > 0:
-            self._reset = self._reset or value < last
-            self._counted += (value - last) * inside / (at - before)
-            self._covered += inside
-
-    def _add_power(self, at: float, watts: float, end: float) -> None:
-        """Join a reading to the last one, or to the window's beginning; the one after the end shows that the last stood until then."""
-        before, fresh = self._power, isfinite(watts)
-        if before is None and self.waits and fresh:
-            self._hold(watts, min(at, end) - self._begin)
-        elif before is not None and at > end:
-            self._hold(before[1], end - before[0])
-        elif before is not None and fresh:
-            self._drawn += (at - before[0]) * (before[1] + watts) / 2
-            self._joined += at - before[0]
-        if at > end:
-            self._power, self.waits = None, False
-        elif fresh:
-            self._power, self.waits = (at, watts), False
-
     def _hold(self, watts: float, seconds: float) -> None:
         self._drawn += watts * seconds
         self._held += seconds
-
-
-class EnergyReading(NamedTuple):
-    """What a device said of its energy: joules of its counter, or watts."""
-
-    quantity: str
-    at: float
-    value: float
 
 
 class Meter:
@@ -154,11 +140,6 @@ class Meter:
         self._moments = array("d")
         self._totals = array("d")
         self._last: dict[str, EnergyReading | None] = {}  # by device, its last reading; None where that is not known
-        # The same where each device has a counter: the layout, the moment, and its values by device, which `_last` does not have yet.
-        self._layout: Layout | None = None
-        self._at = 0.0
-        self._counters: tuple[float, ...] = ()
-        self._columns: Mapping[str, int] = {}
 
     @property
     def devices(self) -> int:
@@ -171,44 +152,21 @@ class Meter:
         return self._moments[-1] if self._moments else float("-inf")
 
     def add(self, row: HistoryRow) -> None:
-        """Take one reading."""
-        if row.layout is self._layout and row.joined:  # as nearly always: counters have gone on
-            counters = tuple(map(row.values.__getitem__, self._columns.values()))
-            if isfinite(sum(counters)) and all(map(operator.le, self._counters, counters)):
-                self._moments.append(row.at)
-                self._totals.append(self._totals[-1] + sum(map(operator.sub, counters, self._counters)))
-                del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
-                self._at, self._counters = row.at, counters
-                return
-        self._add(row)
-
-    def _add(self, row: HistoryRow) -> None:
-        """Take any reading."""
-        if self._layout is not None:
-            pairs = zip(self._columns, self._counters, strict=True)
-            self._last |= {device: EnergyReading(COUNTER, self._at, value) for device, value in pairs}
-            self._layout = None
-        self._compare(row)
-        columns = device_columns(row.layout)
-        counted = columns.get(COUNTER, {})
-        values = tuple([row.values[column] for column in counted.values()])
-        if counted and counted.keys() == self._last.keys() and isfinite(sum(values)):
-            self._layout, self._at, self._counters, self._columns = row.layout, row.at, values, counted
-
-    def _compare(self, row: HistoryRow) -> None:
-        """Add up what devices have used since their last readings."""
+        """Take one reading: add up what devices have used since their last ones."""
         columns = device_columns(row.layout)
         counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
-        readings = {device: EnergyReading(COUNTER, row.at, row.values[column]) for device, column in counters.items()}
-        readings |= {device: EnergyReading(DRAW, row.at, row.values[column]) for device, column in powers.items() if device not in counters}
-        again = not any(isfinite(reading.value) for reading in readings.values())
-        if readings and again and row.joined and readings.keys() >= self._last.keys():
+        readings = {device: (COUNTER, row.at, row.values[column]) for device, column in counters.items()}
+        readings |= {device: (DRAW, row.at, row.values[column]) for device, column in powers.items() if device not in counters}
+        fresh = {device: isfinite(value) for device, (_, _, value) in readings.items()}
+        if readings and not any(fresh.values()) and row.joined and readings.keys() >= self._last.keys():
             return  # all were served again: what was used since comes with the next reading
         known = self._last if row.joined else {}
         gains = [_used(known.get(device), reading) for device, reading in readings.items()]
         lost = self._last.keys() - readings.keys()
-        fresh = {device: reading if isfinite(reading.value) else known.get(device) for device, reading in readings.items()}
-        self._last = {**dict.fromkeys(self._last), **fresh}
+        self._last = {
+            **dict.fromkeys(self._last),
+            **{device: reading if fresh[device] else known.get(device) for device, reading in readings.items()},
+        }
         if lost or not gains or None in gains:
             # A device said nothing: what lies before cannot be compared with what comes.
             self._since, self._moments, self._totals = row.at, array("d", [row.at]), array("d", [0.0])
@@ -237,8 +195,9 @@ def _used(before: EnergyReading | None, after: EnergyReading) -> float | None:
     """Return what a device used between two readings, None where that is not known."""
     if before is None:
         return None
-    if not isfinite(after.value):
+    (quantity, start, first), (now, end, last) = before, after
+    if not isfinite(last):
         return 0.0  # served again, beside others that were read
-    if before.quantity != after.quantity or (after.quantity == COUNTER and after.value < before.value):
+    if quantity != now or (now == COUNTER and last < first):
         return None
-    return after.value - before.value if after.quantity == COUNTER else (after.value + before.value) / 2 * (after.at - before.at)
+    return last - first if now == COUNTER else (last + first) / 2 * (end - start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeGuard, cast
+from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import Field, StringConstraints, TypeAdapter
 
@@ -74,10 +74,6 @@ class WindowEntry(Part):
     name: Key = Field(description="Its name.")
     begin: Timestamp = Field(description="When it began (RFC 3339, UTC).")
     end: Timestamp | None = Field(None, description="When it ended; null while it is open.")
-
-    def span(self) -> WindowSpan:
-        """Return it as records have it."""
-        return WindowSpan(self.name, self.begin, self.end)
 
 
 class FindingEntry(Part):
@@ -163,7 +159,7 @@ class _Changing(Part):
         )
         steps = tuple(Step(step.timestamp, step.step, step.values, step.rank, step.node) for step in self.training)
         findings = last if self.findings is None else self.findings.findings()
-        windows = tuple(window.span() for window in self.windows)
+        windows = tuple(WindowSpan(window.name, window.begin, window.end) for window in self.windows)
         monitor = None if self.monitor is None else _status(self.monitor)
         return Record(snapshot, header.labels, steps, monitor, findings=findings, windows=windows)
 
@@ -201,59 +197,29 @@ class PlainReading(_Changing):
         return stands._replace(duration_seconds=entry.duration_seconds, read_at=read_at, age_seconds=age, sequence=entry.sequence)
 
 
-class QuickReading(NamedTuple):
-    """The line of a reading that says no more than metrics, how sources were read and what was logged, as most do.
+def quick_reading(document: dict[str, Any]) -> PlainReading | None:
+    """Read the line of a reading that says no more than metrics, how sources were read and what was logged, as most do.
 
-    It is held to the same as by pydantic, in a third of the time.
+    It is held to the same as by pydantic, in a third of the time. None where the line says more, or there is anything wrong with it.
     """
-
-    timestamp: int
-    stream: str
-    sources: dict[str, Any]
-    steps: tuple[Step, ...]
-    findings: None = None
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> QuickReading | None:
-        """Make it from what JSON gave; None where the line says more, or there is anything wrong with it."""
-        stream, sources, step = document.get("stream"), document.get("sources", {}), document.get("step")
-        training = document.get("training", [])
-        simple = document.keys() <= _QUICK and type(stream) is str and stream and (step is None or type(step) is int)
-        if not simple or type(training) is not list or type(sources) is not dict or not all(map(_is_source, sources, sources.values())):
-            return None
-        try:
-            steps = tuple(map(_quick_step, training))
-            return cls(parse_timestamp(document.get("timestamp")), str(stream), sources, steps)
-        except (AttributeError, OverflowError, TypeError, ValueError):
-            return None
-
-    def status(self, stands: BackendStatus) -> BackendStatus:
-        """Return how a source fared, as :meth:`PlainReading.status`."""
-        entry = self.sources.get(stands.name)
-        if entry is None:
-            return stands
-        age, seconds = entry.get("age_seconds"), entry.get("duration_seconds")
-        read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
-        return stands._replace(duration_seconds=seconds, read_at=read_at, age_seconds=age, sequence=entry.get("sequence", 0))
-
-    def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings) -> Record:
-        """Make the record, with what stays the same."""
-        head, unlisted = header.identities, header.unlisted
-        snapshot = Snapshot(self.timestamp, header.hostname, metrics, head, header.unavailable, tuple(backends), {}, unlisted)
-        return Record(snapshot, header.labels, self.steps, findings=last)
-
-
-def _quick_step(entry: dict[str, Any]) -> Step:
-    """Return what the program logged at one moment.
-
-    Raises:
-        AttributeError, OverflowError, TypeError, ValueError: There is something wrong with it, or more than usual.
-    """
-    step, rank, node, values = entry.get("step"), entry.get("rank"), entry.get("node", ""), entry.get("values")
-    whole = all(number is None or type(number) is int for number in (step, rank))
-    if not whole or not entry.keys() <= _STEP or type(node) is not str or not are_metrics(values):
-        raise ValueError("not what the quick way knows")
-    return Step(parse_timestamp(entry.get("timestamp")), step, values, rank, node)
+    stream, sources, step = document.get("stream"), document.get("sources", {}), document.get("step")
+    training = document.get("training", [])
+    simple = document.keys() <= _QUICK and type(stream) is str and stream and (step is None or type(step) is int)
+    if not simple or type(training) is not list or type(sources) is not dict or not all(map(_is_source, sources, sources.values())):
+        return None
+    steps = []
+    try:
+        for entry in training:
+            whole = all(number is None or type(number) is int for number in (entry.get("step"), entry.get("rank")))
+            known = entry.keys() <= _STEP and type(entry.get("node", "")) is str
+            if not whole or not known or not are_metrics(entry.get("values")):
+                return None
+            steps.append(StepEntry.model_construct(**{**entry, "timestamp": parse_timestamp(entry.get("timestamp"))}))
+        timestamp = parse_timestamp(document.get("timestamp"))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        return None
+    read = {name: SourceEntry.model_construct(**entry) for name, entry in sources.items()}
+    return PlainReading.model_construct(timestamp=timestamp, stream=stream, sources=read, training=steps)
 
 
 def _is_source(name: str, entry: object) -> bool:

@@ -21,10 +21,8 @@ from math import isfinite
 from typing import Any
 
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
-from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.reading import Header, NumberTemplate, header
-from accelmetrics.schemas.record import MonitorStatus, Record
+from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import device_entry, reason_entry, surrogates_escaped, to_text
 
 LINES_VERSION = "2.0"
@@ -35,13 +33,6 @@ _COMPACT = (",", ":")
 
 _STANDING = ("name", "status", "detail", "source", "devices", "reason")
 """What a header says of a source; its reason only where it has one."""
-
-
-def stream_header(record: Record) -> Header:
-    """Return what the header of a file's stream says: the record's header without the keys, with its labels."""
-    whole, labels = record.snapshot.header, record.labels
-    parts = whole.hostname, (), whole.identities, whole.unavailable, whole.backends, whole.unlisted, labels
-    return whole.kept(("stream", *labels.items()), lambda: header(*parts))
 
 
 def header_line(head: Header, stream: str) -> dict[str, Any]:
@@ -77,7 +68,12 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
         line["training"] = record.training()
     if record.windows:
         line["windows"] = [window.to_dict() for window in record.windows]
-    sources = {status.name: _numbers(status) for status in snapshot.backends if status.sequence or status.duration_seconds is not None}
+    sources: dict[str, dict[str, int | float]] = {}
+    for status in snapshot.backends:
+        if status.sequence or status.duration_seconds is not None:
+            seconds = {"age_seconds": status.age_seconds, "duration_seconds": status.duration_seconds}
+            microseconds = {name: round(value, 6) for name, value in seconds.items() if value is not None}
+            sources[status.name] = {"sequence": status.sequence, **microseconds}
     if sources:
         line["sources"] = sources
     if snapshot.processes:
@@ -91,22 +87,6 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
         ended = tuple(one for one in record.findings.ended if one not in before.ended)
         line["findings"] = Findings(record.findings.current, ended, record.findings.cannot_tell).to_dict()
     return line
-
-
-def _numbers(status: BackendStatus) -> dict[str, int | float]:
-    """Return what is of this reading alone about a source; seconds to the microsecond."""
-    numbers: dict[str, int | float] = {"sequence": status.sequence}
-    for name, seconds in (("age_seconds", status.age_seconds), ("duration_seconds", status.duration_seconds)):
-        if seconds is not None:
-            numbers[name] = round(seconds, 6)
-    return numbers
-
-
-def _told(monitor: MonitorStatus | None) -> object:
-    """Return what a reading says how the monitor fares for: every number but those that count readings."""
-    if monitor is None:
-        return None
-    return (monitor.interval, monitor.missed_ticks, monitor.timed_out, [(one.name, one.failed, one.dropped) for one in monitor.exporters])
 
 
 def are_finite(values: Collection[object]) -> bool:
@@ -129,12 +109,8 @@ def _plain_text(line: Mapping[str, Any]) -> str:
     return to_text(line, None, "record", _COMPACT)
 
 
-class _Written(NamedTuple):
-    """What lines said last that is said again only when it has changed."""
-
-    header: Header
-    monitor: object
-    findings: Findings
+Written = tuple[Header, object, Findings]
+"""What lines said last that is said again only when it has changed: the header, how the monitor fares, what rules found."""
 
 
 class LineWriter:
@@ -146,8 +122,8 @@ class LineWriter:
 
     def __init__(self, stream: str = "") -> None:
         self.stream = stream or os.urandom(4).hex()
-        self._made: _Written | None = None
-        self._written: _Written | None = None
+        self._made: Written | None = None
+        self._written: Written | None = None
 
     def lines(self, record: Record, fresh: bool) -> str:
         """Make a record's line, below a header where it needs one.
@@ -159,12 +135,19 @@ class LineWriter:
         Raises:
             DocumentError: A value is not finite, which JSON cannot hold.
         """
-        before = None if fresh else self._written
-        made = self._made = _Written(stream_header(record), _told(record.monitor), record.findings)
-        begins = before is None or before.header is not made.header
-        head = _plain_text(header_line(made.header, self.stream)) + "\n" if begins else ""
-        monitor = begins or before is None or before.monitor != made.monitor
-        line = reading(record, self.stream, monitor, NO_FINDINGS if before is None else before.findings)
+        whole, monitor = record.snapshot.header, record.monitor
+        # The header of a stream is the record's without the keys, with its labels.
+        parts = whole.hostname, (), whole.identities, whole.unavailable, whole.backends, whole.unlisted, record.labels
+        stands = whole.kept(("stream", *record.labels.items()), lambda: header(*parts))
+        told: object = None
+        if monitor is not None:  # every number but those that count readings
+            exporters = [(one.name, one.failed, one.dropped) for one in monitor.exporters]
+            told = (monitor.interval, monitor.missed_ticks, monitor.timed_out, exporters)
+        last_header, last_told, last_findings = (None, None, NO_FINDINGS) if fresh or self._written is None else self._written
+        self._made = stands, told, record.findings
+        begins = last_header is not stands
+        head = _plain_text(header_line(stands, self.stream)) + "\n" if begins else ""
+        line = reading(record, self.stream, begins or last_told != told, last_findings)
         snapshot = record.snapshot
         try:
             usual = are_finite(snapshot.numbers)

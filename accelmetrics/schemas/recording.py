@@ -39,7 +39,7 @@ from accelmetrics.schemas.document import (
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
-from accelmetrics.schemas.line_models import DocumentLine, HeaderLine, PlainReading, QuickReading, ReadingLine, are_metrics
+from accelmetrics.schemas.line_models import DocumentLine, HeaderLine, PlainReading, ReadingLine, are_metrics, quick_reading
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.notebook import frame
 from accelmetrics.schemas.reading import Header, header as header_of
@@ -166,7 +166,7 @@ class LineDecoder:
     def _reading(self, document: dict[str, Any]) -> Record:
         """Make the record of a reading, with what its header says."""
         metrics = document.get("metrics")
-        line = QuickReading.of(document) or PlainReading.model_validate(document)
+        line = quick_reading(document) or PlainReading.model_validate(document)
         if not are_metrics(metrics):
             metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
         header = self.headers.get(line.stream)

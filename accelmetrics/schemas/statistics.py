@@ -14,14 +14,13 @@ The row after the window's end shows that the window was watched until then. It 
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 
-from accelmetrics.schemas.accumulator import Accumulator, BlockTimes
+from accelmetrics.schemas.accumulator import Accumulator
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.errors import UnknownNameError
@@ -33,12 +32,6 @@ AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *
 """Names whose values are also taken over all devices of a reading."""
 COUNTED = f".{COUNTER}"
 ACROSS = ("mean", "max", "total")
-
-
-def _always(key: str) -> bool:
-    """Return that it is kept how long each value of a metric stood."""
-    del key
-    return True
 
 
 class WindowAggregator:
@@ -63,7 +56,7 @@ class WindowAggregator:
         before: HistoryRow | None = None,
         trailing: bool = False,
         across: bool = True,
-        timed: Callable[[str], bool] = _always,
+        timed: Callable[[str], bool] = bool,
     ) -> None:
         self._has_across, self._timed = across, timed
         self.energy: dict[str, DeviceEnergy] = {}
@@ -137,7 +130,7 @@ class WindowAggregator:
 
     def _members(self, layout: Layout) -> Mapping[str, Mapping[str, int]]:
         """Return, by name that is taken over all devices, the column of each device that has it."""
-        return _aggregated(layout) if self._has_across else {}
+        return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED} if self._has_across else {}
 
     def _start_from(self, row: HistoryRow) -> None:
         """Take a reading from before the beginning."""
@@ -161,7 +154,6 @@ class WindowAggregator:
         moments = [row.at for row in rows]
         lead = max(0.0, min(moments[0], end) - self._at) if joined else 0.0
         after = [*(following - at for at, following in pairwise(moments)), 0.0]
-        ages = [at - self._begin for at in moments]
         self.readings += len(rows)
         if self._trailing:
             lead, after = 0.0, [lead, *after[:-1]]
@@ -174,7 +166,6 @@ class WindowAggregator:
         values = array("d", b"".join([row.values.tobytes() for row in rows]))
         columns = [values[position :: len(layout)] for position in range(len(layout))]
         across = self._columns_across(layout, columns)
-        times = BlockTimes(lead, after, ages)
         for series, found in ((self._metrics, zip(layout, columns, strict=True)), (self._across, across.items())):
             for key, column in found:
                 if not self._has_across and key.endswith(COUNTED):
@@ -183,7 +174,7 @@ class WindowAggregator:
                 if closing:
                     held.close(column[0], lead, end - self._begin)
                 else:
-                    held.fold(column, times)
+                    held.fold(column, after, lead, moments[0] - self._begin)
 
     def _change_layout(self, layout: Layout, lead: float) -> None:
         """End what stands of keys that are gone, and of the metrics over all devices where a device came or went."""
@@ -242,9 +233,3 @@ class WindowAggregator:
             counted = None if counter is None else [row.values[counter] for row in rows]
             drawn = None if power is None else [row.values[power] for row in rows]
             held.fold(rows, end, counted, drawn, spans if together else ())
-
-
-@functools.lru_cache(maxsize=64)
-def _aggregated(layout: Layout) -> dict[str, Mapping[str, int]]:
-    """Return, by aggregated name, the column of each device that has it."""
-    return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED}

@@ -165,26 +165,6 @@ READINGS = st.tuples(
 """Keys; by how much each has gone on, which may be back, or infinity where it was served again; and whether nothing was left out."""
 
 
-@given(st.lists(st.tuples(READINGS, st.integers(1, 4)), max_size=12))
-@settings(max_examples=300, deadline=None)
-def test_the_meters_short_way_gives_what_the_long_one_gives(runs: list[tuple[tuple[list[str], list[float], bool], int]]) -> None:
-    """To the last bit, whatever appears, is served again, begins anew or is left out in between."""
-    short, long = Meter(), Meter()
-    at, counts = 0.0, dict.fromkeys(range(4), 100.0)
-    for (keys, steps, joined), times in runs:
-        for time in range(times):
-            at += 0.7
-            values = {}
-            for place, key in enumerate(keys):
-                step = steps[place]
-                counts[place] += step if step != REPEATED else 0.0
-                values[key] = counts[place] if step != REPEATED else REPEATED
-            for add in (short.add, long._add):
-                add(row(values, at, joined or time > 0))
-            assert short.devices == long.devices
-            assert (short._since, short._moments, short._totals) == (long._since, long._moments, long._totals)
-
-
 def test_the_meter_waits_for_a_slow_source() -> None:
     """Steps between two readings of it share what was used evenly, instead of one having it all."""
     meter = Meter()

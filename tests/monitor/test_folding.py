@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.window import PENDING, Window
 from accelmetrics.schemas import accumulator
-from accelmetrics.schemas.accumulator import DISTINCT, Accumulator, BlockTimes
+from accelmetrics.schemas.accumulator import DISTINCT, Accumulator
 from accelmetrics.schemas.history import REPEATED, HistoryRow
 from accelmetrics.schemas.statistics import WindowAggregator
 from tests.monitor.watching import Owner, row
@@ -203,12 +203,11 @@ def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
     with patch.object(accumulator, "RECENT", recent), patch.object(accumulator, "DISTINCT", distinct):
         for block in blocks:
             values, after = array("d", block), [*([0.5] * (len(block) - 1)), 0.0]
-            times = BlockTimes(0.25, after, [age + 0.5 * position for position in range(len(block))])
-            age += 0.5 * len(block)
-            together.fold(values, times)
+            together.fold(values, after, 0.25, age)
             if apart.stands:
                 apart.hold(0.25)
-            apart._take_each(values, times)
+            apart._take_each(values, after, age)
+            age += 0.5 * len(block)
         assert (together.count, together.stands, together.waits) == (apart.count, apart.stands, apart.waits)
         if apart.count:
             assert together.summary() == approximately(apart.summary())
@@ -221,7 +220,7 @@ def test_sharing_cells_is_the_same_whether_values_come_together_or_apart() -> No
     for lowest in (0.0, 1e-9, -50.0):
         values = [lowest, *(lowest + number * 0.731 for number in range(1, 4 * DISTINCT))]
         together, apart = Accumulator(), Accumulator()
-        together.fold(array("d", values), BlockTimes(0.0, [1.0] * len(values), [0.0] * len(values)))
+        together.fold(array("d", values), [1.0] * len(values))
         for value in values:
             apart.add(value, 1.0)
         assert together.cells() == apart.cells()

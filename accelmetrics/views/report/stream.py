@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import ceil, inf, isfinite, nan
 
-from accelmetrics.schemas.accumulator import Accumulator, BlockTimes
+from accelmetrics.schemas.accumulator import Accumulator
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.energy import COUNTER, DRAW
@@ -122,8 +122,7 @@ class LoggedSteps:
         self._reducer.add(times, columns)
         seconds = array("d", filter(isfinite, columns.get(STEP_SECONDS, ())))
         if seconds:
-            nothing = [0.0] * len(seconds)
-            self._seconds.fold(seconds, BlockTimes(0.0, nothing, nothing))
+            self._seconds.fold(seconds, [0.0] * len(seconds))
         for epoch, moment in zip(columns.get(EPOCH, ()), times, strict=False):
             if not isfinite(epoch):
                 continue
