@@ -113,7 +113,21 @@ class LineFile:
         with self._locked():
             if self._every:
                 self.sync(self._every)  # what failed last time is told before anything else is taken
-            self._append(self._fitting(lines_for, time_ns), time_ns)
+            lines = self._fitting(lines_for, time_ns)
+            assert self._descriptor is not None
+            try:
+                write_all(self._descriptor, lines)
+            except OSError:
+                if self._regular:
+                    with suppress(OSError):  # then it is mended before the next line
+                        os.ftruncate(self._descriptor, self._size)
+                raise
+            self.fresh = False
+            self._unsynced += 1
+            self._last = self._size, lines
+            self._size += len(lines)
+            self._head = self._head or lines[: lines.index(b"\n") + 1]
+            self._began_ns = time_ns if self._began_ns is None else self._began_ns
         # From here on the lines are written, and an error would have them written again.
         with suppress(OSError):
             if self._every:
@@ -163,7 +177,11 @@ class LineFile:
                 self._descriptor = self._opened()
             if not self._regular:
                 return
-            lock(self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
             if same_file(self._descriptor, self.path):
                 break
             with suppress(OSError):
@@ -214,19 +232,15 @@ class LineFile:
         """Return the lines for the file as it is now, or for a new one."""
         while True:
             lines = lines_for(self._head)
-            if lines is not None and not (self._regular and self._due(len(lines), time_ns)):
-                return lines
+            if lines is not None:
+                full = self._most is not None and self._size + len(lines) > self._most
+                old = self._longest is not None and self._began_ns is not None and time_ns - self._began_ns >= self._longest * 1e9
+                if not (self._regular and self._size > 0 and (full or old)):
+                    return lines
             if not self._regular:
                 self._head = b""
             elif not self._rotated(needed=lines is None) and lines is not None:
                 return lines
-
-    def _due(self, more: int, time_ns: int) -> bool:
-        """Return whether the file is closed before so many more bytes of this time."""
-        most, longest = self._most, self._longest
-        full = most is not None and self._size + more > most
-        old = longest is not None and self._began_ns is not None and time_ns - self._began_ns >= longest * 1e9
-        return self._size > 0 and (full or old)
 
     def _rotated(self, needed: bool) -> bool:
         """Close the file and begin a new one. False where it cannot be renamed: then it grows beyond its limits, which is logged once.
@@ -266,22 +280,6 @@ class LineFile:
                 if name.exists():
                     compress(name)
 
-    def _append(self, lines: bytes, time_ns: int) -> None:
-        assert self._descriptor is not None
-        try:
-            write_all(self._descriptor, lines)
-        except OSError:
-            if self._regular:
-                with suppress(OSError):  # then it is mended before the next line
-                    os.ftruncate(self._descriptor, self._size)
-            raise
-        self.fresh = False
-        self._unsynced += 1
-        self._last = self._size, lines
-        self._size += len(lines)
-        self._head = self._head or lines[: lines.index(b"\n") + 1]
-        self._began_ns = time_ns if self._began_ns is None else self._began_ns
-
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write everything, in one call unless only a part fits: the next call then says why, or finds room.
@@ -303,19 +301,6 @@ def _end_of_lines(descriptor: int, size: int) -> int:
             return begin + found + 1
         size = begin
     return 0
-
-
-def lock(descriptor: int) -> None:
-    """Lock a file until it is unlocked or closed.
-
-    Raises:
-        OSError: The system cannot.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
 
 
 def same_file(descriptor: int, path: Path) -> bool:
@@ -345,16 +330,13 @@ def compress(closed: Path) -> None:
     if not packed(closed).exists():  # else made before a kill: it appears whole or not at all
         with closed.open("rb") as source:
             mode = os.fstat(source.fileno()).st_mode & 0o777
-            with replacing(packed(closed), _begun(_unfinished(closed)), mode) as target, gzip.GzipFile("", "wb", 6, target) as packer:
+            begun = _unfinished(closed)
+            begun.unlink(missing_ok=True)  # one that a kill left, or that another user put there
+            new = open(begun, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - closed by replacing()
+            with replacing(packed(closed), new, mode) as target, gzip.GzipFile("", "wb", 6, target) as packer:
                 shutil.copyfileobj(source, packer, 1 << 20)
         sync_directory(closed.parent)
     closed.unlink(missing_ok=True)
-
-
-def _begun(path: Path) -> IO[bytes]:
-    """Begin a new file, in the place of one that a kill left, or that another user put there."""
-    path.unlink(missing_ok=True)
-    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _unfinished(closed: Path) -> Path:

@@ -6,9 +6,8 @@ import os
 import posixpath
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
@@ -18,7 +17,6 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric
     from mlflow.exceptions import MlflowException
 
 BATCH = 1000
@@ -91,22 +89,22 @@ class MlflowExporter:
             ConnectionError: The tracking server is away.
             RejectedError: There is no such run, or MLflow refused.
         """
+        from mlflow.tracking.context.registry import resolve_tags
+
         try:
-            self._client = self._mlflow.MlflowClient(self._uri)
-            run = self._client.get_run(self._named) if self._named else self._begin()
+            client = self._client = self._mlflow.MlflowClient(self._uri)
+            if self._named:
+                run = client.get_run(self._named)
+            else:
+                experiment = os.environ.get("MLFLOW_EXPERIMENT_ID", DEFAULT_EXPERIMENT)
+                if self._experiment:
+                    found = client.get_experiment_by_name(self._experiment)
+                    experiment = found.experiment_id if found is not None else client.create_experiment(self._experiment)
+                run = client.create_run(experiment, run_name=self._run_name, tags=resolve_tags())
         except self._mlflow.MlflowException as error:
             raise _told(error) from None
         self._run_id, self._began_ns = run.info.run_id, run.info.start_time * 1_000_000
         self._labels = {}
-
-    def _begin(self) -> Any:
-        from mlflow.tracking.context.registry import resolve_tags
-
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_ID", DEFAULT_EXPERIMENT)
-        if self._experiment:
-            found = self._client.get_experiment_by_name(self._experiment)
-            experiment = found.experiment_id if found is not None else self._client.create_experiment(self._experiment)
-        return self._client.create_run(experiment, run_name=self._run_name, tags=resolve_tags())
 
     def export(self, record: Record) -> None:
         """Log one record. One that is offered again goes on behind the last batch that arrived.
@@ -115,34 +113,28 @@ class MlflowExporter:
             ConnectionError: The tracking server is away, or the disk of a database is full.
             RejectedError: MLflow refused.
         """
-        from mlflow.entities import RunTag
+        from mlflow.entities import Metric, RunTag
 
         if record is not self._offered:
             self._offered, self._delivered = record, 0
-        metrics = list(self._metrics(record))
+        metrics = []
+        for step in record.own_steps:
+            number, millis = step_number(step, self._began_ns), step.time_ns // 1_000_000
+            metrics += [Metric(clean(name), value, millis, number) for name, value in step.values.items()]
+        time_ns = record.snapshot.time_ns
+        number, millis = seconds_since(self._began_ns, time_ns), time_ns // 1_000_000
+        metrics += [Metric(clean(f"{self._prefix}{key}"), value, millis, number) for key, value in measured(record).items()]
         try:
             if record.labels != self._labels:
                 tags = [RunTag(clean(f"{TAGS}{name}"), utf8(value)) for name, value in record.labels.items()]
                 self._client.log_batch(self._run_id, tags=tags, synchronous=True)
                 self._labels = record.labels
-            while batch := list(islice(metrics, self._delivered, self._delivered + BATCH)):
+            while batch := metrics[self._delivered : self._delivered + BATCH]:
                 self._client.log_batch(self._run_id, metrics=batch, synchronous=True)
                 self._delivered += len(batch)
         except self._mlflow.MlflowException as error:
             raise _told(error) from None
         self._offered = None
-
-    def _metrics(self, record: Record) -> Iterator[Metric]:
-        from mlflow.entities import Metric
-
-        for step in record.own_steps:
-            number = step_number(step, self._began_ns)
-            for name, value in step.values.items():
-                yield Metric(clean(name), value, step.time_ns // 1_000_000, number)
-        time_ns = record.snapshot.time_ns
-        number = seconds_since(self._began_ns, time_ns)
-        for key, value in measured(record).items():
-            yield Metric(clean(f"{self._prefix}{key}"), value, time_ns // 1_000_000, number)
 
     def flush(self) -> None:
         """Return at once: every record is with MLflow when its export ends."""

@@ -89,6 +89,9 @@ class TensorboardExporter:
         Raises:
             OSError: The disk is full, or gone.
         """
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
         # What is written to a file that was moved or removed, TensorBoard never finds.
         if self._file is not None and not same_file(self._file.fileno(), self._path):
             self.close()
@@ -102,20 +105,13 @@ class TensorboardExporter:
             events.append(_scalars(step.time_ns, step_number(step, self._began_ns), values))
         time_ns = record.snapshot.time_ns
         if labels != self._labels:
-            events.append(self._text(time_ns, labels))
+            lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in labels.items()]
+            table = text_pb(LABELS, "\n".join(("| label | value |", "|---|---|", *lines)))
+            events.append(Event(wall_time=time_ns / 1e9, step=seconds_since(self._began_ns, time_ns), summary=table))
         values = {tag(key): value for key, value in measured(record).items()}
         events.append(_scalars(time_ns, seconds_since(self._began_ns, time_ns), values))
         self._write(self._file, events)
         self._labels = labels
-
-    def _text(self, time_ns: int, labels: Mapping[str, str]) -> Any:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.plugins.text.summary_v2 import text_pb
-
-        lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in labels.items()]
-        table = "\n".join(("| label | value |", "|---|---|", *lines))
-        step = seconds_since(self._began_ns, time_ns)
-        return Event(wall_time=time_ns / 1e9, step=step, summary=text_pb(LABELS, table))
 
     def _write(self, file: BinaryIO, events: Iterable[Any]) -> None:
         """Append whole events. What a full disk cut short is taken back, since nothing behind it could be read.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import islice
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.schemas.errors import require
@@ -67,11 +68,8 @@ def frame(times: Sequence[float], columns: Mapping[str, Iterable[float | None]])
     found: Any = require("pandas", "pandas")
     moments = [round(moment * MICROSECONDS) for moment in times]
     index = found.to_datetime(moments, unit="us", utc=True).rename("time")
-    return found.DataFrame({name: array("d", _numbers(values)) for name, values in columns.items()}, index=index, dtype="float64")
-
-
-def _numbers(values: Iterable[float | None]) -> Iterator[float]:
-    return (float("nan") if value is None else value for value in values)
+    numbers = {name: array("d", [nan if value is None else value for value in values]) for name, values in columns.items()}
+    return found.DataFrame(numbers, index=index, dtype="float64")
 
 
 def _of_window(device: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> tuple[str, ...]:

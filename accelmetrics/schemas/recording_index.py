@@ -79,7 +79,14 @@ class RecordReader:
     def jump(self, mark: IndexEntry) -> None:
         """Go to another place."""
         if self._file is None or mark.part != self.part:
-            self._open(mark.part)
+            self.close()
+            path = self._parts[mark.part]
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:  # it was compressed since it was listed
+                file = packed(path).open("rb")
+            self._raw = file
+            self._file = gzip.GzipFile(fileobj=file) if file.peek(len(GZIP))[: len(GZIP)] == GZIP else file
         assert self._file is not None
         self._file.seek(mark.offset)
         self.part, self.offset = mark.part, mark.offset
@@ -140,17 +147,6 @@ class RecordReader:
         for file in (self._file, self._raw):
             if file is not None:
                 file.close()
-
-    def _open(self, part: int) -> None:
-        self.close()
-        path = self._parts[part]
-        try:
-            file = path.open("rb")
-        except FileNotFoundError:  # it was compressed since it was listed
-            file = packed(path).open("rb")
-        self._raw = file
-        self._file = gzip.GzipFile(fileobj=file) if file.peek(len(GZIP))[: len(GZIP)] == GZIP else file
-        self.part = part
 
     def _skip(self, why: str) -> None:
         self.skipped += 1

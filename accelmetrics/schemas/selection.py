@@ -61,7 +61,16 @@ class MetricSelection:
 
     def __init__(self, items: str | Iterable[str] | MetricSelection = ALL, *, default: bool = False) -> None:
         self.default: bool = default or (isinstance(items, MetricSelection) and items.default)
-        self.items = _items(items)
+        if isinstance(items, MetricSelection):
+            self.items = items.items
+        else:
+            listed: object = items.split(",") if isinstance(items, str) else items
+            given: tuple[Any, ...] = tuple(listed) if isinstance(listed, Iterable) else ()
+            if not given or not all(isinstance(item, str) and item.strip().removeprefix("-").strip() for item in given):
+                raise InvalidOptionError(
+                    f"metrics is {items!r}: it takes a text such as 'standard,-nvlink*' or a list of such items, none empty"
+                )
+            self.items = tuple(item.strip() for item in given)
         chosen = [item for item in self.items if not item.startswith("-")]
         self._chosen = tuple(_Item.of(item) for item in chosen or [ALL] if item != PROCESSES)
         self._excluded = tuple(_Item.of(item[1:].strip()) for item in self.items if item.startswith("-"))
@@ -154,7 +163,11 @@ class _Item(NamedTuple):
     @property
     def general(self) -> _Item:
         """The same of any number: ``gpu.{i}.temp`` for ``gpu.1.temp``."""
-        return self if self.pattern is None else _Item(self.text, _pattern(_NUMBER.sub(_any_number, self.text)))
+        return (
+            self
+            if self.pattern is None
+            else _Item(self.text, _pattern(_NUMBER.sub(lambda number: "*" if "*" in number[0] else "{i}", self.text)))
+        )
 
     def may_have(self, template: str) -> bool:
         """Return whether a key may belong to it of which a disk, path or label is not known: never False where one does."""
@@ -178,22 +191,8 @@ class _Item(NamedTuple):
         return (row.preset if row else "standard") in _WITHIN[self.text]
 
 
-def _any_number(number: re.Match[str]) -> str:
-    return "*" if "*" in number[0] else "{i}"
-
-
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, text.split("*"))))
-
-
-def _items(given: str | Iterable[str] | MetricSelection) -> tuple[str, ...]:
-    if isinstance(given, MetricSelection):
-        return given.items
-    listed: object = given.split(",") if isinstance(given, str) else given
-    items: tuple[Any, ...] = tuple(listed) if isinstance(listed, Iterable) else ()
-    if not items or not all(isinstance(item, str) and item.strip().removeprefix("-").strip() for item in items):
-        raise InvalidOptionError(f"metrics is {given!r}: it takes a text such as 'standard,-nvlink*' or a list of such items, none empty")
-    return tuple(item.strip() for item in items)
 
 
 def _name(key: str) -> str:

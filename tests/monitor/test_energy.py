@@ -155,16 +155,6 @@ def test_the_meter_forgets_what_it_cannot_compare(gap: str) -> None:
     assert between(meter, 2.0, 3.0) == pytest.approx(100.0)
 
 
-READINGS = st.tuples(
-    st.lists(st.sampled_from(["gpu.0.energyJoules", "gpu.1.energyJoules", "gpu.2.energyJoules", "gpu.1.powerWatts"]), unique=True).map(
-        sorted
-    ),
-    st.lists(st.sampled_from([0.0, 0.1, 7.3, REPEATED, -5.0]), min_size=4, max_size=4),
-    st.booleans(),
-)
-"""Keys; by how much each has gone on, which may be back, or infinity where it was served again; and whether nothing was left out."""
-
-
 def test_the_meter_waits_for_a_slow_source() -> None:
     """Steps between two readings of it share what was used evenly, instead of one having it all."""
     meter = Meter()

@@ -81,16 +81,6 @@ class ClientLimits(NamedTuple):
     write: float = 15.0
     idle: float = 60.0
 
-    @property
-    def affordable_connections(self) -> int:
-        """Connections that leave three quarters of the files that this process may open to the program around the server."""
-        try:
-            import resource
-        except ImportError:  # Windows
-            return self.connections
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return self.connections if soft == resource.RLIM_INFINITY else min(self.connections, max(LEAST_CONNECTIONS, soft // 4))
-
 
 class HttpAnswer(NamedTuple):
     """What a request is answered with; ``headers`` beside those that every answer has."""
@@ -273,7 +263,13 @@ class Server(HTTPServerConnectionDelegate):
             server=self,
         )
         self._parameters = HTTP1ConnectionParameters(max_header_size=limits.head_bytes, max_body_size=0)
-        self._most = limits.affordable_connections
+        self._most = limits.connections
+        with contextlib.suppress(ImportError):  # Windows
+            import resource
+
+            # Three quarters of the files that this process may open are left to the program around the server.
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            self._most = self._most if soft == resource.RLIM_INFINITY else min(self._most, max(LEAST_CONNECTIONS, soft // 4))
         self._clients: set[ClientConnection] = set()
         self._places = asyncio.Semaphore(limits.computing)
         self._unauthenticated: Counter[str] = Counter()
@@ -295,7 +291,10 @@ class Server(HTTPServerConnectionDelegate):
             raise
         self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
         if not self.address.is_loopback:
-            self._hosts |= _own_names()
+            names = [socket.gethostname()]  # and the full one, where the system knows it
+            with contextlib.suppress(OSError, UnicodeError):
+                names.append(socket.getaddrinfo(names[0], None, flags=socket.AI_CANONNAME)[0][3])
+            self._hosts |= {name.lower().rstrip(".") for name in names if name}
         self._end, self._turn = asyncio.Event(), asyncio.Lock()
         self._answers = ThreadPoolExecutor(1, "accelmetrics-http-answers")
         self._passwords = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
@@ -319,11 +318,6 @@ class Server(HTTPServerConnectionDelegate):
         self._thread.join()
         self._answers.shutdown(cancel_futures=True)
         self._passwords.shutdown(cancel_futures=True)
-
-    def leave_to_parent(self) -> None:
-        """Close what a forked child has inherited, or the port would stay taken while it lives."""
-        _OPEN.discard(self)
-        _close((*self._sockets, *(client.stream.socket for client in self._clients)))
 
     # Connections, on the loop's thread
 
@@ -517,15 +511,6 @@ class Server(HTTPServerConnectionDelegate):
             raise HTTPError(503, "the program is ending") from None
 
 
-def _own_names() -> frozenset[str]:
-    """Return what this machine is called: its own name, and the full one where the system knows it."""
-    name = socket.gethostname()
-    full = ""
-    with contextlib.suppress(OSError, UnicodeError):
-        full = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)[0][3]
-    return frozenset(known.lower().rstrip(".") for known in (name, full) if known)
-
-
 def _close(sockets: Iterable[socket.socket | IOStream]) -> None:
     for one in sockets:
         one.close()
@@ -571,8 +556,10 @@ _OPEN: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    """Close what a forked child has inherited, or the port would stay taken while it lives."""
     for server in tuple(_OPEN):
-        server.leave_to_parent()
+        _OPEN.discard(server)
+        _close((*server._sockets, *(client.stream.socket for client in server._clients)))
 
 
 if hasattr(os, "register_at_fork"):
