@@ -252,7 +252,7 @@ class LineFile:
             return False
         self.sync()
         try:
-            self.path.replace(next_closed(self.path, self._began_ns or 0).path)
+            self.path.replace(next_closed(self.path, self._began_ns or 0))
         except OSError as error:  # it is mounted by itself, or the folder's owner is another user
             why = f"it cannot be renamed: {error.strerror}"
             if needed:
@@ -270,7 +270,7 @@ class LineFile:
 
     def _tidy(self) -> None:
         """Remove surplus closed files and compress the others. What fails now is done at the next start or closing."""
-        names = [closed.path for closed in closed_files(self.path)] if self._regular else []
+        names = closed_files(self.path) if self._regular else []
         surplus = 0 if self._keep is None else max(0, len(names) - self._keep)
         with suppress(OSError):
             for name in names[:surplus]:

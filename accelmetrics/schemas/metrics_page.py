@@ -6,14 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 
-class PageSample(NamedTuple):
-    """One line of a page: its name, labels and value."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
 class MetricFamily(NamedTuple):
     """One metric of a page.
 
@@ -21,13 +13,13 @@ class MetricFamily(NamedTuple):
         name: Its name; of a counter, without ``_total``.
         type: What it is: ``gauge``, ``counter``, ``histogram``, ``summary``, ``unknown`` ….
         meaning: Its help text.
-        samples: Its lines.
+        samples: Its lines: name, labels and value.
     """
 
     name: str
     type: str
     meaning: str
-    samples: tuple[PageSample, ...]
+    samples: tuple[tuple[str, Mapping[str, str], float], ...]
 
 
 def parse_page(text: str, openmetrics: bool = False) -> Iterator[MetricFamily]:
@@ -50,5 +42,5 @@ def parse_page(text: str, openmetrics: bool = False) -> Iterator[MetricFamily]:
     for found in parse(text):
         added = found.type == "counter" and not openmetrics and not any(f"\n{found.name}_total{end}" in page for end in "{ \t")
         cut = "_total" if added else ""
-        samples = tuple(PageSample(each.name.removesuffix(cut), each.labels, float(each.value)) for each in found.samples)
+        samples = tuple((each.name.removesuffix(cut), each.labels, float(each.value)) for each in found.samples)
         yield MetricFamily(found.name, "unknown" if added else found.type, found.documentation, samples)

@@ -11,7 +11,6 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import rfc3339
 
 PACKED = ".gz"
@@ -20,28 +19,14 @@ _WRITTEN = re.compile(rb"(?:^|\"timestamp\": ?\")(\d{4})-(\d\d)-(\d\d)T(\d\d):(\
 _NO_PUNCTUATION = str.maketrans("", "", "-:")
 
 
-class Closed(NamedTuple):
-    """A closed file; they compare by age.
-
-    Attributes:
-        time: Time of its first record as it stands in the name. Where a clock was set back, that of the file before it.
-        number: 0, or a higher one where an older file has that time.
-        path: Its uncompressed name, whatever is there under it.
-    """
-
-    time: str
-    number: int
-    path: Path
-
-
-def next_closed(path: Path, time_ns: int) -> Closed:
+def next_closed(path: Path, time_ns: int) -> Path:
     """Name a growing file, whose first record is of this time, as if it were closed now: its name comes after those of all others."""
     time, number = rfc3339(time_ns).translate(_NO_PUNCTUATION), 0
-    for last in closed_files(path)[-1:]:
-        if last.time >= time:
-            time, number = last.time, last.number + 1
+    for last, last_number, _ in _closed(path)[-1:]:
+        if last >= time:
+            time, number = last, last_number + 1
     behind = f"-{number}" if number else ""
-    return Closed(time, number, path.with_name(f"{path.stem}.{time}{behind}{path.suffix}"))
+    return path.with_name(f"{path.stem}.{time}{behind}{path.suffix}")
 
 
 def packed(closed: Path) -> Path:
@@ -49,15 +34,23 @@ def packed(closed: Path) -> Path:
     return closed.with_name(closed.name + PACKED)
 
 
-def closed_files(path: Path) -> list[Closed]:
-    """List the closed files of a growing one, oldest first.
+def closed_files(path: Path) -> list[Path]:
+    """List the closed files of a growing one, oldest first, by their uncompressed names, whatever is there under those.
 
     Files of another stem are none of its own, however alike their names are.
+    """
+    return [closed for _, _, closed in _closed(path)]
+
+
+def _closed(path: Path) -> list[tuple[str, int, Path]]:
+    """Sort the closed files by the time in their names and the number behind it.
+
+    The time is that of the first record; where a clock was set back, that of the file before it.
     """
     form = rf"({re.escape(path.stem)}\.({_TIME})(?:-(\d{{1,9}}))?{re.escape(path.suffix)})(?:{re.escape(PACKED)})?"
     pattern = re.compile(form, re.ASCII)
     matches = filter(None, (pattern.fullmatch(entry.name) for entry in path.parent.iterdir()))
-    return sorted({Closed(found[2], int(found[3] or 0), path.with_name(found[1])) for found in matches})
+    return sorted({(found[2], int(found[3] or 0), path.with_name(found[1])) for found in matches})
 
 
 def files_of(path: Path) -> list[Path]:
@@ -65,7 +58,7 @@ def files_of(path: Path) -> list[Path]:
 
     A closed file may be there twice for a moment, or after a kill: the compressed one appears only when it is whole.
     """
-    names = [packed(closed.path) if packed(closed.path).exists() else closed.path for closed in closed_files(path)]
+    names = [packed(closed) if packed(closed).exists() else closed for closed in closed_files(path)]
     return [*names, path] if path.exists() else names
 
 

@@ -61,6 +61,7 @@ class MetricSelection:
 
     def __init__(self, items: str | Iterable[str] | MetricSelection = ALL, *, default: bool = False) -> None:
         self.default: bool = default or (isinstance(items, MetricSelection) and items.default)
+        self.items: tuple[str, ...]
         if isinstance(items, MetricSelection):
             self.items = items.items
         else:

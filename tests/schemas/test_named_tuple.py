@@ -74,7 +74,7 @@ import sys, accelmetrics
 accelmetrics.sample(["nvidia", "host"])
 modules = [module for name, module in sys.modules.items() if name.startswith("accelmetrics.")]
 classes = {value for module in modules for value in vars(module).values() if isinstance(value, type) and hasattr(value, "_fields")}
-print(len(classes) > 30, sorted(found.__name__ for found in classes if hasattr(found, "__orig_bases__")))
+print(len(classes) > 10, sorted(found.__name__ for found in classes if hasattr(found, "__orig_bases__")))
 """
     environment = {name: value for name, value in os.environ.items() if name != "ACCELMETRICS_VALIDATE"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
@@ -85,5 +85,5 @@ def test_annotations_are_texts_wherever_one_is_made() -> None:
     """From Python 3.14 on others are not in the namespace of a class any more, and a tuple would have no fields."""
     sources = {path: path.read_text("utf-8") for path in Path(accelmetrics.__file__).parent.rglob("*.py")}
     makers = {path for path, source in sources.items() if "schemas.named_tuple import NamedTuple" in source}
-    assert len(makers) > 30
+    assert len(makers) > 10
     assert [path for path in makers if "\nfrom __future__ import annotations\n" not in sources[path]] == []
