@@ -148,6 +148,7 @@ class ScrapeCache:
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
+        self._latest: _Latest
         self._mark = object()  # what its templates are kept under in headers
         self.forget()
 
@@ -295,7 +296,7 @@ class Exposition:
         """Add the series of a point, as far as there may be so many. What the first series of a name says holds for all others."""
         from prometheus_client.metrics_core import Metric
 
-        family, kind = _legal(point.name), "gauge" if point.distribution is None else point.kind
+        family, kind = _legal(point.name), "gauge" if point.distribution is None else str(point.kind)
         if point.distribution is None and point.kind == "counter":
             # A counter under a name of another monitor that does not end as counters must is served without a type.
             family, kind = (family.removesuffix("_total"), "counter") if family.endswith("_total") else (family, "unknown")
