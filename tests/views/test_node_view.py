@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
-from tests.views.nodes import CORE, GIB, SECOND, Node
+from tests.views.nodes import GIB, SECOND, Node
 
 
 def view_of(node: Node, key: str = "gpu.0") -> DeviceView:
@@ -35,21 +35,17 @@ def test_a_sound_device_has_its_numbers_and_nothing_to_say() -> None:
     assert device.name == "H100 80GB HBM3"
 
 
-@pytest.mark.parametrize("reason", list(Reason), ids=str)
-def test_each_reason_of_a_missing_value_has_a_word(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [*Reason, "on_holiday"], ids=str)
+def test_each_reason_of_a_missing_value_has_a_word(reason: str) -> None:
+    """One of a newer release is its own; one that is not in order is a warning."""
     node = Node(1)
     node.miss("gpu.0", ("gpu",), reason, "NVML_ERROR")
     device = view_of(node)
     assert "utilization" not in device.values
-    assert device.missing["utilization"].word.startswith(WORDS[reason])
+    assert device.missing["utilization"].word.startswith(WORDS.get(reason, "on holiday"))
+    assert (device.state, device.note) == (("ok", "") if reason in IN_ORDER else ("warn", f"util {device.missing['utilization'].word}"))
     assert device.missing["utilization"].detail == "NVML_ERROR"
     assert device.values["power_watts"] == 612.4
-
-
-def test_a_reason_of_a_newer_release_is_its_own_word() -> None:
-    node = Node(1)
-    node.miss("gpu.0", ("gpu",), "on_holiday")
-    assert view_of(node).missing["utilization"].word == "on holiday"
 
 
 def test_a_lost_device_says_so_and_what_to_do_and_keeps_what_it_gave_last() -> None:
@@ -104,40 +100,34 @@ def test_a_device_at_rest_is_missing_and_not_bad(reason: Reason) -> None:
     assert view.summary.lost == 0
 
 
-def test_the_level_of_heat_is_the_devices_own() -> None:
-    node = Node(3)
-    node.set("gpu.0", {"temp": 84})  # slows down at 90
-    node.set("gpu.1", {"temp": 86})
-    node.set("gpu.2", {"temp": 91})
-    assert [device.levels.get("temperature_celsius") for device in node_view(node.record()).devices] == [None, "warn", "bad"]
-    assert node_view(node.record()).devices[1].note == "86 °C, slows down at 90 °C"
-    chosen = node_view(node.record(), levels=WarningLevels(temperature=70))
-    assert chosen.summary.hot == 3
+@pytest.mark.parametrize(
+    ("values", "state", "note", "levels"),
+    [
+        ({"temp": 84}, "ok", "", {}),
+        ({"temp": 86}, "warn", "86 °C, slows down at 90 °C", {"temperature_celsius": "warn"}),
+        ({"temp": 91}, "bad", "91 °C, slows down at 90 °C", {"temperature_celsius": "bad"}),
+        ({"memoryAllocated": 95.0}, "ok", "", {"memory_percent": "warn"}),
+        ({"throttle.hwThermalSlowdown": 1}, "warn", "throttled: heat", {}),
+        ({"throttle.hwThermalSlowdown": 1, "gpu": 3.0}, "ok", "throttled: heat", {}),
+        ({"throttle.swPowerCap": 1}, "ok", "throttled: power cap", {}),
+    ],
+    ids=["warm", "near its limit", "beyond it", "full memory", "heat under load", "heat at rest", "power cap"],
+)
+def test_what_is_a_warning(values: dict[str, float], state: str, note: str, levels: dict[str, str]) -> None:
+    """Heat near the device's own limit, and that slows work down; full memory is marked alone, since programs reserve all of it."""
+    node = Node(1)
+    node.set("gpu.0", values)
+    device = view_of(node)
+    assert (device.state, device.note, device.levels) == (state, note, levels)
 
 
-def test_a_device_that_states_no_limit_is_hot_above_80() -> None:
+def test_a_device_that_states_no_limit_is_hot_above_80_or_a_chosen_level() -> None:
     node = Node(2)
     for number, temp in enumerate((80, 81)):
         node.set(f"gpu.{number}", {"temp": temp})
         del node.metrics[f"gpu.{number}"]["tempLimit.slowdown"]
     assert [device.state for device in node_view(node.record()).devices] == ["ok", "warn"]
-
-
-def test_full_memory_is_marked_and_makes_no_warning_of_the_device() -> None:
-    node = Node(1)
-    node.set("gpu.0", {"memoryAllocated": 95.0})
-    device = view_of(node)
-    assert (device.levels["memory_percent"], device.state) == ("warn", "ok")
-
-
-def test_throttling_under_load_is_a_warning_in_words() -> None:
-    node = Node(3)
-    node.set("gpu.0", {"throttle.hwThermalSlowdown": 1})
-    node.set("gpu.1", {"throttle.hwThermalSlowdown": 1, "gpu": 3.0})
-    node.set("gpu.2", {"throttle.swPowerCap": 1})
-    devices = node_view(node.record()).devices
-    assert [device.state for device in devices] == ["warn", "ok", "ok"]
-    assert [device.note for device in devices] == ["throttled: heat", "throttled: heat", "throttled: power cap"]
+    assert node_view(node.record(), levels=WarningLevels(temperature=70)).summary.hot == 2
 
 
 def test_errors_and_links_are_told() -> None:
@@ -330,12 +320,6 @@ def test_the_limit_of_all_is_told_only_where_each_tells_its_own() -> None:
     assert node_view(node.record()).summary.power_limit_watts == 1400.0
     del node.metrics["gpu.1"]["enforcedPowerLimitWatts"]
     assert node_view(node.record()).summary.power_limit_watts is None
-
-
-def test_core_values_that_are_missing_for_no_good_reason_are_a_warning() -> None:
-    node = Node(1)
-    node.miss("gpu.0", CORE[:1], Reason.INVALID_VALUE, "4000 %")
-    assert (view_of(node).state, view_of(node).note) == ("warn", "util bad value")
 
 
 def test_what_cannot_be_judged_of_devices_is_told_by_reason_and_rules_about_a_run_in_a_sentence() -> None:

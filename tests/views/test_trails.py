@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from accelmetrics.schemas.errors import Reason
@@ -12,6 +14,14 @@ from tests.views.nodes import SECOND, START, Node
 
 def kinds(trails: Trails, scale: str = "1 min", columns: int = 60, key: str = "gpu.0") -> str:
     return "".join({"value": "v", "gap": "x", "before": "."}[point.kind] for point in trails.points(key, "power_watts", scale, columns))
+
+
+def filled(values: Mapping[int, float | None], interval: float = 1.0) -> Trails:
+    """The power of one device by second."""
+    trails = Trails(interval)
+    for second, watts in values.items():
+        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": watts})
+    return trails
 
 
 def test_a_reading_a_second_fills_a_column_a_second() -> None:
@@ -26,27 +36,18 @@ def test_a_reading_a_second_fills_a_column_a_second() -> None:
 
 
 def test_more_columns_than_readings_have_no_gaps() -> None:
-    trails = Trails()
-    for second in range(60):
-        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": 1.0})
-    assert "x" not in kinds(trails, columns=200)
+    assert "x" not in kinds(filled(dict.fromkeys(range(60), 1.0)), columns=200)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_single_peak_is_kept_on_every_scale(scale: str) -> None:
-    trails = Trails(interval=10)
-    for number in range(8640):
-        trails.add_values(
-            START + number * 10 * SECOND, "gpu.0", {"power_watts": 900.0 if number == 8638 else 5.0 if number == 8637 else 100.0}
-        )
+    trails = filled({**dict.fromkeys(range(0, 86_400, 10), 100.0), 86_370: 5.0, 86_380: 900.0}, interval=10)
     points = [point for point in trails.points("gpu.0", "power_watts", scale, 40) if point.kind == "value"]
     assert (max(point.high for point in points), min(point.low for point in points)) == (900.0, 5.0)
 
 
 def test_the_mean_is_that_of_all_readings() -> None:
-    trails = Trails()
-    for number in range(3600):
-        trails.add_values(START + number * SECOND, "gpu.0", {"power_watts": float(number % 2)})
+    trails = filled({second: float(second % 2) for second in range(3600)})
     means = [point.mean for point in trails.points("gpu.0", "power_watts", "1 h", 6) if point.kind == "value"]
     assert all(mean == pytest.approx(0.5, abs=0.01) for mean in means)
 
@@ -62,22 +63,16 @@ def test_a_device_that_says_nothing_leaves_a_gap() -> None:
 
 
 def test_time_without_a_reading_is_a_gap_and_one_late_reading_is_none() -> None:
-    trails = Trails()
-    for second in (*range(10), *range(11, 20), *range(40, 50)):
-        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": 1.0})
+    trails = filled(dict.fromkeys((*range(10), *range(11, 20), *range(40, 50)), 1.0))
     assert kinds(trails) == "." * 10 + "v" * 22 + "x" * 18 + "v" * 10
 
 
 def test_a_zero_is_a_value() -> None:
-    trails = Trails()
-    trails.add_values(START, "gpu.0", {"power_watts": 0.0})
-    assert trails.points("gpu.0", "power_watts", "1 min", 10)[-1] == ("value", 0.0, 0.0, 0.0)
+    assert filled({0: 0.0}).points("gpu.0", "power_watts", "1 min", 10)[-1] == ("value", 0.0, 0.0, 0.0)
 
 
 def test_what_is_older_than_the_scale_is_gone() -> None:
-    trails = Trails()
-    trails.add_values(START, "gpu.0", {"power_watts": 1.0})
-    trails.add_values(START + 3600 * SECOND, "gpu.0", {"power_watts": 2.0})
+    trails = filled({0: 1.0, 3600: 2.0})
     values = [point.mean for point in trails.points("gpu.0", "power_watts", "5 min", BUCKETS) if point.kind == "value"]
     assert set(values) == {2.0}
     assert {point.mean for point in trails.points("gpu.0", "power_watts", "24 h", 60) if point.kind == "value"} == {1.0, 2.0}
@@ -109,11 +104,7 @@ def test_any_metric_of_the_catalogue_can_be_followed() -> None:
 
 
 def test_readings_from_before_can_be_added_later() -> None:
-    trails = Trails(metrics=())
-    trails.add_values(START + 30 * SECOND, "gpu.0", {"power_watts": 2.0})
-    for second in range(30):
-        trails.add_values(START + second * SECOND, "gpu.0", {"power_watts": 1.0})
-    assert kinds(trails)[-31:] == "v" * 31
+    assert kinds(filled({30: 2.0, **dict.fromkeys(range(30), 1.0)}))[-31:] == "v" * 31
 
 
 def test_a_band_spans_the_devices() -> None:
@@ -130,8 +121,7 @@ def test_a_band_spans_the_devices() -> None:
 
 
 def test_cleared_it_has_nothing() -> None:
-    trails = Trails()
-    trails.add_values(START, "gpu.0", {"power_watts": 1.0})
+    trails = filled({0: 1.0})
     trails.clear()
     assert kinds(trails) == "." * 60
 

@@ -65,6 +65,16 @@ class Browser:
         """Run a script in the page, and give what it returns."""
         return self.driver.execute_script(script, *arguments)
 
+    def axe(self) -> list[object]:
+        """Return what axe-core finds wrong with the page as it is: rule, words, and the first elements."""
+        if not AXE.exists():
+            raise MissingHere(f"axe-core is not installed: npm install --prefix {AXE.parents[2]} axe-core")
+        self.run(AXE.read_text())
+        found = self.driver.execute_async_script(
+            "axe.run(document, { resultTypes: ['violations'] }).then((found) => arguments[0](found.violations));"
+        )
+        return [(one["id"], one["help"], [part["html"] for part in one["nodes"]][:3]) for one in found]
+
     def one(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -23,16 +25,23 @@ UPLOT = {
 """SHA-256 of the files in the npm package uplot 1.6.32."""
 
 
-@pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    """Where a server has the page."""
+@contextmanager
+def answering(routes: Iterable[Any]) -> Iterator[str]:
+    """A server with these routes, and where it is."""
     endpoint = PrometheusExporter("127.0.0.1:0")
-    endpoint.routes = [*file_routes()]
+    endpoint.routes = [*routes]
     endpoint.open()
     try:
         yield f"http://{endpoint.address}"
     finally:
         endpoint.close()
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    """Where a server has the page."""
+    with answering(file_routes()) as address:
+        yield address
 
 
 def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:

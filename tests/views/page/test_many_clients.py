@@ -27,7 +27,7 @@ from tests.exporters.certificates import Authority
 from tests.records import record
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG, wait_for
-from tests.views.page.test_files import ask
+from tests.views.page.test_files import answering, ask
 
 CLIENTS = 300
 pytestmark = pytest.mark.timeout(4 * HANG)
@@ -208,29 +208,6 @@ def test_each_document_is_made_once_a_reading() -> None:
     assert rendered["state"] == 5
 
 
-@needs_files
-@pytest.mark.slow
-def test_their_answers_cost_little_more_than_none() -> None:
-    """What a poll costs the server is compared with what a probe costs it, which says one word; both by 300 clients at once."""
-
-    async def cost(program: psutil.Process, clients: list[Client], path: str) -> float:
-        before = sum(program.cpu_times()[:2])
-        for _ in range(10):
-            await asyncio.gather(*(client.get(path) for client in clients))
-        return sum(program.cpu_times()[:2]) - before
-
-    async def act(program: psutil.Process, port: int) -> tuple[float, float]:
-        async with browsing(CLIENTS, port) as clients:
-            await first_reading(clients[0])
-            await cost(program, clients, "/-/healthy")  # connections are made, modules loaded
-            control = min([await cost(program, clients, "/-/healthy") for _ in range(3)])
-            return min([await cost(program, clients, "/api/state") for _ in range(3)]), control
-
-    with NvmlSimulator(8) as simulator, serving("--backends", "nvidia", **simulator.environment()) as (program, port):
-        polls, control = asyncio.run(act(program, port))
-    assert polls < 3 * control, (polls, control)
-
-
 def test_slow_clients_hold_up_no_other() -> None:
     """Some ask and take nothing, some never finish their request: those that poll see every reading."""
 
@@ -317,10 +294,5 @@ def history() -> Iterator[str]:
     """Where a server has the columns of graphs."""
     documents = NodeDocuments(1.0, page=True, max_age=10 * HANG)
     documents.take(record())
-    endpoint = PrometheusExporter("127.0.0.1:0")
-    endpoint.routes += documents.routes
-    endpoint.open()
-    try:
-        yield f"http://{endpoint.address}/api/history"
-    finally:
-        endpoint.close()
+    with answering(documents.routes) as address:
+        yield f"{address}/api/history"

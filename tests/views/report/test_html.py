@@ -17,12 +17,12 @@ import pytest
 from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
 from accelmetrics.schemas.record import Record
 from accelmetrics.views.report import drawing, html
-from accelmetrics.views.report.making import CHARTED, Wanted, run_report
 from accelmetrics.views.report.plots import FEWEST, POINTS, pictures
 from accelmetrics.views.report.series import BUCKETS
 from tests.cli.shell import call
 from tests.cli.test_report import record, write
 from tests.views.report.runs import run
+from tests.views.report.test_making import made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 MIB = 2**20
@@ -84,8 +84,7 @@ class Reading(HTMLParser):
 
 
 def page(records: list[Record]) -> str:
-    report = run_report(records, Wanted(series=CHARTED))
-    assert report is not None
+    report = made(records)
     return html.page(report, pictures(report))
 
 

@@ -73,15 +73,20 @@ def test_throttling_is_a_strip() -> None:
     assert report.document["devices"]["gpu.0"]["throttled_seconds"] == {"swPowerCap": pytest.approx(3.0)}
 
 
+def lacking(second: int, values: dict[str, int | float], lost: Mapping[str, Unavailable], gpus: int) -> Record:
+    """A reading in which something is lost."""
+    plain = record(second, values, gpus=gpus)
+    slots = [place(number) for number in range(gpus)]
+    return plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", values, slots, lost))
+
+
 def test_errors_and_losses_are_events() -> None:
     """At the reading that first had them; what stood from the beginning is none."""
     run = []
     for second in range(10):
         values: Mapping[str, int | float] = {"gpu.0.xidErrors": 3 + 2 * (second >= 4), "gpu.0.lastXid": 79, "gpu.1.gpu": 1}
         lost = {"gpu.1.gpu": Unavailable(Reason.DEVICE_LOST, "GPU is lost")} if second >= 7 else {}
-        kept = {key: value for key, value in values.items() if key not in lost}
-        plain = record(second, kept)
-        run.append(plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", kept, [place(0), place(1)], lost)))
+        run.append(lacking(second, {key: value for key, value in values.items() if key not in lost}, lost, 2))
     stream = only(run)
     assert marked(stream, "event") == [("gpu.0 2 Xid errors, the last 79", 4.0, 4.0), ("gpu.1 the device was lost", 7.0, 7.0)]
     assert stream.missing == [("gpu.1", ("gpu",), "device_lost", "GPU is lost", START + 7.0, START + 9.0)]
@@ -94,9 +99,7 @@ def test_each_loss_of_a_device_is_an_event() -> None:
         run = []
         for second in range(2 * times):
             lost = {f"gpu.0.{name}": Unavailable(Reason.DEVICE_LOST) for name in ("gpu", "temp")} if second % 2 else {}
-            kept: dict[str, int | float] = {} if second % 2 else {"gpu.0.gpu": 1, "gpu.0.temp": 40}
-            plain = record(second, kept, gpus=1)
-            run.append(plain._replace(snapshot=Snapshot(plain.snapshot.time_ns, "node-1", kept, [place(0)], lost)))
+            run.append(lacking(second, {} if second % 2 else {"gpu.0.gpu": 1, "gpu.0.temp": 40}, lost, 1))
         return run
 
     assert marked(only(flapping(3)), "event") == [("gpu.0 the device was lost", second, second) for second in (1.0, 3.0, 5.0)]

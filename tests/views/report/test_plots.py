@@ -13,7 +13,6 @@ import pytest
 
 from accelmetrics.schemas.record import Record
 from accelmetrics.views.report import drawing
-from accelmetrics.views.report.making import CHARTED, Wanted, run_report
 from accelmetrics.views.report.plots import LINES, Pictures, Plot, PlotLine, moment, pictures, shown_unit, time_ticks
 from tests.cli.shell import call, one_line
 from tests.cli.test_report import GIB, START, record, write
@@ -25,9 +24,7 @@ SPACE = {"svg": "http://www.w3.org/2000/svg"}
 
 def drawn(records: list[Record], other: list[Record] | None = None) -> Pictures:
     """What is drawn of records, or of two runs."""
-    reports = [run_report(one, Wanted(series=CHARTED)) for one in (records, other) if one is not None]
-    assert all(reports)
-    return pictures(*[report for report in reports if report is not None])
+    return pictures(*(made(one) for one in (records, other) if one is not None))
 
 
 def named(found: Pictures, name: str) -> Plot:

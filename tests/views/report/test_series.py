@@ -8,7 +8,6 @@ from math import inf, nan
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.views.report import series
 from accelmetrics.views.report.series import BUCKETS, SeriesReducer
 
 
@@ -69,19 +68,6 @@ def test_buckets_that_are_wide_before_a_block_is_put_into_them_hold_what_narrow_
     assert quick.begins() == plain.begins()
     for mine, other in zip(quick.points("cpu"), plain.points("cpu"), strict=True):
         assert mine == pytest.approx(other)
-
-
-def test_buckets_are_wide_enough_before_a_block_is_put_into_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day at 1 Hz is put into a few thousand buckets all in all, and not into one for each reading first."""
-    puts, put = [0], series._Column.put
-
-    def counted(self: series._Column, *given: float) -> None:
-        puts[0] += 1
-        put(self, *given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(series._Column, "put", counted)
-    reduced({float(second): float(second % 7) for second in range(86_400)}, 2048)
-    assert puts[0] < 3 * BUCKETS
 
 
 def test_what_was_not_read_has_no_value_and_what_was_served_again_stands() -> None:
