@@ -31,6 +31,12 @@ SWITCHES = (
 WIDE = (1280, 900)
 
 
+def check_axe() -> None:
+    """Have a test that needs axe-core end before it changes anything."""
+    if not AXE.exists():
+        raise MissingHere(f"axe-core is not installed: npm install --prefix {AXE.parents[2]} axe-core")
+
+
 class Browser:
     """One window of a running Chromium. Each test has a window of its own."""
 
@@ -67,8 +73,6 @@ class Browser:
 
     def axe(self) -> list[object]:
         """Return what axe-core finds wrong with the page as it is: rule, words, and the first elements."""
-        if not AXE.exists():
-            raise MissingHere(f"axe-core is not installed: npm install --prefix {AXE.parents[2]} axe-core")
         self.run(AXE.read_text())
         found = self.driver.execute_async_script(
             "axe.run(document, { resultTypes: ['violations'] }).then((found) => arguments[0](found.violations));"

@@ -17,7 +17,7 @@ from tests.cli.shell import Tree
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp, Ret
 from tests.support.programs import Program
 from tests.support.waiting import wait_for
-from tests.views.page.browser import WIDE, Browser
+from tests.views.page.browser import WIDE, Browser, check_axe
 from tests.views.page.node import Node, serving
 
 pytestmark = pytest.mark.browser
@@ -422,6 +422,7 @@ def test_on_a_phone(browser: Browser, node: Node) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) -> None:
     """What axe finds, with a finding, a lost device, processes and graphs on the page: nothing."""
+    check_axe()
     machine.processes(0, [Process(os.getpid(), used=1 << 30)])
     machine.lose(1)
     with serving(machine) as node:

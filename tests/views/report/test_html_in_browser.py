@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.shell import call
 from tests.cli.test_report import write
-from tests.views.page.browser import Browser
+from tests.views.page.browser import Browser, check_axe
 from tests.views.report.runs import run
 
 pytestmark = pytest.mark.browser
@@ -164,6 +164,7 @@ def test_texts_can_be_read_on_a_phone_in_light_and_dark(browser: Browser, pages:
 @pytest.mark.parametrize(("name", "scheme"), [("run", "light"), ("run", "dark"), ("both", "light")])
 def test_axe_finds_nothing(browser: Browser, pages: Path, name: str, scheme: str) -> None:
     """Contrast, names, order of headings, regions."""
+    check_axe()
     browser.media(prefers_color_scheme=scheme)
     show(browser, pages / f"{name}.html")
     browser.command("Page.setBypassCSP", enabled=True)
