@@ -518,6 +518,8 @@ class Ticker:
     def _hand_out(self, outcome: Outcome[Snapshot], at: float, due: bool, owed: set[Run]) -> None:
         snapshot = outcome.value
         if snapshot is not None:
+            # Without its dict, several times as large as its numbers: hundreds of readings may wait for an exporter.
+            snapshot = Snapshot.of(snapshot.header, snapshot.numbers, snapshot.time_ns, snapshot.backends, snapshot.processes)
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
             ages = [status.age_seconds for status in snapshot.backends if status.age_seconds is not None]
             at = max(at, self._clock.monotonic() - min(ages, default=float("inf")))
