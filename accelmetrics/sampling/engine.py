@@ -704,8 +704,8 @@ class SourceReader:
 
     def _limit(self, now: float) -> float:
         """Return when a paced source must have taken what is served, or a call have returned that is: what is older is too late."""
-        oldest = now - 2.0 * self.source.pace if self.source.interval > 0 else self.asked_at
-        return oldest - self._options.timeout
+        paced = self.opened is not None and self.opened.interval > 0
+        return (now - 2.0 * self.source.pace if paced else self.asked_at) - self._options.timeout
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
         """Return why the reading of a unit is too late."""
