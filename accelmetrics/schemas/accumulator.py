@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from array import array
@@ -24,11 +23,7 @@ RECENT = 256
 """Readings that wait to be put into their cells: sorting many at once costs a tenth of it."""
 _GROWTH = math.log1p(ACCURACY)
 _LARGEST = math.log(1.7e308)
-_LEAST = 5e-324
-"""Stands for 0, which has no logarithm: nothing that is measured is as small."""
 _HALF = _GROWTH / 2
-_LOWEST = (math.log(_LEAST) + _HALF) // _GROWTH
-Cells = tuple[Sequence[float], Sequence[int], Sequence[float]]
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
 
 
@@ -301,7 +296,7 @@ class Accumulator:
         """Return what stands for a value: itself, or the middle of a cell: cells grow with the value, and 0 has its own."""
         if not self._coarse or not value:
             return value
-        return math.copysign(_middle((math.log(abs(value)) + _HALF) // _GROWTH), value)
+        return math.copysign(math.exp(min((math.log(abs(value)) + _HALF) // _GROWTH * _GROWTH, _LARGEST)), value)
 
     def _share_if_many(self) -> None:
         if len(self._cells) > DISTINCT and not self._coarse:
@@ -313,9 +308,3 @@ class Accumulator:
         self._cells, self._times, self._spans = array("d"), array("q"), array("d")
         self._coarse = True
         self._insert(*held)
-
-
-@functools.lru_cache(maxsize=4096)
-def _middle(step: float) -> float:
-    """Return the middle of a cell, by how many steps it lies above 1; the lowest is that of 0."""
-    return math.exp(min(step * _GROWTH, _LARGEST)) if step > _LOWEST else 0.0

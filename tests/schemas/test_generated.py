@@ -20,10 +20,6 @@ def test_the_files_in_the_repository_are_current() -> None:
     assert generate.main(["--check"]) == 0
 
 
-def test_generating_twice_gives_the_same() -> None:
-    assert [render() for render in generate.OUTPUTS.values()] == [render() for render in generate.OUTPUTS.values()]
-
-
 def test_a_file_that_is_missing_or_changed_is_stale(tmp_path: Path) -> None:
     assert generate.stale(tmp_path) == list(generate.OUTPUTS)
     generate.write(tmp_path)
