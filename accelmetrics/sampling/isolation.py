@@ -201,13 +201,6 @@ class ReadingProcess(Watchdog):
         self.end()
         self.control.close()
 
-    def exit_status(self, seconds: float) -> int | None:
-        """Return how it ended, negative for a signal; None where that is not told within so long."""
-        self.control.settimeout(seconds)
-        with suppress(OSError):
-            self.hear()
-        return self.status
-
 
 def _forget(child: ReadingProcess) -> None:
     child.hang_up()
@@ -291,9 +284,8 @@ class IsolatedPart:
     def close(self) -> None:
         """End the child."""
         child = self.disconnect()
-        if child is not None and not child.gone_within(CLOSE_TIMEOUT):
-            child.kill()
-            child.gone_within(KILL_TIMEOUT)
+        if child is not None:
+            child.await_end(CLOSE_TIMEOUT, KILL_TIMEOUT)
         self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
 
     def after_fork(self) -> None:
@@ -333,8 +325,10 @@ class IsolatedPart:
             elif child.up:
                 self._why = Unavailable(Reason.TIMED_OUT, "the reading process has not answered")
         except (EOFError, OSError):
-            left = max(0.0, until - time.monotonic())
-            self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.exit_status(min(EXIT_STATUS_WAIT, left))))
+            child.control.settimeout(min(EXIT_STATUS_WAIT, max(0.0, until - time.monotonic())))
+            with suppress(OSError):
+                child.hear()
+            self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.status))
         except SourceError as failure:
             self._drop(failure.reason, f"failed: {failure.message}")
         return None

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from accelmetrics.backends.kit import processes
-from accelmetrics.cli.process_signals import CHOICES, ProcessHandle, SignalError
+from accelmetrics.cli.watch_screen import CHOICES, ProcessHandle, SignalError
 from accelmetrics.schemas.identity import DeviceIdentity
 from tests.support.waiting import HANG
 
@@ -42,7 +43,7 @@ def holder(node: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_signal_reaches_the_process(holder: subprocess.Popen[bytes]) -> None:
     """The one that was asked for."""
     assert CHOICES[0] == signal.SIGTERM
-    with ProcessHandle(holder.pid, [GPU], [holder.pid]) as handle:
+    with closing(ProcessHandle(holder.pid, [GPU], [holder.pid])) as handle:
         handle.send(signal.SIGTERM)
         assert holder.wait(HANG) == -signal.SIGTERM
         assert handle.ended
@@ -90,7 +91,7 @@ def test_in_a_container(holder: subprocess.Popen[bytes], monkeypatch: pytest.Mon
     with pytest.raises(SignalError, match="cannot be told: the driver lists others that are not"):
         ProcessHandle(holder.pid, [GPU], [holder.pid, 4_194_301])
     assert holder.poll() is None
-    with ProcessHandle(holder.pid, [GPU], [holder.pid]) as handle:
+    with closing(ProcessHandle(holder.pid, [GPU], [holder.pid])) as handle:
         handle.send(signal.SIGTERM)
     assert holder.wait(HANG) == -signal.SIGTERM
 
@@ -109,7 +110,7 @@ def test_another_users_process(holder: subprocess.Popen[bytes], monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    with ProcessHandle(holder.pid, [GPU], [holder.pid]) as handle:
+    with closing(ProcessHandle(holder.pid, [GPU], [holder.pid])) as handle:
         monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
         with pytest.raises(SignalError, match="belongs to another user: SIGTERM was not sent"):
             handle.send(signal.SIGTERM)

@@ -210,7 +210,7 @@ def test_the_exit_status_of_a_child_that_ends_late_is_not_waited_for_beyond_the_
         with monkeypatch.context() as patch:
             patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
             patch.setattr(Channel, "receive", receive)
-            patch.setattr(ReadingProcess, "exit_status", lambda _, seconds: waits.append(seconds))
+            patch.setattr(ReadingProcess, "hear", lambda child: waits.append(child.control.gettimeout() or 0.0))
             assert "closed the channel" in sampler.sample().backends[0].detail
     assert waits == [pytest.approx(0.01)]
 

@@ -23,7 +23,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RocmSmiStandIn:
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
     monkeypatch.setenv("PATH", command.path)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
     return command
 
 

@@ -53,11 +53,11 @@ DEFAULT: tuple[Open, ...] = (_in_process, _amd_smi, _rocm_smi)
 
 
 def _coverage() -> Coverage:
-    from accelmetrics.backends.amd import amd_smi, amdsmi_worker, rocm_smi, sysfs
+    from accelmetrics.backends.amd import amd_smi, amdsmi, rocm_smi, sysfs
     from accelmetrics.backends.kit.fields import joined_words
 
     commands = (source.backend().coverage().devices for source in (amd_smi, rocm_smi))
-    sources = (sysfs.CARDS.words, amdsmi_worker.TABLE.words, *commands)
+    sources = (sysfs.CARDS.words, amdsmi.TABLE.words, *commands)
     return Coverage(
         joined_words(pair for words in sources for pair in words.items()),
         sysfs.PARTITIONS.words,

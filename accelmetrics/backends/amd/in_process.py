@@ -1,7 +1,7 @@
 """The sources that need no process of their own: the kernel driver's files, and the module ``amdsmi``.
 
 They are merged metric by metric: what the files have is read from them, what they lack is asked of the module, where there is
-one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.amdsmi_worker`). Opening the library wakes cards, so it is
+one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.amdsmi`). Opening the library wakes cards, so it is
 left alone while one of them sleeps, and tried when all are awake. While it is being opened for longer than that should take, the files
 are read, and what they lack is ``timed_out``; it is used once it is open.
 
@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.amd.amdsmi_worker import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
+from accelmetrics.backends.amd.amdsmi import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
 from accelmetrics.backends.amd.cards import TopologyNode, device_path, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, SHOWN, Card, identify, partition, pools
 from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Coverage, Detection
 from accelmetrics.schemas.errors import Reason, SourceError
 
 if TYPE_CHECKING:
@@ -32,18 +32,11 @@ INSTALL_MACMON = "for power, temperature and clocks without root: brew install m
 
 
 class AppleBackend:
-    """The GPU of Apple's chips, and the chip around it. Nothing else of it is loaded on other machines.
-
-    Args:
-        clock: Where ages are taken from.
-    """
+    """The GPU of Apple's chips, and the chip around it. Nothing else of it is loaded on other machines."""
 
     name = "apple"
     kind: ClassVar[DeviceKind | None] = "gpu"
     interval = 1.0  # as macmon prints
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
 
     def detect(self) -> Detection:
         """Look at what the kernel is, and whether macmon is there. Nothing is started."""
@@ -78,7 +71,7 @@ class AppleBackend:
     def _polled(self) -> PolledBackend:
         from accelmetrics.backends.apple.sources import polled
 
-        return polled(self.interval, self._clock)
+        return polled(self.interval, SYSTEM_CLOCK)
 
 
 backend = AppleBackend()

@@ -382,9 +382,7 @@ class Child:
             process.kill()  # the watchdog was killed
         else:
             process.end()
-        if not process.gone_within(REAP):
-            process.kill()
-            process.gone_within(REAP)
+        process.await_end(REAP, REAP)
         status = process.returncode if process.status is None else process.status
         self.returncode = -signal.SIGKILL if status is None else status
         process.close()

@@ -143,6 +143,7 @@ class LineProcess:
         clock: What times are taken from.
         starts: How often it was started.
         ends: How often it has ended, was killed, or could not be started.
+        failure: Why there is no newer record: what the command ended with, its last words; None after a record.
 
     Raises:
         ValueError: The path is not absolute.
@@ -176,7 +177,7 @@ class LineProcess:
         self._child: Child | None = None
         self._record: LineRecord | None = None
         started = rfc3339_second(clock.time_ns())
-        self._failure: Unavailable | None = Unavailable(Reason.TIMED_OUT, f"{argv[0]} was started at {started} and has printed nothing yet")
+        self.failure: Unavailable | None = Unavailable(Reason.TIMED_OUT, f"{argv[0]} was started at {started} and has printed nothing yet")
         self._words = b""
         self._due = 0.0
         self.starts = 0
@@ -184,11 +185,6 @@ class LineProcess:
         _PROCESSES.add(self)
         self._thread = threading.Thread(target=self._supervise, name=f"accelmetrics {self.name}", daemon=True)
         self._thread.start()
-
-    @property
-    def failure(self) -> Unavailable | None:
-        """Why there is no newer record: what the command ended with, its last words; None after a record."""
-        return self._failure
 
     def latest(self) -> LineRecord | None:
         """Return the newest record, however old; None before the first."""
@@ -202,10 +198,10 @@ class LineProcess:
 
     def close(self) -> None:
         """End the child and all that it started. They are gone when this returns, unless the kernel holds on to one."""
-        if self._failure is FORKED:
+        if self.failure is FORKED:
             return
         with self._news:
-            self._closed, self._failure = True, CLOSED
+            self._closed, self.failure = True, CLOSED
             self._news.notify_all()
             if self._child is not None:
                 self._child.process.end()
@@ -215,7 +211,7 @@ class LineProcess:
     def forget(self) -> None:
         """Start over in the new process after a fork: the child is not this process's, nor are the thread and the owner of the lock."""
         self._news = threading.Condition()
-        self._closed, self._failure, self._record, self._child = True, FORKED, None, None
+        self._closed, self.failure, self._record, self._child = True, FORKED, None, None
 
     # From here on: what the process's own thread does.
 
@@ -249,7 +245,7 @@ class LineProcess:
             self._listen(child)
             child.process.end()  # what it left behind, too
         if not child.process.ended:
-            strange = self._failure is not None and self._failure.reason == Reason.PARSE_ERROR
+            strange = self.failure is not None and self.failure.reason == Reason.PARSE_ERROR
             reason = Reason.PARSE_ERROR if strange else Reason.TIMED_OUT
             return self._told(reason, f"gave no record for {self._silence:g} s and was killed")
         status = child.returncode
@@ -258,47 +254,37 @@ class LineProcess:
     def _listen(self, child: Child) -> None:
         """Read until the child has ended, or was silent for too long."""
         lines = Lines(self._max_line)
-        blocks = None if isinstance(self._opening, bytes) else Blocks(self._opening)
+        opening, blocks = (self._opening, None) if isinstance(self._opening, bytes) else (b"", Blocks(self._opening))
         for stream, piece in child.read():
             if stream:
                 self._note(piece)
             else:
                 dropped = lines.dropped
-                complete = lines.feed(piece)
+                records = lines.feed(piece)
                 if lines.dropped > dropped:
                     self._fail(Unavailable(Reason.PARSE_ERROR, f"{self.name} printed a line of more than {self._max_line} bytes: dropped"))
-                if blocks is None:
-                    self._publish(self._records(complete))
-                else:
-                    self._publish(blocks.feed(complete) if piece else blocks.quiet())
+                if blocks is not None:
+                    records = blocks.feed(records) if piece else blocks.quiet()
+                elif strange := [line for line in records if not line.startswith(opening)]:
+                    records = [line for line in records if line.startswith(opening)]
+                    self._note(b"\n".join((*strange, b"")))
+                    if self.failure is not None:
+                        self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
+                now = self.clock.monotonic()
+                with self._news:
+                    if records and not self._closed:
+                        self._due = now + self._silence
+                        before = self._record.number if self._record is not None else 0
+                        self._record = LineRecord(records[-1], now, before + len(records))
+                        self.failure = None
+                        self._news.notify_all()
             if self.clock.monotonic() >= self._due:
                 return
-
-    def _records(self, lines: list[bytes]) -> list[bytes]:
-        """Return the lines that are records; the others are words."""
-        assert isinstance(self._opening, bytes)
-        records = [line for line in lines if line.startswith(self._opening)]
-        strange = [line for line in lines if not line.startswith(self._opening)]
-        if strange:
-            self._note(b"\n".join((*strange, b"")))
-            if self._failure is not None:
-                self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
-        return records
-
-    def _publish(self, records: list[bytes]) -> None:
-        now = self.clock.monotonic()
-        with self._news:
-            if records and not self._closed:
-                self._due = now + self._silence
-                before = self._record.number if self._record is not None else 0
-                self._record = LineRecord(records[-1], now, before + len(records))
-                self._failure = None
-                self._news.notify_all()
 
     def _fail(self, failure: Unavailable) -> None:
         with self._news:
             if not self._closed:
-                self._failure = failure
+                self.failure = failure
 
     def _note(self, chunk: bytes) -> None:
         """Keep words: standard error, and lines that are no records."""

@@ -141,11 +141,14 @@ class Watchdog(subprocess.Popen[bytes]):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def gone_within(self, seconds: float) -> bool:
-        """Return whether it has ended, at the latest after so long."""
-        with suppress(subprocess.TimeoutExpired):
+    def await_end(self, seconds: float, killed: float) -> None:
+        """Wait so many seconds for its end; then kill it, and wait again."""
+        try:
             self.wait(seconds)
-        return self.returncode is not None
+        except subprocess.TimeoutExpired:
+            self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(killed)
 
     def reap_later(self) -> None:
         """Have it reaped as soon as it has gone, on a thread that ends then. A finaliser may call it: no lock is taken here."""

@@ -212,14 +212,6 @@ def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unava
     return [worst[place] for place in sorted(by_place, key=in_order)]
 
 
-def statistic_names(description: str, count: int) -> tuple[str, ...]:
-    """Name so many numbers in a row, as W&B reads them: the SDK names them in its description, if at all."""
-    words = description.lower()
-    if count == 5:
-        return ("mean", "p50", "p90", "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95", "p999")
-    return ("p50", "p90", "p95", "p999") if count == 4 else tuple(f"stat{position}" for position in range(count))
-
-
 def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[str, dict[str, Number]]:
     """Return one family's statistics by name, by label, which is empty where there is none.
 
@@ -248,8 +240,12 @@ def sdk_counts(series: SdkSeries | Unavailable) -> dict[str, Number]:
 
 
 def _named(description: str, numbers: Sequence[str]) -> dict[str, Number]:
-    pairs = zip(statistic_names(description, len(numbers)), map(number, numbers), strict=True)
-    return {name: value for name, value in pairs if value is not None}
+    """Name numbers in a row, as W&B reads them: the SDK names them in its description, if at all."""
+    words = description.lower()
+    p95 = "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95"
+    others = tuple(f"stat{position}" for position in range(len(numbers)))
+    names = {5: ("mean", "p50", "p90", p95, "p999"), 4: ("p50", "p90", "p95", "p999")}.get(len(numbers), others)
+    return {name: value for name, text in zip(names, numbers, strict=True) if (value := number(text)) is not None}
 
 
 def _split(text: str) -> list[str]:

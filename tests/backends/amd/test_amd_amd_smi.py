@@ -308,7 +308,7 @@ def both(stand_in: AmdSmiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     stand_in.behave(*good())
     monkeypatch.setenv("PATH", f"{stand_in.directory}:{rocm.path}")
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
     return stand_in, rocm
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.amd import amdsmi_library, backend
-from accelmetrics.backends.amd.amdsmi_worker import CALLS
+from accelmetrics.backends.amd import amdsmi, backend
+from accelmetrics.backends.amd.amdsmi import CALLS
 from accelmetrics.backends.contract import Driver, Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -45,7 +45,7 @@ def installed(
         pytest.skip(str(error))
     monkeypatch.setenv("ROCM_PATH", str(made.root))
     monkeypatch.delenv("ROCM_HOME", raising=False)
-    monkeypatch.setattr(amdsmi_library, "DEFAULT_ROOT", str(tmp_path / "opt"))
+    monkeypatch.setattr(amdsmi, "DEFAULT_ROOT", str(tmp_path / "opt"))
     monkeypatch.setenv("AMDSMI_STAND_IN", str(made.state))
     monkeypatch.setenv("AMDSMI_STAND_IN_STARTS", str(made.starts))
     monkeypatch.syspath_prepend(str(libamd_smi.module()))
@@ -171,7 +171,7 @@ def test_sentinels_are_no_values(rocm: Rocm, card: Device) -> None:
 
 def test_the_module_that_rocm_brought_along_is_preferred(rocm: Rocm, card: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     rocm.ship("26.0.2+39589fda")
-    loaded = amdsmi_library.load()
+    loaded = amdsmi.load()
     assert Path(loaded.__file__).parent == rocm.root / "share/amd_smi/amdsmi"
     assert loaded.__version__ == "26.0.2+39589fda"
 
@@ -181,28 +181,28 @@ def test_a_module_of_another_release_is_refused_with_words_and_never_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, release: str
 ) -> None:
     rocm = installed(tmp_path, monkeypatch, release)
-    sys.modules.pop(amdsmi_library.PRIVATE_NAME, None)
+    sys.modules.pop(amdsmi.PRIVATE_NAME, None)
     error = refusal()
     assert error.reason == Reason.DRIVER_UNAVAILABLE
     assert "amdsmi is of version 7.0.2, which does not match" in error.message
     assert str(rocm.root / "lib/libamd_smi.so") in error.message
     assert release.partition("-")[0] in error.message
     assert "share/amd_smi" in error.advice
-    assert amdsmi_library.PRIVATE_NAME not in sys.modules
+    assert amdsmi.PRIVATE_NAME not in sys.modules
     assert backend.open().source == "sysfs"
 
 
 def test_a_shipped_module_that_does_not_match_makes_way_for_one_that_does(rocm: Rocm, card: Device) -> None:
     rocm.ship("25.3.0")
-    assert Path(amdsmi_library.load().__file__).parent == libamd_smi.module() / "amdsmi"
+    assert Path(amdsmi.load().__file__).parent == libamd_smi.module() / "amdsmi"
 
 
 def test_a_module_that_found_another_library_is_not_used(rocm: Rocm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device) -> None:
     other = tmp_path / "other/lib"
     other.mkdir(parents=True)
     (other / "libamd_smi.so").write_bytes(libamd_smi.library().read_bytes())
-    found = amdsmi_library.find_library()
-    monkeypatch.setattr(amdsmi_library, "find_library", lambda: found)
+    found = amdsmi.find_library()
+    monkeypatch.setattr(amdsmi, "find_library", lambda: found)
     monkeypatch.setenv("ROCM_HOME", str(other.parent))
     error = refusal()
     assert "loaded another library" in error.message

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from accelmetrics import Sampler, diagnose
-from accelmetrics.backends.amd import amdsmi_library, backend, in_process
-from accelmetrics.backends.amd.amdsmi_worker import FIRST_PATIENCE, LATER_PATIENCE, Trust
+from accelmetrics.backends.amd import amdsmi, backend, in_process
+from accelmetrics.backends.amd.amdsmi import FIRST_PATIENCE, LATER_PATIENCE, Trust
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.sampling.sources import SourceRegistry
@@ -60,7 +60,7 @@ def tree(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """A machine without ROCm."""
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
     monkeypatch.delenv("ROCM_HOME", raising=False)
-    monkeypatch.setattr(amdsmi_library, "DEFAULT_ROOT", str(tmp_path / "opt"))
+    monkeypatch.setattr(amdsmi, "DEFAULT_ROOT", str(tmp_path / "opt"))
     return Tree(system)
 
 
@@ -70,7 +70,7 @@ def card(tree: Tree) -> Device:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, made: Module) -> None:
-    monkeypatch.setattr(amdsmi_library, "load", lambda: made)
+    monkeypatch.setattr(amdsmi, "load", lambda: made)
 
 
 def of_files() -> dict[str, float]:
@@ -103,7 +103,7 @@ def test_a_module_that_cannot_even_be_looked_for_leaves_the_files(card: Device, 
     def load() -> Any:
         raise error
 
-    monkeypatch.setattr(amdsmi_library, "load", load)
+    monkeypatch.setattr(amdsmi, "load", load)
     assert backend.open().source == "sysfs"
 
 
@@ -114,8 +114,8 @@ def test_a_module_that_does_not_load_leaves_the_files(card: Device, tmp_path: Pa
     (package / "__init__.py").write_text(text)
     (package / "_version.py").write_text('__version__ = "7.0.2"\n')
     installed = (tmp_path / "lib/libamd_smi.so", (7, 0, 2), ())
-    monkeypatch.setattr(amdsmi_library, "find_library", lambda: installed)
-    monkeypatch.setattr(amdsmi_library, "packages", lambda library: [package])
+    monkeypatch.setattr(amdsmi, "find_library", lambda: installed)
+    monkeypatch.setattr(amdsmi, "packages", lambda library: [package])
     assert backend.open().source == "sysfs"
     assert f"{package} cannot be imported" in evidence()
 
@@ -157,8 +157,8 @@ def test_doctor_says_that_there_is_no_library(card: Device) -> None:
 
 def test_doctor_says_that_the_module_does_not_match(card: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = (tmp_path / "lib/libamd_smi.so", (7, 0, 2), ())
-    monkeypatch.setattr(amdsmi_library, "find_library", lambda: installed)
-    monkeypatch.setattr(amdsmi_library, "packages", lambda library: [tmp_path])
+    monkeypatch.setattr(amdsmi, "find_library", lambda: installed)
+    monkeypatch.setattr(amdsmi, "packages", lambda library: [tmp_path])
     assert f"{tmp_path} is of version unknown, which does not match {installed[0]} (version 7.0.2): it is not used" in evidence()
 
 

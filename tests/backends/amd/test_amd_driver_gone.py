@@ -24,7 +24,7 @@ def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
     """A machine without ROCm and without commands."""
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
     return Tree(system)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from accelmetrics.backends.amd import gpu_metrics
 from accelmetrics.backends.amd.amd_smi import sample
-from accelmetrics.backends.amd.amdsmi_worker import _energy
+from accelmetrics.backends.amd.amdsmi import _energy
 from accelmetrics.backends.amd.rocm_smi import PrintedCard, architecture, is_unified, unique_id
 from accelmetrics.backends.contract import Value
 from accelmetrics.schemas.errors import Reason, Unavailable

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.amd import amd_smi, amdsmi_library, amdsmi_worker, rocm_smi
-from accelmetrics.backends.amd.amdsmi_worker import CALLS, METRICS, AmdsmiCard, open_cards
+from accelmetrics.backends.amd import amd_smi, amdsmi, rocm_smi
+from accelmetrics.backends.amd.amdsmi import CALLS, METRICS, AmdsmiCard, open_cards
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit.fields import Field
 from accelmetrics.schemas.catalogue import find
@@ -120,7 +120,7 @@ TYPES = ("EDGE", "JUNCTION", "VRAM", "HBM_0", "GTT", "GFX", "MEM", "CURRENT", "C
 @extremes
 def test_whatever_the_library_answers(extreme: Any) -> None:
     """Once as it is, and once under every name that is looked up."""
-    names = {word for row in amdsmi_worker.FIELDS if isinstance(row, Field) for word in str(row.where).replace("'", ".").split(".")}
+    names = {word for row in amdsmi.FIELDS if isinstance(row, Field) for word in str(row.where).replace("'", ".").split(".")}
     names |= {"energy_accumulator", "counter_resolution", "pcie_static", "pcie_metric"}
     for answer in (extreme, dict.fromkeys(names, extreme), {"pcie_static": dict.fromkeys(names, extreme)}):
         card = AmdsmiCard(Library(answer), object(), "")
@@ -133,7 +133,7 @@ def test_whatever_the_library_answers(extreme: Any) -> None:
 def test_more_handles_than_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused before one of them is asked who it is."""
     module = SimpleNamespace(amdsmi_init=lambda: None, amdsmi_get_processor_handles=lambda: range(2**31), AmdSmiException=RuntimeError)
-    monkeypatch.setattr(amdsmi_library, "load", lambda: module)
+    monkeypatch.setattr(amdsmi, "load", lambda: module)
     with pytest.raises(SourceError, match=f"amdsmi lists {2**31} cards: more than 1024") as raised:
         open_cards([])
     assert raised.value.reason == Reason.INVALID_VALUE

@@ -73,7 +73,7 @@ GOLDEN: dict[str, tuple[Callable[[Tree], Any], list[dict[str, float]]]] = {
 def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
     """A machine without ROCm."""
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
     return Tree(system)
 
 

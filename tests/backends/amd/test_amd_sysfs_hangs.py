@@ -19,7 +19,7 @@ def cards(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tupl
     """Two cards on a machine without ROCm, of which none was read yet."""
     monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
     return machines.mi250(Tree(system))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.integrations.compat import answers, feed as feeds
+from accelmetrics.integrations.compat import feed as feeds
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.snapshot import Snapshot
@@ -326,7 +326,7 @@ def test_every_answer_is_one_that_a_function_asks_for() -> None:
     """No row of the table has a name that the binding does not know."""
     import pynvml
 
-    names = {function.partition(":")[0] for function, *_ in answers.ANSWERS} | set(answers.CONSTANTS)
+    names = {function.partition(":")[0] for function, *_ in feeds.ANSWERS} | set(feeds.CONSTANTS)
     assert {name for name in names if not hasattr(pynvml, name)} == {"memory", "field"}
 
 

@@ -169,19 +169,12 @@ def _resize(count: Any, entries: Any, wanted: int) -> bool:
     return entries is not None
 
 
-class Functions:
-    """The functions whose arguments are not a handle, numbers, and where the answer goes. None has a version in its name.
-
-    Args:
-        readings: What they answer from.
-    """
-
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
+class Functions(Readings):
+    """The functions whose arguments are not a handle, numbers, and where the answer goes. None has a version in its name."""
 
     def nvmlInit(self, *_flags: Any) -> None:
         """Begin; without a device there is no driver."""
-        if not self._readings.latest()["devices"]:
+        if not self.latest()["devices"]:
             raise RefusedError(DRIVER_NOT_LOADED)
 
     nvmlInitWithFlags = nvmlInit
@@ -191,31 +184,31 @@ class Functions:
 
     def nvmlSystemGetDriverVersion(self, buffer: Any, length: Any) -> None:
         """Write the driver's version, as the vendor has it."""
-        words = self._readings.latest()["driver_version"]
+        words = self.latest()["driver_version"]
         if not words:
             raise RefusedError(NOT_SUPPORTED)
         _write_text(words, buffer, length)
 
     def nvmlDeviceGetCount(self, count: Any) -> None:
         """Write how many devices there are."""
-        _target(count).value = len(self._readings.latest()["devices"])
+        _target(count).value = len(self.latest()["devices"])
 
     def nvmlDeviceGetHandleByIndex(self, index: Any, handle: Any) -> None:
         """Write the handle of the device with a number."""
-        devices = self._readings.latest()["devices"]
+        devices = self.latest()["devices"]
         if not 0 <= _value(index) < len(devices):
             raise RefusedError(INVALID_ARGUMENT)
         self._write_handle(devices[_value(index)], handle)
 
     def _find(self, handle: Any, wanted: Any, read: Any) -> None:
         """Write the handle of the device of which this is read."""
-        for device in self._readings.latest()["devices"]:
+        for device in self.latest()["devices"]:
             if read(device["values"]) == wanted:
                 return self._write_handle(device, handle)
         raise RefusedError(NOT_FOUND)
 
     def _write_handle(self, device: Any, handle: Any) -> None:
-        ctypes.c_void_p.from_buffer(_target(handle)).value = self._readings.handle(device)
+        ctypes.c_void_p.from_buffer(_target(handle)).value = self.handle(device)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> None:
         """Write the handle of the device with a UUID."""
@@ -240,11 +233,11 @@ class Functions:
 
     def nvmlDeviceGetIndex(self, handle: Any, index: Any) -> None:
         """Write the number that a device has now."""
-        _target(index).value = self._readings.latest()["devices"].index(self._readings.device(handle))
+        _target(index).value = self.latest()["devices"].index(self.device(handle))
 
     def nvmlDeviceGetPciInfo(self, handle: Any, info: Any) -> None:
         """Write a PCI address; the ids of the maker and the model are not known, and stay 0."""
-        domain, bus, slot, function = _address(_answer(self._readings.device(handle), "nvmlDeviceGetPciInfo"))
+        domain, bus, slot, function = _address(_answer(self.device(handle), "nvmlDeviceGetPciInfo"))
         target = _target(info)
         target.domain, target.bus, target.device = domain, bus, slot
         target.busId = ("%08X:%02X:%02X.%X" % (domain, bus, slot, function)).encode()
@@ -253,7 +246,7 @@ class Functions:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, info: Any) -> None:
         """Write how the memory is used. The second version has the driver's reserve by itself, the first counts it as used."""
-        total, used, free = _answer(self._readings.device(handle), "nvmlDeviceGetMemoryInfo")
+        total, used, free = _answer(self.device(handle), "nvmlDeviceGetMemoryInfo")
         target = _target(info)
         target.total, target.free, target.used = total, free, total - free
         if hasattr(target, "reserved"):
@@ -261,26 +254,26 @@ class Functions:
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> None:
         """Write both shares. That of the memory is 0 where it is not known: without it, the other would be lost too."""
-        device, target = self._readings.device(handle), _target(rates)
+        device, target = self.device(handle), _target(rates)
         target.gpu = _answer(device, "nvmlDeviceGetUtilizationRates")
         target.memory = device["values"].get("memory", 0)
 
     def nvmlDeviceGetTemperatureV(self, handle: Any, temperature: Any) -> None:
         """Write a temperature."""
         target = _target(temperature)
-        target.temperature = _answer(self._readings.device(handle), "nvmlDeviceGetTemperature:%d" % target.sensorType)
+        target.temperature = _answer(self.device(handle), "nvmlDeviceGetTemperature:%d" % target.sensorType)
 
     def nvmlDeviceGetEncoderUtilization(self, handle: Any, share: Any, _period: Any) -> None:
         """Write a share; over which time it was taken is not known, and stays 0."""
-        _target(share).value = _answer(self._readings.device(handle), "nvmlDeviceGetEncoderUtilization")
+        _target(share).value = _answer(self.device(handle), "nvmlDeviceGetEncoderUtilization")
 
     def nvmlDeviceGetDecoderUtilization(self, handle: Any, share: Any, _period: Any) -> None:
         """Write a share; over which time it was taken is not known, and stays 0."""
-        _target(share).value = _answer(self._readings.device(handle), "nvmlDeviceGetDecoderUtilization")
+        _target(share).value = _answer(self.device(handle), "nvmlDeviceGetDecoderUtilization")
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> None:
         """Write numbers of several fields, each with its own return code. Those of one scope (a link, the memory) are not known."""
-        device, microseconds = self._readings.device(handle), self._readings.latest()["microseconds"]
+        device, microseconds = self.device(handle), self.latest()["microseconds"]
         targets = _target(fields)
         for number in range(_value(count)):
             field = targets[number]
@@ -297,7 +290,7 @@ class Functions:
             field.value.ullVal = answer
 
     def _processes(self, kind: str, handle: Any, count: Any, entries: Any) -> None:
-        device = self._readings.device(handle)
+        device = self.device(handle)
         found = [process for process in _answer(device, "processes") if kind in process["kinds"]]
         if _resize(count, entries, len(found)):
             for entry, process in zip(_target(entries), found):
@@ -317,7 +310,7 @@ class Functions:
 
     def nvmlDeviceGetProcessUtilization(self, handle: Any, entries: Any, count: Any, since: Any) -> None:
         """Write what processes use of a device, where that was read since a moment."""
-        device, microseconds = self._readings.device(handle), self._readings.latest()["microseconds"]
+        device, microseconds = self.device(handle), self.latest()["microseconds"]
         processes = _answer(device, "processes")
         known = [process for process in processes if process["utilization"] is not None]
         if processes and not known:
@@ -337,7 +330,7 @@ class Functions:
         """
         if not name.startswith("nvmlDevice") or not arguments:
             raise RefusedError(NOT_SUPPORTED)
-        device = self._readings.device(arguments[0])
+        device = self.device(arguments[0])
         if name in device["values"] and isinstance(device["values"][name], str) and len(arguments) == 3:
             return _write_text(device["values"][name], arguments[1], arguments[2])
         answer = _answer(device, ":".join([name] + [str(_value(number)) for number in arguments[1:-1]]))
@@ -358,7 +351,7 @@ class NvmlStandIn:
     def __init__(self, binding: Any, folder: str) -> None:
         self._error = getattr(binding, "NVMLError", None)
         self._names = getattr(binding, "__dict__", None)
-        self._functions = Functions(Readings(folder))
+        self._functions = Functions(folder)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvml"):
