@@ -68,7 +68,7 @@ def schema() -> str:
 
 def lines() -> str:
     """The text of the JSON Schema of lines."""
-    from accelmetrics.schemas.line_models import lines_schema
+    from accelmetrics.schemas.document import lines_schema
 
     return json.dumps(lines_schema(), indent=2, ensure_ascii=False) + "\n"
 

@@ -21,9 +21,8 @@ from accelmetrics.exporters import registry as exporters
 from accelmetrics.monitor import rule_choice
 from accelmetrics.monitor.settings import OPTIONS
 from accelmetrics.schemas.catalogue import CATALOGUE
-from accelmetrics.schemas.document import json_schema
+from accelmetrics.schemas.document import json_schema, lines_schema
 from accelmetrics.schemas.errors import Reason
-from accelmetrics.schemas.line_models import lines_schema
 
 FILE = Path(__file__).parents[1] / "tests" / "promises.txt"
 HEADER = "# What users may rely on; docs/stability.md says for how long. `make generate` adds what is new, and never removes a line.\n"

@@ -13,7 +13,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor.settings import JOBS, SUMMARIES, path, span
-from accelmetrics.visibility.slurm_jobs import job_of, job_text, parse_job, read_small, read_trusted
+from accelmetrics.visibility.slurm_jobs import job_of, job_text, parse_job, read_small
 
 WAIT = 5.0
 LOOK = 0.05
@@ -75,7 +75,7 @@ def _end(options: Namespace, out: Stdout) -> None:
     job_id = job_of(os.environ, time.time()).job_id
     file = Path(options.jobs, f"{job_id}.json")
     try:
-        text = read_trusted(file)
+        text = read_small(file, trusted=True)
     except FileNotFoundError:
         say(f"accelmetrics job end: {file} is not there: the job had no devices, or its Prolog did not run `accelmetrics job begin`")
         return
@@ -108,7 +108,7 @@ def _summary(file: Path, began: float) -> dict[str, Any] | None:
     It is the daemon's, which is another user: it is shown, and nothing else.
     """
     try:
-        found = json.loads(read_small(file)[0])
+        found = json.loads(read_small(file))
     except FileNotFoundError:
         return None
     return found if isinstance(found, dict) and found.get("began") == began else None

@@ -7,8 +7,7 @@ from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.schemas.document import json_schema
-from accelmetrics.schemas.line_models import lines_schema
+from accelmetrics.schemas.document import json_schema, lines_schema
 
 EXAMPLES = """\
   accelmetrics schema > accelmetrics.schema.json

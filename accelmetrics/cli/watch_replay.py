@@ -10,7 +10,7 @@ from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording_index import IndexEntry, Names, RecordingIndex, RecordReader, names_of
+from accelmetrics.schemas.recording import START, Names, RecordingIndex, RecordReader, names_of
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import vitals
 from accelmetrics.views.device_view import BY_NAME, OF_VITALS, WarningLevels
@@ -61,7 +61,7 @@ class ReplaySource(WatchSource):
             if not Path(path).is_file() and Path(path).exists():
                 raise UsageError(f"--replay {path}: it is no file, in which places can be gone to")
             self._index = RecordingIndex(path)
-            self._reader = RecordReader(self._index.parts, IndexEntry(0, 0, 0))
+            self._reader = RecordReader(self._index.parts)
             first = self._reader.record()
         except OSError as error:
             raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
@@ -70,7 +70,7 @@ class ReplaySource(WatchSource):
             raise UsageError(f"{path} is no recording: {self._reader.complaint}")
         self._index.extend(BUDGET)
         self._clock = self._index.first_ns if first is None else first.snapshot.time_ns
-        self._reader.jump(IndexEntry(0, 0, 0))
+        self._reader.jump(START)
 
     @property
     def label(self) -> str:
@@ -223,7 +223,7 @@ class ReplaySource(WatchSource):
 
     def _fill(self, until_ns: int) -> Generator[None, None, None]:
         """Fill the history before a time, a record at each step: as many as each scale has points."""
-        reader = RecordReader(self._index.parts, IndexEntry(0, 0, 0))
+        reader = RecordReader(self._index.parts)
         try:
             for span in SCALES.values():
                 width = int(span / BUCKETS * SECOND)

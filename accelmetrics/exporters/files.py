@@ -399,6 +399,8 @@ class FileExporter(ABC):
 
     name: str
     beginning: ClassVar[bytes]
+    complete: Callable[[bytes], bool]
+    """Tells whether a last line without an end lacks nothing else."""
 
     def __init__(
         self,
@@ -437,10 +439,6 @@ class FileExporter(ABC):
     def wrote(self) -> None:  # noqa: B027 - most have nothing to note
         """Note that the lines that were asked for last are in the file."""
 
-    @abstractmethod
-    def complete(self, tail: bytes) -> bool:
-        """Return whether a last line without an end lacks nothing else."""
-
     def open(self) -> None:
         self._file.open()
 
@@ -455,11 +453,21 @@ class FileExporter(ABC):
         self._file.close()
 
 
+def is_json(text: bytes) -> bool:
+    """Return whether a text is JSON as it stands."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 class JsonlExporter(FileExporter):
     """Writes each record as a line, below a header with what seldom changes: see :mod:`accelmetrics.schemas.lines`."""
 
     name = "jsonl"
     beginning: ClassVar[bytes] = b'{"schema_version"'
+    complete = staticmethod(is_json)
     _writer: LineWriter | None = None
 
     def open(self) -> None:
@@ -475,18 +483,6 @@ class JsonlExporter(FileExporter):
     def wrote(self) -> None:
         if self._writer is not None:
             self._writer.wrote()
-
-    def complete(self, tail: bytes) -> bool:
-        return is_json(tail)
-
-
-def is_json(text: bytes) -> bool:
-    """Return whether a text is JSON as it stands."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def growing_path(path: str) -> Path:

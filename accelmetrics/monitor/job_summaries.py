@@ -113,7 +113,7 @@ class JobSummaries:
 
 def _is_summary(path: Path) -> bool:
     try:
-        document = json.loads(read_small(path)[0])
+        document = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("job_id") == path.stem and document.get("state") in STATES

@@ -25,11 +25,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
-from accelmetrics.schemas.document import Part, ProcessEntry, describe
+from accelmetrics.schemas.document import HeaderLine, Part, ProcessEntry, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
-from accelmetrics.schemas.line_models import HeaderLine
 from accelmetrics.schemas.lines import header_line
 from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.snapshot import Snapshot, plain, rfc3339

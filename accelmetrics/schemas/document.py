@@ -1,4 +1,4 @@
-"""The document that ``dump --json`` prints: its models, how it is read back, and its published JSON Schema.
+"""The document that ``dump --json`` prints, and the lines of recordings: their models, how they are read back, and their JSON Schemas.
 
 Readers are lenient where releases may differ and nowhere else: reasons that this release does not know are kept, fields that
 it does not know are passed over, and any ``schema_version`` of the same major number is read.
@@ -7,10 +7,10 @@ it does not know are passed over, and any ``schema_version`` of the same major n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -26,15 +27,34 @@ from pydantic import (
 
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
+from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding, Findings, Severity
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot, Status
+from accelmetrics.schemas.lines import LINES_VERSION, are_finite
 from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key, fill
-from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Snapshot
+from accelmetrics.schemas.reading import Header, header as header_of
+from accelmetrics.schemas.record import (
+    EXPORTER_COUNTS,
+    NO_LABELS,
+    ExporterStatus,
+    Holder,
+    Holders,
+    MonitorStatus,
+    Record,
+    Step,
+    WindowSpan,
+)
+from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Snapshot, rfc3339
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
 
 FAULTS_TOLD = 5
 """How many departures an error's message lists; a document of another kind departs everywhere."""
+
+MOST_SECONDS = 1e10
+"""How old a reading is at most: three centuries, within what every platform's calendar holds."""
+
+_COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
@@ -46,10 +66,8 @@ def parse_timestamp(text: object) -> int:
     Raises:
         ValueError: It is not one.
     """
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not an RFC 3339 timestamp with its time zone")
-    found = _TIMESTAMP.fullmatch(text)
-    if not found:
+    found = _TIMESTAMP.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
         raise ValueError(f"{text!r} is not an RFC 3339 timestamp with its time zone")
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
     moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc)
@@ -229,6 +247,217 @@ class Document(Part):
         )
 
 
+def are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
+    """Return whether these are metrics; False if in doubt.
+
+    Raises:
+        OverflowError: A whole number is beyond what a float holds.
+    """
+    return isinstance(metrics, dict) and "" not in metrics and are_finite(metrics.values())
+
+
+class StepEntry(Part):
+    """What the program logged at one moment."""
+
+    timestamp: Timestamp = Field(description="When (RFC 3339, UTC).")
+    step: int | None = Field(None, description="The program's own step; null where it named none.")
+    rank: int | None = Field(None, description="The rank of the process that logged it; null where it has none.")
+    node: str = Field("", description="The machine that it ran on; empty where that is not known.")
+    values: dict[Key, LoggedNumber] = Field(description="Its numbers by name. Those that are not finite are texts.")
+
+
+class WindowEntry(Part):
+    """A window of the program."""
+
+    name: Key = Field(description="Its name.")
+    begin: Timestamp = Field(description="When it began (RFC 3339, UTC).")
+    end: Timestamp | None = Field(None, description="When it ended; null while it is open.")
+
+
+class FindingEntry(Part):
+    """One thing that a rule found."""
+
+    rule: Key = Field(description="The rule's name.")
+    severity: Key = Field(description="`critical`, `warning` or `info`.")
+    key: str = Field("", description="What it is about: a device's key, a rank, a source; empty for the run.")
+    message: str = Field("", description="What was read, in words.")
+    value: Number = Field(description="What was measured when it was found.")
+    threshold: Number = Field(description="The limit that it was compared with.")
+    since: Timestamp = Field(description="When the condition began (RFC 3339, UTC).")
+    until: Timestamp | None = Field(None, description="When it was over; null while it lasts.")
+    advice: str = Field("", description="What to do.")
+
+    def finding(self) -> Finding:
+        """Return it as records have it."""
+        severity = cast("Severity", self.severity)
+        return Finding(self.rule, severity, self.key, self.message, self.value, self.threshold, self.since, self.until, self.advice)
+
+
+class CannotTellEntry(Part):
+    """What a rule cannot judge."""
+
+    rule: Key = Field(description="The rule's name.")
+    keys: list[str] = Field([], description="The devices that it cannot judge; empty where it can judge nothing.")
+    metric: str = Field("", description="What it lacks.")
+    reason: str = Field(description="Why that is missing.")
+    detail: str = Field("", description="The same in words.")
+
+
+class FindingsEntry(Part):
+    """What rules have found until then."""
+
+    current: list[FindingEntry] = Field([], description="What lasts.")
+    ended: list[FindingEntry] = Field([], description="What was over since they were written before.")
+    cannot_tell: list[CannotTellEntry] = Field([], description="What could not be judged.")
+
+    def findings(self) -> Findings:
+        """Return them as records have them."""
+        lacks = (CannotTell(one.rule, tuple(one.keys), one.metric, one.reason, one.detail) for one in self.cannot_tell)
+        return Findings(tuple(one.finding() for one in self.current), tuple(one.finding() for one in self.ended), tuple(lacks))
+
+
+class HolderEntry(Part):
+    """A job, or a container of a pod, that a device was given to."""
+
+    device: Key = Field(description="The device's key.")
+    kind: Literal["job", "pod"] = Field(description="Which of both it is.")
+    labels: dict[str, str] = Field(description="What it is called.")
+
+
+class HoldersEntry(Part):
+    """Who holds the devices."""
+
+    found: list[HolderEntry] = Field([], description="Each with its device.")
+    sources: dict[Key, str] = Field({}, description="By source that was asked, why its answer is missing; empty where it is there.")
+
+    def holders(self) -> Holders:
+        """Return them as records have them."""
+        return Holders(tuple(Holder(one.device, one.kind, one.labels) for one in self.found), self.sources)
+
+
+class _Changing(Part):
+    """What changes from line to line in every form, but for the metrics."""
+
+    timestamp: Timestamp = Field(description="When the reading was put together (RFC 3339, UTC).")
+    training: list[StepEntry] = Field([], description="What the program logged since the reading before.")
+    windows: list[WindowEntry] = Field([], description="Windows that ended since the reading before, and those that began and are open.")
+    processes: dict[Key, list[ProcessEntry]] = Field(
+        {}, description="By device key, the processes that use it; no entry where the source cannot say."
+    )
+    monitor: dict[str, Number] | None = Field(None, description="How the monitor fares; left out while only its counts of readings change.")
+    findings: FindingsEntry | None = Field(None, description="What rules have found; left out while it does not change.")
+
+    def record(
+        self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings = NO_FINDINGS
+    ) -> Record:
+        """Make the record, with what stays the same."""
+        processes = {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()}
+        snapshot = Snapshot(
+            self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
+        )
+        steps = tuple(Step(step.timestamp, step.step, step.values, step.rank, step.node) for step in self.training)
+        findings = last if self.findings is None else self.findings.findings()
+        windows = tuple(WindowSpan(window.name, window.begin, window.end) for window in self.windows)
+        monitor = None if self.monitor is None else _status(self.monitor)
+        return Record(snapshot, header.labels, steps, monitor, findings=findings, windows=windows)
+
+
+class DocumentLine(_Changing):
+    """What changes from document to document, and what stands beside it."""
+
+    backends: list[BackendEntry]
+    labels: Mapping[str, str] = NO_LABELS
+    holders: HoldersEntry | None = None
+
+
+class SourceEntry(Part):
+    """How one source was read."""
+
+    sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
+    age_seconds: float | None = Field(None, le=MOST_SECONDS, description="How old the reading was; left out when there was none.")
+    duration_seconds: float | None = Field(None, description="How long it took; left out when there was none.")
+
+
+class PlainReading(_Changing):
+    """The line of a reading, but for the metrics."""
+
+    stream: Key = Field(description="Whose header goes with it.")
+    step: int | None = Field(None, description="The last step that the program named since the reading before.")
+    sources: dict[Key, SourceEntry] = Field({}, description="By backend, how it was read.")
+
+    def status(self, stands: BackendStatus) -> BackendStatus:
+        """Return how a source fared: what the header says of it, and this line."""
+        entry = self.sources.get(stands.name)
+        if entry is None:
+            return stands
+        age = entry.age_seconds
+        read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
+        return stands._replace(duration_seconds=entry.duration_seconds, read_at=read_at, age_seconds=age, sequence=entry.sequence)
+
+
+class ReadingLine(PlainReading):
+    """One reading, to which the last header of its stream belongs."""
+
+    metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent, and the header says why.")
+
+
+class SourceStateEntry(Part):
+    """How one source stands."""
+
+    name: Key = Field(description="The backend's name.")
+    status: Status = Field(description="Whether it is there and gives what it should.")
+    detail: str = Field("", description="What was found or what went wrong, in words.")
+    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
+    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
+    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
+
+
+class HeaderLine(Part):
+    """What holds for the readings of its stream from here on."""
+
+    schema_version: Annotated[str, StringConstraints(pattern=rf"^{LINES_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
+        description="Version of these lines; the number before the dot rises when old readers would misread them."
+    )
+    stream: Key = Field(description="The writer's name, by which its readings are known among those of others in the file.")
+    hostname: str = Field(description="The machine's name.")
+    labels: dict[str, str] = Field(
+        description="What tells these readings from others: the user's labels, run id, rank, the scheduler's job."
+    )
+    devices: Devices
+    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
+    backends: list[SourceStateEntry] = Field(description="How each source stands.")
+    unlisted: dict[Key, UnavailableEntry] = Field({}, description="By device key, why the source cannot say which processes use it.")
+
+    def header(self) -> Header:
+        """Return what it says, as records have it."""
+        return header_of(
+            self.hostname,
+            (),
+            tuple(device.slot() for device in self.devices),
+            {key: entry.unavailable() for key, entry in self.unavailable.items()},
+            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
+            {key: entry.unavailable() for key, entry in self.unlisted.items()},
+            self.labels,
+        )
+
+
+def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
+    """Return what :meth:`MonitorStatus.flat` gave. What a line does not say (an exporter's last error) has its default."""
+    exporters: dict[str, dict[str, Any]] = {}
+    for key, value in flat.items():
+        if match := _COUNTER.fullmatch(key):
+            exporters.setdefault(match[1], {})[match[2]] = _whole(key, value)
+    ticks, missed, timed_out = (_whole(key, flat.get(key, 0)) for key in ("monitor.ticks", "monitor.missedTicks", "monitor.timedOut"))
+    found = (ExporterStatus(name, **counts) for name, counts in exporters.items())
+    return MonitorStatus(float(flat.get("monitor.interval", 0.0)), ticks, missed, timed_out, tuple(found))
+
+
+def _whole(key: str, value: int | float) -> int:
+    if isinstance(value, int):
+        return value
+    raise DocumentError(f"not a record: {key} = {value!r} is no whole number")
+
+
 def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
     """Read a document: its text, or what ``json.loads`` made of it.
 
@@ -271,13 +500,30 @@ def json_schema() -> dict[str, Any]:
     Keys of the catalogue are held to its types and bounds; other keys may carry any number, for backends from elsewhere.
     """
     schema = Document.model_json_schema(mode="serialization")
-    for part in ("metrics", "unavailable", "processes", "unlisted"):
-        # Older releases of pydantic leave this out, and the published copy must not depend on the release.
-        schema["properties"][part].pop("propertyNames", None)
-        schema["properties"][part]["propertyNames"] = {"minLength": 1}
+    _name_keys(schema["properties"], "metrics", "unavailable", "processes", "unlisted")
     schema["properties"]["metrics"] |= values_of_catalogue()
     head = {"$schema": DIALECT, "$id": SCHEMA_ID, "title": "accelmetrics dump --json"}
     return {**head, **{name: part for name, part in schema.items() if name not in head}}
+
+
+def lines_schema() -> dict[str, Any]:
+    """Make the JSON Schema (draft 2020-12) of both kinds of lines, as plain containers."""
+    schema = TypeAdapter(HeaderLine | ReadingLine).json_schema()
+    parts = schema["$defs"]
+    _name_keys(parts["HeaderLine"]["properties"], "unavailable", "unlisted")
+    _name_keys(parts["ReadingLine"]["properties"], "processes", "sources", "metrics")
+    _name_keys(parts["StepEntry"]["properties"], "values")
+    parts["ReadingLine"]["properties"]["metrics"] |= values_of_catalogue()
+    head = {"$schema": DIALECT, "$id": f"urn:accelmetrics:lines:{LINES_VERSION}", "title": "accelmetrics, a line of JSON lines"}
+    return {**head, **schema}
+
+
+def _name_keys(properties: dict[str, Any], *names: str) -> None:
+    """Say of mappings that their keys are not empty."""
+    for name in names:
+        # Older releases of pydantic leave this out, and the published copy must not depend on the release.
+        properties[name].pop("propertyNames", None)
+        properties[name]["propertyNames"] = {"minLength": 1}
 
 
 def values_of_catalogue() -> dict[str, Any]:

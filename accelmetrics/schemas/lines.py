@@ -64,25 +64,23 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
     if numbered:
         line["step"] = numbered[-1]
     line["metrics"] = snapshot.metrics
-    if record.steps:
-        line["training"] = record.training()
-    if record.windows:
-        line["windows"] = [window.to_dict() for window in record.windows]
     sources: dict[str, dict[str, int | float]] = {}
     for status in snapshot.backends:
         if status.sequence or status.duration_seconds is not None:
             seconds = {"age_seconds": status.age_seconds, "duration_seconds": status.duration_seconds}
             microseconds = {name: round(value, 6) for name, value in seconds.items() if value is not None}
             sources[status.name] = {"sequence": status.sequence, **microseconds}
-    if sources:
-        line["sources"] = sources
-    if snapshot.processes:
-        line["processes"] = {
+    beside = {
+        "training": record.training(),
+        "windows": [window.to_dict() for window in record.windows],
+        "sources": sources,
+        "processes": {
             device: [{name: value for name, value in process._asdict().items() if value not in (None, "")} for process in found]
             for device, found in snapshot.processes.items()
-        }
-    if monitor and record.monitor is not None:
-        line["monitor"] = record.monitor.flat()
+        },
+        "monitor": record.monitor.flat() if monitor and record.monitor is not None else None,
+    }
+    line.update((name, part) for name, part in beside.items() if part)
     if record.findings != before:
         ended = tuple(one for one in record.findings.ended if one not in before.ended)
         line["findings"] = Findings(record.findings.current, ended, record.findings.cannot_tell).to_dict()

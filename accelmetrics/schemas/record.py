@@ -205,20 +205,15 @@ class Record(NamedTuple):
         logged numbers under ``values``; ``windows``: their ``name``, ``begin`` and ``end``; ``monitor``: flat numbers; ``findings``;
         ``holders``. Readers of snapshots pass over them.
         """
-        document = self.snapshot.to_dict()
-        if self.labels:
-            document["labels"] = dict(self.labels)
-        if self.steps:
-            document["training"] = self.training()
-        if self.windows:
-            document["windows"] = [window.to_dict() for window in self.windows]
-        if self.monitor is not None:
-            document["monitor"] = self.monitor.flat()
-        if self.findings != NO_FINDINGS:
-            document["findings"] = self.findings.to_dict()
-        if self.holders != NO_HOLDERS:
-            document["holders"] = self.holders.to_dict()
-        return document
+        beside = {
+            "labels": dict(self.labels),
+            "training": self.training(),
+            "windows": [window.to_dict() for window in self.windows],
+            "monitor": None if self.monitor is None else self.monitor.flat(),
+            "findings": None if self.findings == NO_FINDINGS else self.findings.to_dict(),
+            "holders": None if self.holders == NO_HOLDERS else self.holders.to_dict(),
+        }
+        return {**self.snapshot.to_dict(), **{name: part for name, part in beside.items() if part}}
 
     def training(self) -> list[dict[str, Any]]:
         """Return what the program logged, as documents have it; a number that is not finite is a text there."""

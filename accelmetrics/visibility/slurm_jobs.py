@@ -230,12 +230,16 @@ def _nvidia() -> dict[str, str]:
 # Read by the daemon
 
 
-def read_small(path: Path) -> tuple[str, os.stat_result]:
-    """Read a small file, and who has written it.
+def read_small(path: Path, trusted: bool = False) -> str:
+    """Read a small file.
+
+    Args:
+        path: The file.
+        trusted: Whether it must be root's or this user's, and writable by nobody else.
 
     Raises:
         OSError: It cannot be read, or is a link.
-        ValueError: It is no plain file, or too large; or no UTF-8.
+        ValueError: It is no plain file, or too large; or no UTF-8; or another user's.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
@@ -244,15 +248,9 @@ def read_small(path: Path) -> tuple[str, os.stat_result]:
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
         raise ValueError(f"it has more than {LARGEST_FILE} bytes")
-    return data.decode(), status
-
-
-def read_trusted(path: Path) -> str:
-    """Read a small file that root or this user has written. Raises as :func:`read_small`, and ``ValueError`` for one of another user."""
-    text, status = read_small(path)
-    if status.st_uid not in {0, os.geteuid()} or status.st_mode & stat.S_IWOTH:
+    if trusted and (status.st_uid not in {0, os.geteuid()} or status.st_mode & stat.S_IWOTH):
         raise ValueError(f"it is neither root's nor this user's alone: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
-    return text
+    return data.decode()
 
 
 def parse_job(text: str) -> Job:
@@ -312,7 +310,7 @@ def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], 
         problems.append(f"{folder} has {len(chosen)} files: the first {MOST_FILES} are read")
     for name in chosen[:MOST_FILES]:
         try:
-            yield parse(name, read_trusted(Path(folder, name)))
+            yield parse(name, read_small(Path(folder, name), trusted=True))
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording_index import RecordReader
+from accelmetrics.schemas.recording import RecordReader
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.device_view import USUAL_LEVELS

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from jsonschema import Draft202012Validator
 
-from accelmetrics.schemas.document import parse_timestamp
+from accelmetrics.schemas.document import lines_schema, parse_timestamp
 from accelmetrics.schemas.errors import DocumentError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.schemas.line_models import lines_schema
 from accelmetrics.schemas.lines import LineWriter, reading
 from accelmetrics.schemas.record import Record, WindowSpan
 from accelmetrics.schemas.recording import RecordFile, read_records
