@@ -57,7 +57,7 @@ def check_target(path: str, out: Stdout) -> None:
     from pathlib import Path
     from tempfile import TemporaryFile
 
-    from accelmetrics.exporters.paths import absolute, followed
+    from accelmetrics.exporters.files import absolute, followed
 
     if (number := stream_number(path)) is not None:
         os.close(duplicate_stream(path, number, out))
@@ -249,8 +249,7 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
         return Sink(path, partial(write_all, descriptor), partial(os.close, descriptor))
     if not grows and not special(path):
         return Sink(path, partial(_replace, path))
-    from accelmetrics.exporters.files import LineFile
-    from accelmetrics.exporters.paths import absolute, followed
+    from accelmetrics.exporters.files import LineFile, absolute, followed
 
     with telling(path):
         file = LineFile(followed(absolute(path)))
@@ -260,8 +259,7 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
 
 def _replace(path: str, data: bytes) -> None:
     """Replace a file at once, so that readers find the old document or the new one; a link is followed, and the mode is kept."""
-    from accelmetrics.exporters.files import replace_file
-    from accelmetrics.exporters.paths import absolute, followed, mode_of_new
+    from accelmetrics.exporters.files import absolute, followed, mode_of_new, replace_file
 
     target = followed(absolute(path))
     try:

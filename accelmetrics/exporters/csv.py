@@ -32,7 +32,7 @@ class CsvExporter(FileExporter):
 
     name = "csv"
     beginning: ClassVar[bytes] = TIME.encode()
-    complete = staticmethod(lambda _: False)  # what is left of 12.5 may be 12
+    json_lines = False
     _head = b""
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()

@@ -28,7 +28,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, ClassVar
 
-from accelmetrics.exporters.paths import absolute, check_owner, followed, mode_of_new
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
@@ -41,6 +40,9 @@ RENAMING_SECONDS = 60.0
 """How long a file that could not be renamed grows before that is tried again."""
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
 """What file systems answer that have no locks: then there is taken to be one writer."""
+LINKS = 40
+"""Links that the system follows."""
+OPEN_TO_ALL = stat.S_ISVTX | stat.S_IWOTH
 UNKNOWN = -1
 _BLOCK = 1 << 16
 
@@ -399,8 +401,8 @@ class FileExporter(ABC):
 
     name: str
     beginning: ClassVar[bytes]
-    complete: Callable[[bytes], bool]
-    """Tells whether a last line without an end lacks nothing else."""
+    json_lines: ClassVar[bool]
+    """Whether lines are JSON: then a last line without an end may lack nothing else. What is left of a row's 12.5 may be 12."""
 
     def __init__(
         self,
@@ -421,7 +423,8 @@ class FileExporter(ABC):
                 raise InvalidOptionError(f"{option} is {limit!r}: it must be more than 0")
         self.metrics = MetricSelection(metrics)
         self.path = growing_path(str(path))
-        self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, max_bytes, max_seconds, compress, keep)
+        complete = is_json if self.json_lines else lambda _: False
+        self._file = LineFile(self.path, self.beginning, complete, fsync_every, max_bytes, max_seconds, compress, keep)
 
     @abstractmethod
     def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
@@ -467,7 +470,7 @@ class JsonlExporter(FileExporter):
 
     name = "jsonl"
     beginning: ClassVar[bytes] = b'{"schema_version"'
-    complete = staticmethod(is_json)
+    json_lines = True
     _writer: LineWriter | None = None
 
     def open(self) -> None:
@@ -505,3 +508,90 @@ def growing_path(path: str) -> Path:
     except OSError as error:
         raise InvalidOptionError(f"{path} cannot be written: {error.strerror or error}") from error
     return real
+
+
+# Where a file that is written really is, and whom it belongs to. In a folder that every user may write to, such as ``/tmp``, another user
+# may have put a link or a file under the name that is written to. Linux can refuse these (``fs.protected_symlinks``,
+# ``fs.protected_regular``); here they are refused wherever that is switched off too, and where a link is looked up before it is opened,
+# which the system's own protection does not see.
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return where it is, whatever directory the program goes to later; ``~`` is the user's home."""
+    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 - those of pathlib raise where there is no home
+
+
+def followed(path: Path) -> Path:
+    """Return where a path leads, as an absolute one.
+
+    Raises:
+        PermissionError: On the way is another user's link, or at its end another user's file, in a folder that all may write to.
+        OSError: It cannot be looked up.
+    """
+    path = path.absolute()
+    at, rest, links = Path(path.anchor), list(path.parts[:0:-1]), 0
+    while rest:
+        name = rest.pop()
+        step = at.parent if name == ".." else at / name
+        if not step.is_symlink():
+            at = step
+            continue
+        check_owner(step.lstat(), step)
+        links += 1
+        if links > LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = step.readlink()
+        at = Path(target.anchor) if target.anchor else at
+        rest += target.parts[: 0 if target.anchor else None : -1]
+    if at.exists():
+        check_owner(at.stat(), at)
+    return at
+
+
+def folder_for_files(path: str | os.PathLike[str]) -> Path:
+    """Return where a folder is that new files are made in, or will be.
+
+    Raises:
+        InvalidOptionError: There can be no such folder.
+    """
+    try:
+        found = followed(absolute(path))
+        if found.exists() and not found.is_dir():
+            raise InvalidOptionError(f"{path} is no directory: the files are made in one")
+    except OSError as error:
+        raise InvalidOptionError(f"{path} cannot be written to: {error.strerror or error}") from error
+    return found
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder where it is missing: for its owner alone in a folder that is open to all.
+
+    Raises:
+        PermissionError: Another user was quicker there.
+        OSError: It cannot be made.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(0o700 if is_open_to_all(path.parent.stat()) else 0o777, exist_ok=True)
+    followed(path)
+
+
+def check_owner(status: os.stat_result, path: Path) -> None:
+    """Refuse what another user has put into a folder that all may write to; the folder's owner may.
+
+    Raises:
+        PermissionError: It is such a link or file.
+    """
+    folder = path.parent.stat()
+    if is_open_to_all(folder) and status.st_uid not in (os.geteuid(), folder.st_uid):
+        raise PermissionError(errno.EACCES, "it is another user's, in a folder that all users may write to", str(path))
+
+
+def is_open_to_all(folder: os.stat_result) -> bool:
+    """Return whether a folder is such as ``/tmp``: all users may put files there, and remove only their own."""
+    return folder.st_mode & OPEN_TO_ALL == OPEN_TO_ALL
+
+
+def mode_of_new(folder: Path) -> int:
+    """Return the mode of a new file, from which the user's mask is still taken: for its owner alone in a folder that is open to all."""
+    return 0o600 if is_open_to_all(folder.stat()) else 0o666

@@ -13,8 +13,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
-from accelmetrics.exporters.files import same_file, write_all
-from accelmetrics.exporters.paths import folder_for_files, make_folder
+from accelmetrics.exporters.files import folder_for_files, make_folder, same_file, write_all
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record

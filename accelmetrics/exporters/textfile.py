@@ -6,8 +6,7 @@ import os
 from contextlib import suppress
 
 from accelmetrics.dialects.contract import Dialect
-from accelmetrics.exporters.files import replace_file
-from accelmetrics.exporters.paths import absolute
+from accelmetrics.exporters.files import absolute, replace_file
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import DeviceLabels, ProcessLabels, Record

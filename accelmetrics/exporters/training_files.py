@@ -14,8 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accelmetrics.dialects.training import gpu_lines, training_lines
-from accelmetrics.exporters.files import LineFile, is_json
-from accelmetrics.exporters.paths import folder_for_files, make_folder
+from accelmetrics.exporters.files import LineFile, folder_for_files, is_json, make_folder
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection

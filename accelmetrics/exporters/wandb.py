@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from accelmetrics.exporters.fields import measured, utf8
+from accelmetrics.exporters.files import folder_for_files, make_folder
 from accelmetrics.exporters.network import RejectedError
-from accelmetrics.exporters.paths import folder_for_files, make_folder
 from accelmetrics.schemas.errors import InvalidOptionError, require, without_secrets
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection

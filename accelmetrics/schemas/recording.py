@@ -289,11 +289,12 @@ class RecordFile:
 
 def _opened(path: Path) -> BufferedReader:
     try:
-        return path.open("rb", _BUFFER)
+        file = path.open("rb", 0)
     except FileNotFoundError:
         if not packed(path).exists():  # it was compressed since it was listed
             raise
-        return packed(path).open("rb", _BUFFER)
+        file = packed(path).open("rb", 0)
+    return BufferedReader(file, _BUFFER)
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.exporters import paths
-from accelmetrics.exporters.files import compress
-from accelmetrics.exporters.paths import followed
+from accelmetrics.exporters import files
+from accelmetrics.exporters.files import compress, followed
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError
 from tests.cli.shell import call
@@ -197,6 +196,6 @@ def test_links_are_followed_as_the_system_does(tmp_path: Path, monkeypatch: pyte
         followed(tmp_path / "circle")
     with pytest.raises(InvalidOptionError, match="symbolic links"):
         create(f"jsonl:{tmp_path / 'circle'}")
-    monkeypatch.setattr(paths, "LINKS", 1)
+    monkeypatch.setattr(files, "LINKS", 1)
     with pytest.raises(OSError, match="symbolic links"):
         followed(tmp_path / "abs")
