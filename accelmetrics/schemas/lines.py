@@ -28,9 +28,6 @@ from accelmetrics.schemas.snapshot import device_entry, reason_entry, surrogates
 LINES_VERSION = "2.0"
 """Of the lines. The number before the dot rises when a reader of the old form would misread the new one."""
 
-_COMPACT = (",", ":")
-
-
 _STANDING = ("name", "status", "detail", "source", "devices", "reason")
 """What a header says of a source; its reason only where it has one."""
 
@@ -104,7 +101,7 @@ def _template(keys: Sequence[str]) -> NumberTemplate:
 
 
 def _plain_text(line: Mapping[str, Any]) -> str:
-    return to_text(line, None, "record", _COMPACT)
+    return to_text(line, None, "record", (",", ":"))
 
 
 Written = tuple[Header, object, Findings]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from math import inf, nan
 from pathlib import Path
@@ -311,22 +310,6 @@ DEPARTURES: dict[str, Callable[[bytes, bytes], bytes]] = {
 def test_the_schema_refuses_what_is_none(wrong: Callable[[bytes, bytes], bytes]) -> None:
     """A part that is missing or of another kind departs from it, and so does a document of ``dump --json``."""
     assert findings(wrong(*written(records()[0])))
-
-
-def test_reading_is_quick(tmp_path: Path) -> None:
-    """A line of eight GPUs costs at most half of what the document of the same reading costs."""
-    one = record(8)
-    recording = file_of(tmp_path / "run.jsonl", *written(*[one] * 60))
-    document = lines_of(one)[0]
-
-    def cost(work: Callable[[], object]) -> float:
-        begin = time.thread_time()
-        work()
-        return time.thread_time() - begin
-
-    quick = min(cost(lambda: list(recording)) for _ in range(5))
-    whole = min(cost(lambda: [Snapshot.from_json(document) for _ in range(60)]) for _ in range(5))
-    assert quick < 0.5 * whole
 
 
 def test_read_records_takes_both(tmp_path: Path) -> None:
