@@ -157,10 +157,10 @@ def _run(
     try:
         row.draw(None, lambda columns: "")
         with out.restored():
-            child = ChildProcess(command, signals, {**row.environment, **more})
-        watching = monitor(options, chosen, pid=child.pid, children=True).start()
+            pid, began = start(command, signals, {**row.environment, **more}), time.monotonic()
+        watching = monitor(options, chosen, pid=pid, children=True).start()
         with watching.window("command") as window:
-            status, ended_by, seconds, cpu_seconds = child.attend(signals, draw, row.release)
+            status, ended_by, seconds, cpu_seconds = attend(pid, began, signals, draw, row.release)
     finally:
         row.close()
     # The terminal is the user's again: what follows may take a moment.
@@ -353,79 +353,79 @@ def terminal_group() -> int | None:
         os.close(descriptor)
 
 
-class ChildProcess:
-    """A command that runs, with this process's standard streams.
+def start(command: Sequence[str], signals: Signals, environment: Mapping[str, str]) -> int:
+    """Start a command with this process's standard streams; return its process id.
 
     Args:
         command: The program, found on ``PATH`` where it is a bare name, and its arguments.
         signals: Say which it is to have as they were.
-        more: Added to its environment.
-
-    Attributes:
-        pid: Its process id.
+        environment: Added to its environment.
 
     Raises:
         CommandError: It cannot be started.
     """
-
-    def __init__(self, command: Sequence[str], signals: Signals, more: Mapping[str, str]) -> None:
-        if not command[0]:
-            raise CommandError("", FileNotFoundError())
-        environment = {**os.environ, **more}
-        given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
+    if not command[0]:
+        raise CommandError("", FileNotFoundError())
+    variables = {**os.environ, **environment}
+    given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
+    try:
         try:
-            try:
-                self.pid = os.posix_spawnp(command[0], list(command), environment, **given)
-            except OSError as error:
-                # Shells, env and timeout run a file that is text with the system's shell.
-                path = shutil.which(command[0]) if error.errno == errno.ENOEXEC else None
-                if path is None:
-                    raise
-                with Path(path).open("rb") as file:
-                    if b"\0" in file.read(BEGINNING):
-                        raise
-                self.pid = os.posix_spawn(SHELL, [SHELL, path, *command[1:]], environment, **given)
+            return os.posix_spawnp(command[0], list(command), variables, **given)
         except OSError as error:
-            raise CommandError(command[0], error) from error
-        self._began = time.monotonic()
+            # Shells, env and timeout run a file that is text with the system's shell.
+            path = shutil.which(command[0]) if error.errno == errno.ENOEXEC else None
+            if path is None:
+                raise
+            with Path(path).open("rb") as file:
+                if b"\0" in file.read(BEGINNING):
+                    raise
+            return os.posix_spawn(SHELL, [SHELL, path, *command[1:]], variables, **given)
+    except OSError as error:
+        raise CommandError(command[0], error) from error
 
-    def attend(self, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]) -> tuple[int, str, float, float]:
-        """Wait for the end, passing signals on.
 
-        Args:
-            signals: Where they come from.
-            on_look: Called a few times a second.
-            on_stop: Called before this process stops because the command was, by Ctrl-Z.
+def attend(
+    pid: int, began: float, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]
+) -> tuple[int, str, float, float]:
+    """Wait for the end of a command, passing signals on.
 
-        Returns:
-            Its exit status, 128 and the signal's number where a signal ended it; the name of that signal, empty where it was none; for how
-            many seconds it ran; and CPU time of it and of the descendants that it waited for.
-        """
-        pause = SHORTEST_LOOK
-        while True:
-            changed, state, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
-            if changed and not os.WIFSTOPPED(state):
-                break
-            if changed and os.WSTOPSIG(state) in JOB_CONTROL and terminal_group() is not None:
-                # Stop too, so that the shell has its terminal back; go on with the command.
-                on_stop()
-                os.kill(os.getpid(), signal.SIGSTOP)
-                self._send(signal.SIGCONT)
-            on_look()
-            arrived = signals.next()
-            if arrived is None:
-                time.sleep(pause)
-                pause = min(pause * GROWTH, LONGEST_LOOK)
-            elif not arrived[1]:
-                self._send(arrived[0])
-        seconds = time.monotonic() - self._began
-        status, name = os.waitstatus_to_exitcode(state), ""
-        if status < 0:
-            status, name = KILLED - status, f"signal {-status}"
-            with suppress(ValueError):  # a real-time signal has no name
-                name = signal.Signals(os.WTERMSIG(state)).name
-        return status, name, seconds, used.ru_utime + used.ru_stime
+    Args:
+        pid: Its process id.
+        began: When it was started, on the monotonic clock.
+        signals: Where they come from.
+        on_look: Called a few times a second.
+        on_stop: Called before this process stops because the command was, by Ctrl-Z.
 
-    def _send(self, number: int) -> None:
+    Returns:
+        Its exit status, 128 and the signal's number where a signal ended it; the name of that signal, empty where it was none; for how
+        many seconds it ran; and CPU time of it and of the descendants that it waited for.
+    """
+
+    def send(number: int) -> None:
         with suppress(OSError):  # it is another user's and decides for itself
-            os.kill(self.pid, number)
+            os.kill(pid, number)
+
+    pause = SHORTEST_LOOK
+    while True:
+        changed, state, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
+        if changed and not os.WIFSTOPPED(state):
+            break
+        if changed and os.WSTOPSIG(state) in JOB_CONTROL and terminal_group() is not None:
+            # Stop too, so that the shell has its terminal back; go on with the command.
+            on_stop()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            send(signal.SIGCONT)
+        on_look()
+        arrived = signals.next()
+        if arrived is None:
+            time.sleep(pause)
+            pause = min(pause * GROWTH, LONGEST_LOOK)
+        elif not arrived[1]:
+            send(arrived[0])
+    seconds = time.monotonic() - began
+    status, name = os.waitstatus_to_exitcode(state), ""
+    if status < 0:
+        status, name = KILLED - status, f"signal {-status}"
+        with suppress(ValueError):  # a real-time signal has no name
+            name = signal.Signals(os.WTERMSIG(state)).name
+    return status, name, seconds, used.ru_utime + used.ru_stime

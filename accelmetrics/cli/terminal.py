@@ -229,24 +229,22 @@ class TerminalGuard:
         self._streams = screen, keys
         self._process: subprocess.Popen[bytes] | None = None
 
-    def expect(self, text: str, sizes: tuple[bytes, bytes] | None = None, modes: tuple[list[Any], list[Any]] | None = None) -> None:
+    def expect(self, text: str | None, sizes: tuple[bytes, bytes] | None = None, modes: tuple[list[Any], list[Any]] | None = None) -> None:
         """Say what changes the terminal back: before it is changed, and again when that is another thing.
 
         Args:
-            text: What is written to it.
+            text: What is written to it; None where nothing has to be changed back any more.
             sizes: As it is, and as it was.
             modes: As they are, and as they were.
         """
-        with suppress(OSError):
-            if self._process is None:
+        with suppress(OSError):  # none can be started, or it was killed
+            if self._process is None and text is not None:
                 screen, keys = self._streams
                 guard = [sys.executable, "-I", "-S", *script(__package__, "terminal_guard.py")]
                 self._process = subprocess.Popen(guard, stdin=subprocess.PIPE, stdout=screen, stderr=keys, start_new_session=True)
-            self._tell({"text": text.encode(), "sizes": sizes, "modes": modes})
-
-    def relax(self) -> None:
-        """Say that nothing has to be changed back."""
-        self._tell(None)
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.write(marshal.dumps(None if text is None else {"text": text.encode(), "sizes": sizes, "modes": modes}))
+                self._process.stdin.flush()
 
     def close(self) -> None:
         """End it: the terminal is as it was."""
@@ -254,12 +252,6 @@ class TerminalGuard:
         if process is not None:
             process.kill()
             process.communicate()
-
-    def _tell(self, what: dict[str, Any] | None) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):  # it was killed
-                self._process.stdin.write(marshal.dumps(what))
-                self._process.stdin.flush()
 
 
 Size = tuple[int, int, int, int]
@@ -329,7 +321,7 @@ class LastRow:
             self._send(GIVE_BACK)
             if full != size:
                 fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *full))
-        self._guard.relax()
+        self._guard.expect(None)
 
     def close(self) -> None:
         """Give the row back for good."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.kit.system import PCI, find_pci, pci_vendors, read_text
+from accelmetrics.backends.kit.system import PCI, find_pci, pci_functions, read_text
 from accelmetrics.backends.registry import BrokenBackend, pinned, select
 from accelmetrics.sampling.engine import SourceReader, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
@@ -205,7 +205,7 @@ def unread_devices() -> tuple[UnreadDevice, ...]:
     for name, ids in RECOGNISED:
         for address in find_pci(ids):
             found.setdefault(address, name)
-    for vendor in pci_vendors() - OWN_DETECTION:
+    for vendor in pci_functions().keys() - OWN_DETECTION - {""}:
         for address in find_pci((f"{vendor.removeprefix('0x')}:*:12",)):
             found.setdefault(address, f"an accelerator of vendor {vendor}")
 

@@ -246,11 +246,6 @@ def pci_functions() -> dict[str, list[str]]:
     return found
 
 
-def pci_vendors() -> set[str]:
-    """List the vendor ids on the PCI bus, as sysfs writes them."""
-    return set(pci_functions()) - {""}
-
-
 def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
     """List the PCI addresses of one vendor's devices, in address order.
 
