@@ -18,7 +18,7 @@ from accelmetrics.backends import built_in
 from accelmetrics.cli.main import COMMANDS, load
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.exporters import registry as exporters
-from accelmetrics.monitor import rule_choice
+from accelmetrics.monitor import rules
 from accelmetrics.monitor.settings import OPTIONS
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.document import json_schema, lines_schema
@@ -119,7 +119,7 @@ def _commands() -> Iterator[str]:
 def _plug_ins() -> Iterator[str]:
     yield from (f"backend {name}" for name in built_in.BUILT_IN)
     yield from (f"dialect {name}" for name in dialects.BUILT_IN)
-    yield from (f"rule {name}" for name in rule_choice.BUILT_IN)
+    yield from (f"rule {name}" for name in rules.BUILT_IN)
     for name in exporters.BUILT_IN:
         make: Callable[..., object] = exporters.load(name)
         yield f"exporter {name}"

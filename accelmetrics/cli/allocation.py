@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import wrapped
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason, SourceError
-from accelmetrics.schemas.text import aligned, clipped, quantity
+from accelmetrics.schemas.text import aligned, clipped, quantity, wrapped
 from accelmetrics.visibility.allocation import Allocation, AllocationFinding, allocation
 
 if TYPE_CHECKING:

@@ -114,14 +114,14 @@ def _known() -> Mapping[str, Sequence[str]]:
     from accelmetrics.backends import amd, registry as backends
     from accelmetrics.dialects import registry as dialects
     from accelmetrics.exporters import registry as exporters
-    from accelmetrics.monitor import rule_choice
+    from accelmetrics.monitor import rules
     from accelmetrics.schemas.selection import PRESETS
 
     found: Mapping[str, Iterable[str]] = {
         "metrics": [*PRESETS, *_spellings("*")],
         "keys": _spellings("0"),
         "backends": backends.names(),
-        "rules": [rule_choice.DEFAULT, rule_choice.NONE, *rule_choice.names()],
+        "rules": [rules.DEFAULT, rules.NONE, *rules.names()],
         "exporters": exporters.names(),
         "dialects": dialects.names(),
         "sources of AMD": amd.SOURCES,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import seconds, wrapped
+from accelmetrics.schemas.text import brief, counted, wrapped
 from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, diagnose
 
 INDENT = "  "
@@ -62,10 +62,10 @@ def verdict(found: Diagnosis) -> str:
     devices = [device for backend in found.backends for device in backend.devices]
     readable = sum(device.readable for device in devices)
     bad = found.unreadable
-    other = f" {_count(len(found.unread), 'device')} on the PCI bus cannot be read by this release." if found.unread else ""
+    other = f" {counted(len(found.unread), 'device')} on the PCI bus cannot be read by this release." if found.unread else ""
     if not devices and not bad:
         return other.strip() or "No device was found."
-    return f"{_count(readable, 'device')} can be read{f', {bad} cannot' if bad else ''}.{other}"
+    return f"{counted(readable, 'device')} can be read{f', {bad} cannot' if bad else ''}.{other}"
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
@@ -77,12 +77,12 @@ def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
     yield 1, f"problem: {backend.reason}: {backend.problem}" if backend.problem else ""
     yield 1, f"what to do: {backend.advice}" if backend.advice else ""
     if backend.open_seconds is not None:
-        reading = "" if backend.read_seconds is None else f", a reading {seconds(backend.read_seconds)}"
-        yield 1, f"time: opening took {seconds(backend.open_seconds)}{reading}"
+        reading = "" if backend.read_seconds is None else f", a reading {brief(backend.read_seconds)}"
+        yield 1, f"time: opening took {brief(backend.open_seconds)}{reading}"
     for device in backend.devices:
         identity = ", ".join(filter(None, (device.name, device.uuid, device.pci_bus_id, device.fabric)))
         if device.readable:
-            yield 1, f"{device.key}: {identity}: {_count(device.metrics, 'metric')} given{', some are not:' if device.gaps else ''}"
+            yield 1, f"{device.key}: {identity}: {counted(device.metrics, 'metric')} given{', some are not:' if device.gaps else ''}"
             yield from _gaps(device.gaps)
         else:
             yield 1, f"{device.key}: {identity or 'device'}: cannot be read"
@@ -97,7 +97,3 @@ def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[int, str]]:
     for gap in gaps:
         yield 2, f"{f'{gap.reason} ({gap.detail})' if gap.detail else gap.reason}: {', '.join(gap.names)}"
         yield 3, f"what to do: {gap.advice}" if gap.advice else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

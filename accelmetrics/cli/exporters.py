@@ -7,8 +7,7 @@ from argparse import Namespace
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import listing
+from accelmetrics.cli.output import Stdout, listing
 from accelmetrics.exporters import registry
 from accelmetrics.schemas import plug_ins
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
 from accelmetrics.cli.output import WriteError, first_line, say
-from accelmetrics.cli.text import seconds
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
 from accelmetrics.schemas.metric import device_key, fill
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import GAP, aligned, clipped, number, quantity
+from accelmetrics.schemas.text import GAP, aligned, brief, clipped, number, quantity
 
 OTHER = ("", "Other")
 """The section of keys that the catalogue does not have: a plug-in's."""
@@ -61,7 +60,7 @@ def table(snapshot: Snapshot, width: int) -> str:
     parts.append(_missing(snapshot, width))
     sources = []
     for status in snapshot.backends:
-        read = f"{status.source}, {seconds(status.duration_seconds)}" if status.source else ""
+        read = f"{status.source}, {brief(status.duration_seconds)}" if status.source else ""
         sources.append((status.name, status.status, " ".join("; ".join(filter(None, (read, status.detail))).split())))
     parts.append(["Sources", *(clipped(line, width) for line in aligned(sources, INDENT))] if sources else [])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

@@ -12,12 +12,11 @@ from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import wrapped
 from accelmetrics.schemas.catalogue import SECTIONS, Section, coverage_of, find, given_by, read_from
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.selection import PRESETS, presets_of
-from accelmetrics.schemas.text import aligned
+from accelmetrics.schemas.text import aligned, wrapped
 
 Given = Mapping[str, Mapping[str, str]]
 MEANING_INDENT = " " * 6

@@ -395,8 +395,8 @@ def begin(options: Namespace) -> None:
     """
     import uuid
 
-    from accelmetrics.monitor.job import job_labels
     from accelmetrics.sampling.engine import hostname
+    from accelmetrics.visibility.job import job_labels
 
     options.labels = {"run_id": uuid.uuid4().hex[:12], **options.labels}
     set_up(options.log_format, {"hostname": hostname(), **job_labels(), **options.labels})

@@ -6,14 +6,11 @@ import argparse
 import re
 from collections.abc import Iterable
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.settings import Option, Setting
 from accelmetrics.schemas.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FlagArguments = dict[str, dict[str, Any]]
 """By an option's name, or an argument's: what argparse is told of it."""
@@ -94,21 +91,17 @@ class Parser(argparse.ArgumentParser):
             text = self.format_help()
             out.write(text)
             if "docs/" in text:
-                out.write(f"\nThe pages docs/….md lie in {documentation()}\n")
+                from pathlib import Path
+
+                package = Path(__file__).parents[1]  # the pages are in it, and beside it in a checkout
+                pages = next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
+                out.write(f"\nThe pages docs/….md lie in {pages}\n")
 
     def error(self, message: str) -> NoReturn:
         """Refuse, with a word about what the option takes where argparse gives none."""
         option = re.match(r"argument (\S+): expected one argument", message)
         taken = [action for action in self._actions if option and option[1] in action.option_strings]
         raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
-
-
-def documentation() -> Path:
-    """Say where the pages are: in the installed package, beside the package in a checkout."""
-    from pathlib import Path  # only help needs it
-
-    package = Path(__file__).parents[1]
-    return next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
 
 
 _BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "collector_socket": (settings.COLLECTOR, "PATH")}

@@ -6,17 +6,19 @@ Everything that is no document goes to standard error.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TextIO
 
 from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.schemas.text import aligned
 
 PLAIN_WIDTH = 100
 """Columns where there is no terminal to say how many."""
@@ -269,6 +271,13 @@ def _replace(path: str, data: bytes) -> None:
         os.umask(mask)
         mode = mode_of_new(target.parent) & ~mask
     replace_file(target, data, mode)
+
+
+def listing(head: Sequence[str], rows: Sequence[Sequence[str]], as_json: bool) -> str:
+    """Return what there is of one sort, a line each below a heading, or a JSON array: the name, what it is, and what it needs."""
+    if as_json:
+        return json.dumps([dict(zip(("name", "summary", "needs"), row, strict=True)) for row in rows], indent=2, ensure_ascii=False) + "\n"
+    return "\n".join(aligned([head, *rows])) + "\n"
 
 
 def special(path: str) -> bool:

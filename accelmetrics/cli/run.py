@@ -29,7 +29,7 @@ from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import GIB, MIB, cells, clipped
+from accelmetrics.schemas.text import GIB, MIB, cells, clipped, of_limit
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
 from accelmetrics.views.summaries import as_json, of_devices, of_process, of_window, readings
 
@@ -233,7 +233,7 @@ def _pages(texts: Sequence[str], columns: int) -> list[str]:
 def _device(one: Vitals, title: str) -> str:
     memory = None if one.memory_percent is None else f"{one.memory_percent:.0f}% memory"
     if one.memory_used is not None:
-        memory = f"{one.memory_used / GIB:.1f}" + (f"/{one.memory_total / GIB:.0f}" if one.memory_total else "") + "GB"
+        memory = f"{of_limit(one.memory_used, one.memory_total, GIB, 1)}GB"
     parts = [
         None if one.utilization is None else f"{one.utilization:.0f}%",
         memory,

@@ -16,14 +16,14 @@ from accelmetrics.cli.output import Stdout, descriptor_of
 from accelmetrics.cli.terminal import in_foreground
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.finding import Finding
-from accelmetrics.schemas.text import GIB, printable
-from accelmetrics.views.device_view import MARKS, DeviceView, duration
+from accelmetrics.schemas.text import GIB, counted, duration, printable
+from accelmetrics.views.device_view import MARKS, DeviceView
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.fleet import node_note
 
 if TYPE_CHECKING:
     from accelmetrics.cli.watch_remote import FleetSource
-    from accelmetrics.views.node_summary import NodeAnswer
+    from accelmetrics.views.node_view import NodeAnswer
 
 LOOK = 0.1
 """Seconds between two looks."""
@@ -157,7 +157,7 @@ def _head(view: NodeView) -> str:
         f"cpu {view.host['cpu_percent']:.0f} %" if "cpu_percent" in view.host else "",
         f"memory {view.host['memory_percent']:.0f} %" if "memory_percent" in view.host else "",
         f"{totals.lost} lost" if totals.lost else "",
-        "no finding" if not number else f"{number} finding{'' if number == 1 else 's'}",
+        "no finding" if not number else counted(number, "finding"),
     ]
     return f"{view.hostname}: {', '.join(filter(None, parts))}"
 

@@ -27,9 +27,9 @@ from accelmetrics.exporters.network import USER_AGENT, words
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, without_passwords
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import parse_record
-from accelmetrics.schemas.text import printable
-from accelmetrics.views.device_view import STATES, State, WarningLevels, duration
-from accelmetrics.views.node_summary import DeviceSummary, NodeAnswer, NodeSummary
+from accelmetrics.schemas.text import duration, printable
+from accelmetrics.views.device_view import STATES, State, WarningLevels
+from accelmetrics.views.node_view import DeviceSummary, NodeAnswer, NodeSummary
 from accelmetrics.visibility.nodes import METRICS, Node, hosts_file, parse_hosts
 
 T = TypeVar("T")

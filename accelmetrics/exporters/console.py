@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
+from accelmetrics.schemas.text import counted
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _found(findings: Findings) -> str:
     if not names:
         return ""
     more = f", and {len(names) - MOST_FINDINGS} more" if len(names) > MOST_FINDINGS else ""
-    return f" | ! {len(names)} finding{'' if len(names) == 1 else 's'}: {', '.join(names[:MOST_FINDINGS])}{more}"
+    return f" | ! {counted(len(names), 'finding')}: {', '.join(names[:MOST_FINDINGS])}{more}"
 
 
 def _percent(value: float | None) -> str:

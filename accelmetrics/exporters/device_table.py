@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from accelmetrics.schemas.text import GIB, printable
+from accelmetrics.schemas.text import GIB, of_limit, printable
 from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
@@ -74,11 +74,8 @@ def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -
 
     memory = _bar(one.memory_percent, columns)
     if one.memory_used is not None and (amount or one.memory_percent is None):
-        used = f"{one.memory_used / GIB:.1f}" + (f"/{one.memory_total / GIB:.0f}" if one.memory_total else "") + " GiB"
+        used = f"{of_limit(one.memory_used, one.memory_total, GIB, 1)} GiB"
         memory = used if one.memory_percent is None else f"{memory} {used}"
-    power = "-"
-    if one.power is not None:
-        power = f"{one.power:.0f} W" if one.power_limit is None else f"{one.power:.0f}/{one.power_limit:.0f} W"
     full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
     hot = one.temperature is not None and one.temperature > HOT
     cells = {
@@ -86,7 +83,7 @@ def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -
         "Name": Text(one.short_name),
         "Util": Text(_bar(one.utilization, columns)),
         "Memory": Text(memory, WARNED if full else ""),
-        "Power": Text(power),
+        "Power": Text("-" if one.power is None else f"{of_limit(one.power, one.power_limit)} W"),
         "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", WARNED if hot else ""),
     }
     if one.why:

@@ -23,7 +23,7 @@ from ray.util.placement_group import placement_group_table
 from accelmetrics.backends.guard import guarded
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
 from accelmetrics.schemas.snapshot import plain, rfc3339
-from accelmetrics.visibility.allocation import AllocationFinding
+from accelmetrics.visibility.allocation import AllocationFinding, joined
 
 ACCELERATORS = ("GPU", "TPU", "neuron_cores", "HPU", "NPU")
 """What Ray calls the resources that are devices."""
@@ -258,7 +258,7 @@ def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
         members = [actor for actor in made.actors if _belongs(actor, pool.role)]
         if sorted(map(len, pool.held.values())) != sorted(pool.expected):
             meant = f"{pool.role}: meant for {_devices_in(pool.expected, 'on each of {} nodes')}"
-            there = _listed([f"{len(devices)} on {node}" for node, devices in pool.held.items()])
+            there = joined([f"{len(devices)} on {node}" for node, devices in pool.held.items()])
             why = f"its actors hold {there}" if there else "its actors hold none" if members else "no actor has such a name"
             yield AllocationFinding("pool_differs", f"{meant}, {why}", tuple(actor.pid for actor in members if actor.pid))
     largest = max((node.devices for node in made.nodes), default=0.0)
@@ -280,7 +280,7 @@ def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
             holders[actor.node, device].append(actor)
     for (place, device), actors in holders.items():
         if len(actors) > 1:
-            text = f"{_listed([actor.label for actor in actors])} share {device} of {place}"
+            text = f"{joined([actor.label for actor in actors])} share {device} of {place}"
             yield AllocationFinding("shared_device", text, tuple(actor.pid for actor in actors), (device,))
     for node in made.nodes:
         used = len([name for name, _ in holders if name == node.name])
@@ -293,9 +293,5 @@ def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
 def _devices_in(counts: Sequence[float], places: str) -> str:
     """Return ``8 and 4 devices``, or ``8 devices on each of 2 nodes``."""
     same = len(counts) > 1 and len(set(counts)) == 1
-    number = f"{counts[0]:g}" if same else _listed([f"{count:g}" for count in counts])
+    number = f"{counts[0]:g}" if same else joined([f"{count:g}" for count in counts])
     return f"{number} device{'' if number == '1' else 's'}" + (f" {places.format(len(counts))}" if same else "")
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from accelmetrics.backends.guard import guarded
 from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
 from accelmetrics.monitor.monitor import Monitor, Share
-from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
+from accelmetrics.monitor.rules import DEFAULT, RuleChoice
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings

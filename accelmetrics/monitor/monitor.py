@@ -21,8 +21,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.job import job_labels
-from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice, rules_of
+from accelmetrics.monitor.rules import DEFAULT, RuleChoice, rules_of
 from accelmetrics.monitor.run import MonitorClock, Phase, Run, Stream, Ticker, end_all, log, shared_ticker, stop_all_at_exit
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.torch import TorchMemory
@@ -39,6 +38,7 @@ from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Reco
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.work import Totals
+from accelmetrics.visibility.job import job_labels
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.node import NodeSampler

@@ -1,4 +1,4 @@
-"""Texts made fit to be shown: on one line, within a width, without control characters; and values with their units."""
+"""Texts made fit to be shown, within a width and without control characters; values with their units, and lengths of time."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ def clipped(text: str, width: int) -> str:
     return text  # only marks over nothing
 
 
+def wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Return a text on lines of at most so many columns, each indented; only a longer word is longer. Shown as ``printable`` has it."""
+    import textwrap
+
+    words = printable(" ".join(text.split()))
+    return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
     """Return rows with their columns below each other. Cells are shown as ``printable`` has them.
 
@@ -76,11 +84,13 @@ def quantity(value: float, unit: str) -> str:
     """Return a value with its unit: ``300.2 W``, ``79.6 GiB``."""
     if unit not in SCALED:
         return f"{number(value)} {LABELS.get(unit, unit)}".rstrip()
-    step = 0
-    while abs(value) >= 1024 and step < len(PREFIXES) - 1:
-        value /= 1024
-        step += 1
-    return f"{number(round(value, 1))} {PREFIXES[step]}{SCALED[unit]}"
+    step = power(abs(value), 1024, len(PREFIXES))
+    return f"{number(round(value / 1024**step, 1))} {PREFIXES[step]}{SCALED[unit]}"
+
+
+def power(largest: float, base: float, most: int) -> int:
+    """Return by which power of a base values up to ``largest`` are best divided, below ``most``."""
+    return next((found for found in range(most - 1, 0, -1) if largest >= base**found), 0)
 
 
 def number(value: float) -> str:
@@ -88,3 +98,28 @@ def number(value: float) -> str:
     if value == int(value) or abs(value) >= 10_000:
         return f"{value:.0f}"
     return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def of_limit(value: float, limit: float | None, scale: float = 1.0, digits: int = 0, limit_digits: int = 0) -> str:
+    """Return a number beside its limit, where it has one, each with so many decimals: ``45.2/80``."""
+    return f"{value / scale:.{digits}f}" + (f"/{limit / scale:.{limit_digits}f}" if limit else "")
+
+
+def counted(number: int, what: str) -> str:
+    """Return how many there are: ``1 device``, ``3 devices``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its largest unit: ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= size):
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def brief(seconds: float | None) -> str:
+    """Return how long a call took: ``2.5 ms``, ``1.2 s``."""
+    if seconds is None:
+        return "unknown"
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -5,17 +5,17 @@ All words and states are decided here, once, for the terminal, the page and ever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import answered
-from accelmetrics.schemas.record import Holder
-from accelmetrics.schemas.text import in_words, printable
+from accelmetrics.schemas.record import Holder, Record
+from accelmetrics.schemas.text import duration, in_words, printable
 from accelmetrics.schemas.vitals import (
     FULL_MEMORY,
     HOT,
@@ -34,9 +34,6 @@ from accelmetrics.schemas.vitals import (
     Vitals,
 )
 from accelmetrics.schemas.xid import meaning
-
-if TYPE_CHECKING:
-    from accelmetrics.schemas.identity import DeviceSlot
 
 State = Literal["ok", "warn", "bad", "missing"]
 STATES: tuple[State, ...] = ("bad", "warn", "missing", "ok")
@@ -129,7 +126,6 @@ OF_VITALS = {
     "utilization": "utilization",
 }
 """What of ``VALUES`` is a field of ``Vitals``, and which."""
-_OTHERS = tuple(row for row in VALUES if row.name not in OF_VITALS)
 
 THROTTLES: Mapping[str, str] = {
     "throttle.hwThermalSlowdown": "heat",
@@ -251,61 +247,52 @@ class DeviceView:
         return MARKS[self.state]
 
 
-class DeviceSource(NamedTuple):
-    """What a device is shown of.
-
-    Attributes:
-        slot: Where it stands.
-        vitals: The numbers that every device is judged by.
-        metrics: All of its metrics, by name.
-        gaps: By name, why others are missing.
-        parent: The key of the device that it is a partition of.
-        split: Whether it has partitions.
-        age: Seconds since its source was read; None where that is not known.
-        aged: Whether that is longer than two intervals.
-        most_links: Most links that are up on a device of the same product.
-    """
-
-    slot: DeviceSlot
-    vitals: Vitals
-    metrics: Mapping[str, float]
-    gaps: Mapping[str, Unavailable]
-    parent: str
-    split: bool
-    age: float | None
-    aged: bool
-    most_links: int
-
-
 def device_view(
-    given: DeviceSource,
-    findings: Iterable[Finding],
-    holders: Iterable[Holder],
+    record: Record,
+    slot: DeviceSlot,
+    vitals: Vitals,
     levels: WarningLevels,
     before: tuple[int, DeviceView] | None,
     now_ns: int,
+    read: tuple[float | None, bool],
+    most_links: int,
 ) -> DeviceView:
     """Put together what is shown of one device.
 
     Args:
-        given: What was read.
-        findings: Those about it, the gravest first.
-        holders: Those that it was given to.
+        record: What was read, what rules find, and who holds the devices.
+        slot: Where the device stands.
+        vitals: The numbers that every device is judged by.
         levels: From where on values are warnings.
         before: The last view of it, and when that was.
         now_ns: When it is looked at, in nanoseconds since 1970.
+        read: Seconds since its source was read, None where that is not known; and whether that is longer than two intervals.
+        most_links: Most links that are up on a device of the same product.
     """
-    slot, vitals, metrics, gaps = given.slot, given.vitals, given.metrics, given.gaps
-    values = _values(vitals, metrics)
+    metrics, gaps, slots = record.snapshot.values_of(slot.key), record.snapshot.reasons_of(slot.key), record.snapshot.identities
+    whole, (age, aged) = slot.identity.parent, read
     gone = None if answered(metrics) else _gone(gaps)
     since, last = None, NOTHING
     if before is not None and gone is not None:
         then, old = before
         since, last = (old.silent_since_ns, old.last) if old.silent is not None else (then, old.values)
-    lasting = given.age if since is None else max(0.0, (now_ns - since) / 1e9)
+    lasting = age if since is None else max(0.0, (now_ns - since) / 1e9)
     silent = None if gone is None else _missing(gone, lasting)
-    missing = _missing_values(gaps, values, lasting if silent is not None else given.age)
-    found = tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity)))
+    values: dict[str, float] = {}
+    missing: dict[str, MissingValue] = {}
+    for row in VALUES:
+        field = OF_VITALS.get(row.name)
+        value = getattr(vitals, field) if field else next((metrics[name] for name in row.names if name in metrics), None)
+        reasons = [gaps[name] for name in row.names if name in gaps]
+        if value is not None:
+            values[row.name] = value
+        elif reasons:
+            telling = (why for why in reasons if why.reason != Reason.NOT_SUPPORTED)
+            missing[row.name] = _missing(next(telling, reasons[0]), age if silent is None else lasting)
+        elif row.core:
+            missing[row.name] = MissingValue(NOT_READ, "n/a", "its source does not give it, or it is not among the chosen metrics")
+    about_it = [finding for finding in record.findings if finding.key == slot.key]
+    found = tuple(sorted(about_it, key=lambda one: SEVERITIES.index(one.severity)))
     said: Said = []
     if silent is not None:
         state: State = "missing" if silent.reason in IN_ORDER else "bad"
@@ -326,13 +313,13 @@ def device_view(
     said += hot_words
     throttled = tuple(word for name, word in THROTTLES.items() if metrics.get(name))
     said += _throttle_words(metrics, values, throttled)
-    errors, links = _errors(metrics, {one.rule for one in found}), _links(metrics, given.most_links)
+    errors, links = _errors(metrics, {one.rule for one in found}), _links(metrics, most_links)
     said += errors + [one for one in links if one[0] != "ok"]
     for name in ("utilization", "memory_percent", "power_watts", "temperature_celsius"):
         lack = missing.get(name)
         if silent is None and lack is not None and lack.reason not in IN_ORDER and lack.reason != NOT_READ:
             said.append(("warn", f"{BY_NAME[name].label} {lack.word}", lack.advice))
-    if given.split and "utilization" not in values:
+    if "utilization" not in values and any(slot.identity.anchor == other.identity.parent for other in slots if other.identity.parent):
         said.append(("ok", "MIG: no util", ""))
     state = min((one[0] for one in said), key=STATES.index, default="ok")
     said.sort(key=lambda one: STATES.index(one[0]))
@@ -341,7 +328,7 @@ def device_view(
         label=slot.key.replace(".mig.", "."),
         name=vitals.short_name,
         identity=slot.identity,
-        parent=given.parent,
+        parent=next((other.key for other in slots if whole and whole == other.identity.anchor and not other.identity.parent), ""),
         state=state,
         notes=tuple(dict.fromkeys(words for _, words, _ in said)),
         values=values,
@@ -352,22 +339,14 @@ def device_view(
         throttled=throttled,
         errors=tuple(words for _, words, _ in errors),
         links=tuple(words for _, words, _ in links),
-        holders=tuple(dict.fromkeys(map(holder_words, holders))),
+        holders=tuple(dict.fromkeys(holder_words(holder) for holder in record.holders.found if holder.device == slot.key)),
         findings=found,
         silent=silent,
         silent_since_ns=since,
         last=last,
-        aged=given.aged,
+        aged=aged,
         advice=tuple(dict.fromkeys(advice for _, _, advice in said if advice)),
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in its largest unit: ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size or (unit == "min" and seconds >= size):
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def holder_words(holder: Holder) -> str:
@@ -377,16 +356,6 @@ def holder_words(holder: Holder) -> str:
         return printable(f"pod {'/'.join(filter(None, (labels.get('namespace'), labels.get('pod'))))}")
     user = labels.get("user")
     return printable(f"job {labels.get('job_id', '')}" + (f" ({user})" if user else ""))
-
-
-def _values(vitals: Vitals, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the numbers that there are, in the order of ``VALUES``."""
-    found = {name: value for name, field in OF_VITALS.items() if (value := getattr(vitals, field)) is not None}
-    for row in _OTHERS:
-        given = [metrics[name] for name in row.names if name in metrics]
-        if given:
-            found[row.name] = given[0]
-    return found
 
 
 def _gone(gaps: Mapping[str, Unavailable]) -> Unavailable:
@@ -401,20 +370,6 @@ def _missing(why: Unavailable, seconds: float | None) -> MissingValue:
     word = WORDS.get(reason, "n/a" if reason == NOT_READ else printable(reason).replace("_", " "))
     lasting = f" {duration(seconds)}" if reason in LASTING and seconds is not None and seconds >= 1 else ""
     return MissingValue(printable(reason), word + lasting, printable(why.detail), ADVICE.get(reason, ""))
-
-
-def _missing_values(gaps: Mapping[str, Unavailable], values: Mapping[str, float], seconds: float | None) -> dict[str, MissingValue]:
-    missing: dict[str, MissingValue] = {}
-    for row in VALUES:
-        if row.name in values:
-            continue
-        reasons = [gaps[name] for name in row.names if name in gaps]
-        if reasons:
-            telling = (why for why in reasons if why.reason != Reason.NOT_SUPPORTED)
-            missing[row.name] = _missing(next(telling, reasons[0]), seconds)
-        elif row.core:
-            missing[row.name] = MissingValue(NOT_READ, "n/a", "its source does not give it, or it is not among the chosen metrics")
-    return missing
 
 
 def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[str, State], Said]:

@@ -1,28 +1,31 @@
-"""What a person is shown of one node at one moment: devices, processes, the host, sources and findings.
+"""What a person is shown of one node at one moment: devices, processes, the host, sources, findings, and the node in a few numbers.
 
 The terminal, the page and the fleet's line draw this and nothing else. It is made of a reading, and reads nothing itself.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
+from accelmetrics._version import __version__
+from accelmetrics.schemas.errors import ADVICE, DocumentError, Reason, Unavailable
 from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import Holders, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
-from accelmetrics.schemas.text import in_words, printable
+from accelmetrics.schemas.text import counted, duration, in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 from accelmetrics.views.device_view import (
     MARKS,
+    STATES,
     USUAL_LEVELS,
-    DeviceSource,
     DeviceView,
     State,
     WarningLevels,
@@ -30,8 +33,10 @@ from accelmetrics.views.device_view import (
     holder_words,
     links_up,
 )
-from accelmetrics.views.node_summary import LONGEST, DeviceSummary, NodeSummary
 from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, TypeAdapter
 
 AGED = 2.0
 """Intervals after which a value is old."""
@@ -56,6 +61,9 @@ HOST_VALUES: Mapping[str, str] = {
 }
 """What is shown of the host, and the metrics that it is."""
 NO_CPU: Mapping[int, float] = {}
+LONGEST = 1000
+"""Characters of a text of another node."""
+MOST_DEVICES = 4096
 
 
 class ProcessRow(NamedTuple):
@@ -121,6 +129,155 @@ class SourceRow(NamedTuple):
     def mark(self) -> str:
         """The mark of its state."""
         return MARKS[self.state]
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """One device of a node.
+
+    Attributes:
+        key: ``gpu.0``.
+        state: How it stands.
+        utilization: In percent; None where it does not say.
+        note: The gravest thing that there is to say of it; empty for none.
+        since_ns: Since when it gives nothing, in nanoseconds since 1970; None where it does, or that is not known.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = {"str_max_length": LONGEST, "allow_inf_nan": False}
+
+    key: str
+    state: State
+    utilization: float | None = None
+    note: str = ""
+    since_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeSummary:
+    """One node.
+
+    Attributes:
+        hostname: The machine's name.
+        time_ns: When it was read, in nanoseconds since 1970.
+        interval: Seconds between two readings.
+        version: Of the accelmetrics that read it.
+        devices: Its whole devices.
+        kinds: How many of each kind.
+        power_watts: What they draw together; None where none says.
+        power_limit_watts: What they may draw; None where one does not say.
+        utilization: Their mean, in percent; None where none says.
+        lost: Devices that give nothing and should.
+        hot: Devices that are hot.
+        failed: Sources that do not answer.
+        findings: Findings that last, by severity.
+        silent: What the sources say that do not answer, in words.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = {"str_max_length": LONGEST, "allow_inf_nan": False}
+
+    hostname: str
+    time_ns: int
+    interval: float = 1.0
+    version: str = __version__
+    devices: tuple[DeviceSummary, ...] = ()
+    kinds: dict[str, int] = field(default_factory=dict)
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    utilization: float | None = None
+    lost: int = 0
+    hot: int = 0
+    failed: int = 0
+    findings: dict[str, int] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> DeviceSummary | None:
+        """The device that stands worst; None where none needs a look."""
+        found = min(self.devices, key=lambda one: STATES.index(one.state), default=None)
+        return None if found is None or found.state == "ok" else found
+
+    @property
+    def state(self) -> State:
+        """The state of the worst device, or ``bad`` where a source does not answer."""
+        if self.failed:
+            return "bad"
+        return "ok" if self.worst is None else self.worst.state
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong, in words that are fit for a terminal: silent sources, the worst device, how many findings."""
+        said, worst = [printable(words) for words in self.silent], self.worst
+        if worst is not None:
+            lasting = "" if worst.since_ns is None else f" for {duration(max(0.0, (self.time_ns - worst.since_ns) / 1e9))}"
+            words = printable(worst.note)
+            said.append(f"{printable(worst.key)} {words}".rstrip() + (lasting if " for " not in words else ""))
+        number = sum(self.findings.values())
+        return [*said, counted(number, "finding")] if number else said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in new plain containers, ready for ``json``."""
+        document = asdict(self)
+        return {**document, "devices": list(document["devices"]), "silent": list(document["silent"])}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> NodeSummary:
+        """Read one that :meth:`to_dict` gave, on another machine perhaps: fields that this release does not know are passed over.
+
+        Raises:
+            DocumentError: It is not such a document; the message says where it departs.
+        """
+        from pydantic import ValidationError
+
+        from accelmetrics.schemas.document import describe
+
+        try:
+            summary = _reader().validate_python(document)
+        except ValidationError as error:
+            raise DocumentError(f"this is no summary of a node: {describe(error)}") from error
+        if len(summary.devices) > MOST_DEVICES:
+            raise DocumentError(f"this is no summary of a node: it has {len(summary.devices)} devices, at most {MOST_DEVICES} are possible")
+        return summary
+
+    @classmethod
+    def from_json(cls, text: str) -> NodeSummary:
+        """Read one as a node answers it.
+
+        Raises:
+            DocumentError: It is not such a document.
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:  # the second: brackets in brackets without an end
+            raise DocumentError("this is no summary of a node: it is no JSON") from error
+        return cls.from_dict(document)
+
+
+class NodeAnswer(NamedTuple):
+    """How one node of a fleet stands.
+
+    Attributes:
+        name: What it is called.
+        summary: Its numbers; None where there are none.
+        failure: Why there are none, in words; empty where there are some, or none are known yet.
+        age_seconds: How old what it said is; None where it said nothing.
+    """
+
+    name: str
+    summary: NodeSummary | None = None
+    failure: str = ""
+    age_seconds: float | None = None
+
+    @property
+    def state(self) -> State:
+        """The state of the node; one that does not answer is bad."""
+        return "bad" if self.summary is None else self.summary.state
+
+
+@cache
+def _reader() -> TypeAdapter[NodeSummary]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(NodeSummary)
 
 
 WHOLE = frozenset({Reason.DEVICE_LOST, Reason.DRIVER_UNAVAILABLE, Reason.RESET_REQUIRED, Reason.NOT_IN_USE, Reason.SUSPENDED})
@@ -225,29 +382,15 @@ def node_view(
     ages = {status.name: None if status.age_seconds is None else age + status.age_seconds for status in snapshot.backends}
     known = {} if before is None else {one.key: (before.time_ns, one) for one in before.devices}
     slots = snapshot.identities
-    wholes = {slot.identity.anchor: slot.key for slot in slots if not slot.identity.parent}
-    split = {slot.identity.parent for slot in slots if slot.identity.parent}
     most: dict[str, int] = {}
     for slot in slots:
         most[slot.identity.name] = max(most.get(slot.identity.name, 0), links_up(snapshot.values_of(slot.key)))
     devices = []
     for slot, one in zip(slots, vitals(snapshot), strict=True):
         seen, read = known.get(slot.key), ages.get(slot.backend)
-        given = DeviceSource(
-            slot=slot,
-            vitals=one,
-            metrics=snapshot.values_of(slot.key),
-            gaps=snapshot.reasons_of(slot.key),
-            parent=wholes.get(slot.identity.parent, "") if slot.identity.parent else "",
-            split=slot.identity.anchor in split,
-            age=read,
-            aged=slot.backend in ages and (age if read is None else read) > oldest,
-            most_links=most[slot.identity.name],
-        )
-        about_it = [finding for finding in findings if finding.key == slot.key]
-        holders = [holder for holder in record.holders.found if holder.device == slot.key]
         same = seen if seen is not None and seen[1].identity.anchor == slot.identity.anchor else None
-        devices.append(device_view(given, about_it, holders, levels, same, now_ns))
+        old = slot.backend in ages and (age if read is None else read) > oldest
+        devices.append(device_view(record, slot, one, levels, same, now_ns, (read, old), most[slot.identity.name]))
     listed = own_processes(snapshot)
     about: dict[int, ProcessInfo] = {}
     for info in () if processes is None else processes.processes:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import GIB, MIB, aligned, printable
+from accelmetrics.schemas.text import GIB, MIB, aligned, counted, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -99,7 +99,7 @@ def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: fl
     """
     summary, energy = window.summary, window.energy_joules
     number = readings(summary) if number is None else number
-    head = f"{title}: {window.duration if seconds is None else seconds:.1f} s, {number} reading{'' if number == 1 else 's'}"
+    head = f"{title}: {window.duration if seconds is None else seconds:.1f} s, {counted(number, 'reading')}"
     rows: list[tuple[str, ...]] = [("", "util mean", "max", "memory mean", "max", "power mean", "max", "temp max", "energy")]
     for place in latest.identities if latest is not None else ():
         held = measured(summary, place.key)
@@ -151,9 +151,8 @@ def of_process(window: Measured) -> dict[str, Any]:
 
 def of_job(summary: Plain) -> str:
     """Return what a job came to, as the monitor of its node has written it, for people."""
-    labels, seconds, number = summary["labels"], int(summary["ended"] - summary["began"]), summary["devices_held"]
+    labels, seconds, held = summary["labels"], int(summary["ended"] - summary["began"]), counted(summary["devices_held"], "device")
     about = ", ".join(labels[name] for name in ("user", "partition") if name in labels)
-    held = f"{number} device{'' if number == 1 else 's'}"
     hours = (f"{'unknown' if summary[name] is None else format(summary[name], '.2f')} {words}" for name, words in HOURS.items())
     lasted = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     lines = [

@@ -359,7 +359,7 @@ def _findings(
     for one, other in combinations(made.workers, 2):
         common = tuple(sorted(one.uses & other.uses))
         if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
-            kind, text = "shared_device", f"{one.label} and {other.label} both use {_listed(common)}"
+            kind, text = "shared_device", f"{one.label} and {other.label} both use {joined(common)}"
             sees, sees_too = one.visible, other.visible
             if one.lists and other.lists and sees is not None and sees_too is not None and not {*sees} & {*sees_too}:
                 kind, text = "shared_unasked", f"{text}, though each asked for its own: {_asked(one)} and {_asked(other)}"
@@ -379,19 +379,19 @@ def _pool_findings(
     """
     roles = {worker.pid: worker.role for worker in made.workers}
     pids = tuple(pid for pid, role in roles.items() if role == pool.role)
-    expected = f"{pool.role}: expected on {_listed(pool.expected)}"
+    expected = f"{pool.role}: expected on {joined(pool.expected)}"
     if not pids:
         yield AllocationFinding(
-            "pool_differs", f"{pool.role}: no process has this role; expected on {_listed(pool.expected)}", (), pool.expected
+            "pool_differs", f"{pool.role}: no process has this role; expected on {joined(pool.expected)}", (), pool.expected
         )
         return
     missing = [key for key in pool.expected if key not in pool.used and key not in unclear]
     extra = [key for key in pool.used if key not in pool.expected]
     if missing or extra:
-        parts = [f"does not use {_listed(missing)}"] * bool(missing) + [f"uses {_listed(extra)} beyond that"] * bool(extra)
+        parts = [f"does not use {joined(missing)}"] * bool(missing) + [f"uses {joined(extra)} beyond that"] * bool(extra)
         yield AllocationFinding("pool_differs", f"{expected}, {' and '.join(parts)}", pids, (*missing, *extra))
     if unclear:
-        text = f"{expected}, but which processes use {_listed(unclear)} cannot be told"
+        text = f"{expected}, but which processes use {joined(unclear)} cannot be told"
         yield AllocationFinding("pool_unclear", text, pids, tuple(unclear))
     labels = {worker.pid: worker.label for worker in made.workers}
     found: dict[tuple[int, ...], list[str]] = {}
@@ -406,11 +406,9 @@ def _pool_findings(
         if others:
             found.setdefault(tuple(others), []).append(key)
     for intruders, keys in found.items():
-        names = _listed([labels.get(pid, f"PID {pid}") for pid in intruders])
+        names = joined([labels.get(pid, f"PID {pid}") for pid in intruders])
         verb = "is" if len(keys) == 1 else "are"
-        yield AllocationFinding(
-            "pool_differs", f"{expected} alone, but {_listed(keys)} {verb} also used by {names}", intruders, tuple(keys)
-        )
+        yield AllocationFinding("pool_differs", f"{expected} alone, but {joined(keys)} {verb} also used by {names}", intruders, tuple(keys))
 
 
 def _same_rank(one: job.Member, other: job.Member) -> bool:
@@ -430,15 +428,15 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
         inside = {part for key in seen for part in (key, ".".join(key.split(".")[:2]))}
         outside = tuple(use.device for use in worker.used if use.device not in inside)
         if outside:
-            allowed = _listed(seen) if seen else "no device"
-            text = f"{worker.label} uses {_listed(outside)}, outside its list ({_asked(worker)}: {allowed})"
+            allowed = joined(seen) if seen else "no device"
+            text = f"{worker.label} uses {joined(outside)}, outside its list ({_asked(worker)}: {allowed})"
             yield AllocationFinding("outside_list", text, (worker.pid,), outside)
     for note in worker.notes if environment.values is not None else ():
         yield AllocationFinding("list_problem", f"{worker.label}: {note}", (worker.pid,))
     if not worker.lists and variables and len(seen) > 1:
         yield AllocationFinding("no_list", f"{worker.label}: no list is set ({variables}): it sees all {len(seen)} devices", (worker.pid,))
     if not worker.used and not unclear:
-        given = f", though it was given {_listed(seen)}" if worker.lists and seen else ""
+        given = f", though it was given {joined(seen)}" if worker.lists and seen else ""
         yield AllocationFinding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
 
 
@@ -448,7 +446,7 @@ def _device_findings(
     for device in made.devices:
         if device.pids == ():
             holders = [worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ())]
-            given = f", though it is in the list of {_listed(holders)}" if holders else ""
+            given = f", though it is in the list of {joined(holders)}" if holders else ""
             yield AllocationFinding("unused_device", f"no process uses {device.key} ({device.name}){given}", (), (device.key,))
     for key, found in processes.items():
         pids = tuple(process.pid for process in found if job.owner(members, process.pid) is None)
@@ -457,13 +455,13 @@ def _device_findings(
             yield AllocationFinding("stranger", text, pids, (key,))
     for why in dict.fromkeys(unclear.values()):
         keys = tuple(key for key, other in unclear.items() if other == why)
-        yield AllocationFinding("use_unknown", f"which processes use {_listed(keys)} cannot be told: {why.detail or why.reason}", (), keys)
+        yield AllocationFinding("use_unknown", f"which processes use {joined(keys)} cannot be told: {why.detail or why.reason}", (), keys)
 
 
 def _asked(worker: Worker) -> str:
     return ", ".join(f"{entry.variable}={entry.value}" for entry in worker.lists)
 
 
-def _listed(words: Sequence[str]) -> str:
+def joined(words: Sequence[str]) -> str:
     """Join words with commas, and an "and" before the last."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.cli.formats import packed, table
-from accelmetrics.cli.text import seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import aligned, clipped, number, quantity
+from accelmetrics.schemas.text import aligned, brief, clipped, number, quantity, wrapped
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.summaries import of_job
 from tests.cli.machines import Rig
@@ -40,7 +39,7 @@ def test_quantity(value: float, unit: str, text: str) -> None:
 
 def test_small_helpers() -> None:
     """Numbers and durations stay short."""
-    assert (number(-0.5), number(1e-9), seconds(0.0123), seconds(2.5), seconds(None)) == ("-0.5", "1e-09", "12.3 ms", "2.5 s", "unknown")
+    assert (number(-0.5), number(1e-9), brief(0.0123), brief(2.5), brief(None)) == ("-0.5", "1e-09", "12.3 ms", "2.5 s", "unknown")
 
 
 def test_layout() -> None:

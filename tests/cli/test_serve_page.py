@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from accelmetrics.views.node_summary import NodeSummary
+from accelmetrics.views.node_view import NodeSummary
 from tests.cli.shell import call, one_line
 from tests.cli.test_serve import get, serving
 from tests.simulators.nvml import NvmlSimulator, Process, Ret

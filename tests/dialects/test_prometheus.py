@@ -11,12 +11,12 @@ from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.health import NO_HISTORY, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, SHARED, process_points
-from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS, Metric, split_series
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
+from accelmetrics.visibility.job import job_labels
 from tests.records import machine, record
 
 UUID = "GPU-5cf1a7ed-0000-4000-8000-000000000000"

@@ -12,8 +12,8 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.exporters.http.access import password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
-from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.record import MonitorStatus, Record
+from accelmetrics.visibility.job import job_labels
 from tests.exporters.certificates import Authority
 from tests.exporters.prometheus_server import PrometheusServer
 from tests.records import LABELS, host, machine

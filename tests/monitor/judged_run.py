@@ -9,7 +9,7 @@ from types import TracebackType
 from unittest.mock import patch
 
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.rule_choice import RuleChoice, rules_of
+from accelmetrics.monitor.rules import RuleChoice, rules_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.history import RowMaker

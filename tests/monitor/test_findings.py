@@ -12,12 +12,11 @@ from unittest.mock import Mock, patch
 import pytest
 
 from accelmetrics import InvalidOptionError, UnknownNameError
-from accelmetrics.monitor import findings as engine, rule_choice
+from accelmetrics.monitor import findings as engine, rules
 from accelmetrics.monitor.measures import Latest, Measure, RuleInput
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.rule import Rule, checked
-from accelmetrics.monitor.rule_choice import BUILT_IN, RuleChoice, rules_of
-from accelmetrics.monitor.rules import RULES
+from accelmetrics.monitor.rules import BUILT_IN, RULES, RuleChoice, rules_of
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.testing.fake import FakeClock
@@ -142,8 +141,8 @@ class _EntryPoint:
 @pytest.mark.parametrize(("found", "message"), [(DRAWING, ""), (5, "register an accelmetrics.Rule"), (ImportError("no acme"), "no acme")])
 def test_another_packages_rule_is_asked_for_by_name(found: object, message: str) -> None:
     """And is in no default: what is installed judges nothing unasked."""
-    with patch.object(plug_ins, "registered", lambda group: {"drawing": _EntryPoint(found)} if group == rule_choice.GROUP else {}):
-        assert "drawing" in rule_choice.names()
+    with patch.object(plug_ins, "registered", lambda group: {"drawing": _EntryPoint(found)} if group == rules.GROUP else {}):
+        assert "drawing" in rules.names()
         assert "drawing" not in [rule.name for rule in rules_of("default")]
         if message:
             with pytest.raises(InvalidOptionError, match=message):

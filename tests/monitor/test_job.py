@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.monitor.job import job_labels
+from accelmetrics.visibility.job import job_labels
 
 SLURM = {
     "SLURM_JOB_ID": "4242",

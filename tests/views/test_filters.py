@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Fields, matching, parse_filter
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Fields, filtered, parse_filter
 
 ROW: Fields = {
     "pid": 48120.0,
@@ -43,7 +43,7 @@ ROW: Fields = {
     ],
 )
 def test_all_conditions_must_hold(text: str, holds: bool) -> None:
-    assert matching(parse_filter(text, PROCESS_FIELDS), ROW) is holds
+    assert filtered([ROW], text, PROCESS_FIELDS, lambda row: row) == [ROW] * holds
 
 
 def test_a_field_that_does_not_exist_is_named_with_the_nearest() -> None:

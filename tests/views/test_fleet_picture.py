@@ -9,8 +9,7 @@ import pytest
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.text import cells
-from accelmetrics.views.node_summary import NodeAnswer
-from accelmetrics.views.node_view import node_view
+from accelmetrics.views.node_view import NodeAnswer, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLine
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture

@@ -9,8 +9,7 @@ import pytest
 
 from accelmetrics.schemas.errors import DocumentError, Reason
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.views.node_summary import NodeSummary
-from accelmetrics.views.node_view import node_view
+from accelmetrics.views.node_view import NodeSummary, node_view
 from tests.views.nodes import Node
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, is_asleep, link_name, list_directory, pci_devices, read_text, system_path
+from accelmetrics.schemas.text import counted
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
@@ -182,7 +183,7 @@ def detect() -> Detection:
     usable = {address: driver for address, driver in drivers.items() if driver not in FOREIGN}
     if usable:
         makers = Counter(MAKERS[vendor_of(address)] for address in usable)
-        counts = " and ".join(_count(number, maker) for maker, number in sorted(makers.items()))
+        counts = " and ".join(counted(number, f"{maker} GPU") for maker, number in sorted(makers.items()))
         found = f"{counts} on the PCI bus ({', '.join(usable)})"
         driver = next((driver for driver in DRIVERS if driver in usable.values()), "")
         if not loaded and not driver:
@@ -195,13 +196,9 @@ def detect() -> Detection:
     # Where the PCI bus is hidden, the compute driver may still show them.
     nodes = sum(node.vendor == AMD for node in gpu_nodes())
     if nodes:
-        return Detection(True, f"{_count(nodes, 'AMD')} in the compute driver's topology, none visible on the PCI bus", nodes, advice)
+        return Detection(True, f"{counted(nodes, 'AMD GPU')} in the compute driver's topology, none visible on the PCI bus", nodes, advice)
     if drivers:
         bound = (f"{count} bound to {driver} ({FOREIGN[driver]})" for driver, count in Counter(drivers.values()).items())
         return Detection(False, f"no AMD GPU for compute: {', '.join(bound)}")
     words = "; amdgpu is loaded without one" if loaded else ""
     return Detection(False, f"no display or accelerator device of AMD (0x1002) or Hygon (0x1d94) on the PCI bus{words}")
-
-
-def _count(number: int, maker: str) -> str:
-    return f"1 {maker} GPU" if number == 1 else f"{number} {maker} GPUs"

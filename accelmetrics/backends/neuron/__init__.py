@@ -12,13 +12,14 @@ card and disk of an EC2 instance carries it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sized
+from collections.abc import Collection
 from functools import partial
 
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.text import counted
 
 TOOL = "neuron-monitor"
 DIRECTORIES = ("/opt/aws/neuron/bin",)
@@ -77,7 +78,7 @@ def detect() -> Detection:
     found, nodes = chips(), find_nodes(["/dev/neuron*"])
     if found:
         paths = [path for cores in found.values() for path in cores.values()]
-        words = f"{_count(found, 'Neuron device')} with {_count(paths, 'core')} in {ROOT}" + ("" if nodes else f", no {NODE}")
+        words = f"{counted(len(found), 'Neuron device')} with {counted(len(paths), 'core')} in {ROOT}" + ("" if nodes else f", no {NODE}")
         if not any(all(system_path(f"{path}/{part}").is_dir() for part in PARTS) for path in paths):
             words += f"; counters are not where they are looked for: {MOVED}"
         return Detection(True, words, len(paths), "" if nodes else PASS_DEVICE)
@@ -85,13 +86,9 @@ def detect() -> Detection:
     if nodes:
         return Detection(True, f"{nodes[0]} is there; the driver shows no counters in {ROOT}", max(len(addresses), 1))
     if addresses:
-        words = f"{_count(addresses, 'Neuron device')} on the PCI bus ({', '.join(addresses)}), but the driver is not loaded"
+        words = f"{counted(len(addresses), 'Neuron device')} on the PCI bus ({', '.join(addresses)}), but the driver is not loaded"
         return Detection(True, words, len(addresses), LOAD_DRIVER)
     return Detection(False, f"no accelerator of AWS (0x1d0f) on the PCI bus, no {NODE}")
-
-
-def _count(things: Sized, what: str) -> str:
-    return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
 
 
 def open_monitor(clock: Clock, period: float = PERIOD) -> Driver:

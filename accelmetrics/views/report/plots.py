@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.summary import Summary
+from accelmetrics.schemas.text import PREFIXES, power
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.run_report import Column, Mark, Plain, ReducedSeries, RunReport, StreamReport
 
@@ -47,7 +48,6 @@ MACHINE = "machine "
 MOMENTS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Seconds between lines of a time axis; whole days beyond."""
 DAY = 86400
-BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T")
 SHOWN = {"Cel": "°C", "By": "B", "By/s": "B/s", "us": "µs", "1": ""}
 Axis = Literal["time", "seconds", "step"]
@@ -428,11 +428,11 @@ def _distributions(groups: Mapping[str, _Group]) -> Iterator[MeasureSpread]:
 def shown_unit(unit: str, largest: float) -> tuple[str, float]:
     """Return the unit in which values up to ``largest`` are best read, empty for plain numbers, and what is one of it in ``unit``."""
     if unit == "By":
-        power = _power(largest, 1024.0, len(BINARY))
-        return BINARY[power], 1024.0**power
+        step = power(largest, 1024.0, len(PREFIXES))
+        return PREFIXES[step], 1024.0**step
     if unit in {"By/s", "J", "Hz"}:
-        power = _power(largest, 1000.0, len(DECIMAL))
-        return DECIMAL[power] + SHOWN.get(unit, unit), 1000.0**power
+        step = power(largest, 1000.0, len(DECIMAL))
+        return DECIMAL[step] + SHOWN.get(unit, unit), 1000.0**step
     return SHOWN.get(unit, unit), 1.0
 
 
@@ -472,10 +472,3 @@ def plain(value: float) -> str:
         return f"{value:.3g}"
     text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return "0" if text == "-0" else text
-
-
-def _power(largest: float, base: float, most: int) -> int:
-    power = 0
-    while power < most - 1 and largest >= base ** (power + 1):
-        power += 1
-    return power

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from math import inf
+from typing import Literal, NamedTuple, TypeVar
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
@@ -193,6 +194,7 @@ PROCESS_FIELDS = ("pid", "user", "program", "command", "device", "holder", "type
 NODE_FIELDS = ("node", "state", "kind", "note", "devices", "util", "power", "lost", "hot", "findings")
 """Of a node: its power in kW, and how many devices are lost and hot."""
 Condition = Callable[[Fields], bool]
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=16)
@@ -210,9 +212,16 @@ def parse_filter(text: str, known: tuple[str, ...]) -> tuple[Condition, ...]:
     return tuple(_condition(word, known) for word in text.split())
 
 
-def matching(conditions: Iterable[Condition], fields: Fields) -> bool:
-    """Return whether a row holds all conditions."""
-    return all(condition(fields) for condition in conditions)
+def filtered(rows: Iterable[T], text: str, known: tuple[str, ...], fields: Callable[[T], Fields]) -> list[T]:
+    """Return the rows that hold all conditions of a filter, by the fields of each; see :func:`parse_filter`."""
+    conditions = parse_filter(text, known)
+    return [row for row in rows if all(condition(fields(row)) for condition in conditions)]
+
+
+def by_number(rows: Iterable[T], number: Callable[[T], str | float | None], reverse: bool) -> list[T]:
+    """Return rows in order of a number, from the largest unless that is turned round; those without one come last."""
+    sign = 1 if reverse else -1
+    return sorted(rows, key=lambda row: inf if (value := number(row)) is None else sign * float(value))
 
 
 def _condition(word: str, known: tuple[str, ...]) -> Condition:

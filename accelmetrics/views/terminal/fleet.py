@@ -6,13 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 from accelmetrics.exporters.device_table import block
-from accelmetrics.schemas.text import cells, printable
-from accelmetrics.views.device_view import MARKS, STATES, State, duration
-from accelmetrics.views.node_summary import NodeAnswer
-from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, matching, parse_filter
+from accelmetrics.schemas.text import cells, counted, duration, of_limit, printable
+from accelmetrics.views.device_view import MARKS, STATES, State
+from accelmetrics.views.node_view import NodeAnswer
+from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, by_number, filtered
 from accelmetrics.views.terminal.graphs import level_marks
 from accelmetrics.views.terminal.overlays import Pages, help_lines
 from accelmetrics.views.terminal.picture import USUAL_SIZE, Picture, Piece, filled, foot, pieces, power_words, scrolled, short_name, window
@@ -75,14 +74,9 @@ def fleet_picture(
 
 def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAnswer]:
     """List the nodes that are chosen to be shown, in the order that is chosen."""
-    found = list(answers)
-    if choices.node_filter:
-        conditions = parse_filter(choices.node_filter, NODE_FIELDS)
-        found = [answer for answer in found if matching(conditions, node_fields(answer))]
+    found = filtered(answers, choices.node_filter, NODE_FIELDS, node_fields)
     if choices.node_order in ("util", "power", "findings"):
-        sign = 1 if choices.node_reverse else -1
-        values = {answer.name: node_fields(answer)[choices.node_order] for answer in found}
-        return sorted(found, key=lambda answer: inf if (value := values[answer.name]) is None else sign * float(value))
+        return by_number(found, lambda answer: node_fields(answer)[choices.node_order], choices.node_reverse)
     if choices.node_order == "state":
         found.sort(key=lambda answer: (STATES.index(answer.state), 0 if answer.summary is None else -sum(answer.summary.findings.values())))
     else:
@@ -128,18 +122,18 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
     watts = [summary.power_watts for summary in known if summary.power_watts is not None]
     limits = [summary.power_limit_watts for summary in known if summary.power_watts is not None and summary.power_limit_watts is not None]
     busy = [device.utilization for summary in known for device in summary.devices if device.utilization is not None]
-    left: list[Piece] = [(f"{len(answers)} node{'' if len(answers) == 1 else 's'}", 0, "head")]
+    left: list[Piece] = [(counted(len(answers), "node"), 0, "head")]
     left += [(f"{count} {printable(kind)}", 3, "plain") for kind, count in kinds.items()]
     left += [(power_words(sum(watts), sum(limits) if len(limits) == len(watts) else None), 5, "plain")] if watts else []
     left += [(f"util {sum(busy) / len(busy):.0f}%", 6, "plain")] if busy else []
-    counted: tuple[tuple[int, str, State], ...] = (
+    troubles: tuple[tuple[int, str, State], ...] = (
         (len(answers) - len(known), "no answer", "bad"),
         (sum(one.lost for one in known), "lost", "bad"),
         (sum(one.failed for one in known), "silent drivers", "bad"),
         (sum(one.hot for one in known), "hot", "warn"),
     )
     right: list[Piece] = [
-        (f"{MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(counted, 1) if number
+        (f"{MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(troubles, 1) if number
     ]
     if choices.paused:
         right.append(("PAUSED", 1, "chosen"))
@@ -159,11 +153,11 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
     summary = answer.summary
     if summary is None:
         return pages.lines
-    pages.pair("calls itself", printable(summary.hostname))
+    pages.text(printable(summary.hostname), name="calls itself")
     if summary.version:
-        pages.pair("accelmetrics", printable(summary.version))
+        pages.text(printable(summary.version), name="accelmetrics")
     if summary.power_watts is not None:
-        pages.pair("power", power_words(summary.power_watts, summary.power_limit_watts))
+        pages.text(power_words(summary.power_watts, summary.power_limit_watts), name="power")
     pages.title(f"devices {len(summary.devices)}")
     for device in sorted(summary.devices, key=lambda one: STATES.index(one.state)):
         busy = "-" if device.utilization is None else f"{device.utilization:.0f}%"
@@ -224,7 +218,7 @@ def _node_rows(
             line.add("", width=devices - (start - line.left))
             line.add("-" if summary.utilization is None else f"{summary.utilization:.0f}%", "plain", util, right=True)
             watts, limit = summary.power_watts, summary.power_limit_watts
-            words = "-" if watts is None else f"{watts / 1000:.1f}" + (f"/{limit / 1000:.1f}" if limit else "")
+            words = "-" if watts is None else of_limit(watts, limit, 1000, 1, 1)
             line.add(words, "plain", power, right=True).add("  ")
         lines.append(line.add(node_note(answer), role).parts(answer.name == chosen))
     return heading.parts(), lines

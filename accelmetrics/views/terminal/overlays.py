@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from accelmetrics.schemas.finding import Finding
-from accelmetrics.schemas.text import cells, printable, quantity
-from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue, duration
+from accelmetrics.schemas.text import cells, duration, printable, quantity
+from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices, Dialog
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of, rule
@@ -59,10 +59,6 @@ class Pages:
                 line.add("" if number else name, "dim", label - 1).add(" ")
             self.lines.append(line.add(part, role).parts())
 
-    def pair(self, name: str, words: str, role: Role = "plain") -> None:
-        """Add a name and what belongs to it."""
-        self.text(words, role, name)
-
     def pairs(self, found: Sequence[Told]) -> None:
         """Add names with values, side by side as often as there is room, to be read downwards."""
         side = max(1, min(3, self._width // 50))
@@ -82,14 +78,14 @@ def help_lines(choices: Choices, width: int, style: ScreenStyle, fleet: bool = F
     pages.title("keys", "escape leaves")
     for key in KEYS:
         if key.offered(choices, fleet):
-            pages.pair(key.keys, key.long)
+            pages.text(key.long, name=key.keys)
     pages.title("marks")
     for mark, words in MARKS_MEAN:
-        pages.pair(mark, words)
+        pages.text(words, name=mark)
     pages.title("filters")
     pages.text("Words that a row has, and conditions with = != ~ > >= < <=, all of which must hold: user=ann gpu%>0. Memory is in GiB.")
     for what, fields in (("of nodes", NODE_FIELDS),) if fleet else (("of devices", DEVICE_FIELDS), ("of processes", PROCESS_FIELDS)):
-        pages.pair(what, " ".join(fields))
+        pages.text(" ".join(fields), name=what)
     return pages.lines
 
 
@@ -106,8 +102,8 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
     if not row.notes:
         pages.text("nothing is wrong with it", "ok")
     for advice in row.advice:
-        pages.pair("what to do", advice, "title")
-    pages.pair("held by", ", ".join(row.holders) or "no job or pod that is known")
+        pages.text(advice, "title", "what to do")
+    pages.text(", ".join(row.holders) or "no job or pod that is known", name="held by")
     for number, finding in enumerate(row.findings):
         if number == 0:
             pages.title(f"findings {len(row.findings)}")
@@ -117,7 +113,7 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
     pages.title("identity")
     for name, word in ((name, getattr(row.identity, name)) for name in IDENTITY):
         if word not in ("", None):
-            pages.pair(name.replace("_", " "), printable(str(word)))
+            pages.text(printable(str(word)), name=name.replace("_", " "))
     source = next((source for source in view.sources if source.name == row.identity.backend), None)
     if source is not None:
         pages.title(f"source {source.name}")
@@ -152,7 +148,8 @@ def _missing(pages: Pages, device: DeviceView) -> None:
         if value.name in device.missing:
             labels.setdefault(device.missing[value.name], []).append(value.label)
     for lack, names in labels.items():
-        pages.pair(lack.word, f"{', '.join(names)}{f': {lack.detail}' if lack.detail else ''}{f'; {lack.advice}' if lack.advice else ''}")
+        about = ": ".join(filter(None, (", ".join(names), lack.detail)))
+        pages.text("; ".join(filter(None, (about, lack.advice))), name=lack.word)
 
 
 def finding_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
@@ -232,15 +229,15 @@ def _finding(pages: Pages, finding: Finding, view: NodeView) -> None:
     about = f"{finding.key}: " if finding.key else ""
     pages.text(f"{finding.severity}  {finding.rule.replace('_', ' ')}  {about}{finding.message} ({when})", role if until is None else "dim")
     if until is None:
-        pages.pair("  what to do", finding.advice)
+        pages.text(finding.advice, name="  what to do")
 
 
 def _source(pages: Pages, source: SourceRow) -> None:
     role = role_of(source.state)
-    pages.pair("status", f"{source.status.replace('_', ' ')}{f': {source.detail}' if source.detail else ''}", role)
+    pages.text(f"{source.status.replace('_', ' ')}{f': {source.detail}' if source.detail else ''}", role, "status")
     if source.advice:
-        pages.pair("what to do", source.advice, "title")
+        pages.text(source.advice, "title", "what to do")
     if source.source:
-        pages.pair("read from", source.source)
+        pages.text(source.source, name="read from")
     if source.age_seconds is not None:
-        pages.pair("read", f"{duration(source.age_seconds)} ago")
+        pages.text(f"{duration(source.age_seconds)} ago", name="read")

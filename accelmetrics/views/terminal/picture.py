@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from accelmetrics.schemas.text import GIB, cells, quantity
-from accelmetrics.views.device_view import DeviceView, duration
+from accelmetrics.schemas.text import GIB, cells, counted, duration, of_limit, quantity
+from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import KEYS, USUAL_CHOICES, Choices
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, top_of
@@ -408,14 +408,14 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
     left += [(f"{label} {view.host[name]:.0f}%", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
     found = len(view.findings)
     grave: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
-    counted: tuple[tuple[int, Piece], ...] = (
+    troubles: tuple[tuple[int, Piece], ...] = (
         (totals.lost, (f"X {totals.lost} lost", 1, "bad")),
         (totals.failed, (f"X {totals.failed} no answer", 1, "bad")),
         (totals.hot, (f"! {totals.hot} hot", 6, "warn")),
-        (found, (f"! {found} finding{'' if found == 1 else 's'}", 2, grave)),
+        (found, (f"! {counted(found, 'finding')}", 2, grave)),
         (len(choices.label), (choices.label, 1, "title")),
     )
-    right = [piece for number, piece in counted if number]
+    right = [piece for number, piece in troubles if number]
     if choices.paused:
         right.append(("PAUSED", 1, "chosen"))
     elif view.aged:
@@ -435,7 +435,7 @@ def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
             continue
         total = view.host.get("memory_total_bytes")
         if name == "memory_used_bytes":
-            words = f"{value / GIB:.1f}" + (f"/{total / GIB:.0f}" if total else "") + " GiB"
+            words = f"{of_limit(value, total, GIB, 1)} GiB"
         else:
             words = f"{label} {value:.0f}%" if unit == "%" else f"{label} {quantity(round(value, 1), unit)}"
         told.append((words, rank, "plain"))
@@ -479,9 +479,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
 
 def power_words(watts: float, limit: float | None) -> str:
     """Return what is drawn of what may be: ``4.7/5.6 kW``, ``612/700 W``."""
-    if watts >= 1000 or (limit or 0.0) >= 1000:
-        return f"{watts / 1000:.1f}" + (f"/{limit / 1000:.1f}" if limit else "") + " kW"
-    return f"{watts:.0f}" + (f"/{limit:.0f}" if limit else "") + " W"
+    return f"{of_limit(watts, limit, 1000, 1, 1)} kW" if max(watts, limit or 0.0) >= 1000 else f"{of_limit(watts, limit)} W"
 
 
 def short_name(hostname: str, width: int) -> str:

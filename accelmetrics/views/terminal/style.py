@@ -66,19 +66,17 @@ class Line:
     Args:
         style: Of the terminal.
         width: Columns that it may take.
+
+    Attributes:
+        left: Columns that are free.
     """
 
-    __slots__ = ("_left", "_parts", "_style")
+    __slots__ = ("_parts", "_style", "left")
 
     def __init__(self, style: ScreenStyle, width: int) -> None:
         self._style = style
-        self._left = width
+        self.left = width
         self._parts: list[tuple[str, str]] = []
-
-    @property
-    def left(self) -> int:
-        """Columns that are free."""
-        return self._left
 
     def add(self, text: str, role: Role = "plain", width: int | None = None, *, right: bool = False) -> Line:
         """Add a text.
@@ -89,23 +87,23 @@ class Line:
             width: Columns that it takes; those of the text itself, if left out.
             right: Whether it stands at the right of those.
         """
-        room = self._left if width is None else min(width, self._left)
+        room = self.left if width is None else min(width, self.left)
         text = shortened(self._style.text(text), room, "~" if self._style.ascii else "…")
         blank = 0 if width is None else room - cells(text)
         if right and blank:
             self._parts.append((" " * blank, "plain"))
             blank = 0
         self._parts.append((text + " " * blank, role))
-        self._left -= room if width is not None else cells(text)
+        self.left -= room if width is not None else cells(text)
         return self
 
     def fits(self, *texts: str) -> bool:
         """Return whether there is room for these texts, one behind the other."""
-        return sum(cells(self._style.text(text)) for text in texts) <= self._left
+        return sum(cells(self._style.text(text)) for text in texts) <= self.left
 
     def fill(self, with_: str = " ", role: Role = "plain") -> Line:
         """Fill what is left with one character."""
-        return self.add(with_ * self._left, role) if self._left > 0 else self
+        return self.add(with_ * self.left, role) if self.left > 0 else self
 
     def parts(self, chosen: bool = False) -> list[tuple[str, str]]:
         """Return what it is made of, filled with spaces; in the role of what is chosen where it is."""

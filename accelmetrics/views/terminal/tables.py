@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import NamedTuple
 
 from accelmetrics.exporters.device_table import BAR as BAR_MARKS, bar
-from accelmetrics.schemas.text import GIB, cells
+from accelmetrics.schemas.text import GIB, cells, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
-from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, matching, parse_filter
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, by_number, filtered
 from accelmetrics.views.terminal.graphs import spark
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of
 from accelmetrics.views.trails import Trails
@@ -67,7 +66,7 @@ def _of_limit(device: DeviceView, name: str, limit_name: str, unit: float = 1) -
     if value is None:
         return "-"
     decimals = 1 if unit == GIB and value / unit < WHOLE_NUMBERS else 0
-    return f"{value / unit:.{decimals}f}" + (f"/{limit / unit:.0f}" if limit else "") + ("?" if old else "")
+    return of_limit(value, limit, unit, decimals) + ("?" if old else "")
 
 
 def _utilization(device: DeviceView) -> str:
@@ -118,20 +117,13 @@ def row_name(row: Row) -> str:
 
 def shown_devices(view: NodeView, choices: Choices) -> list[Row]:
     """List the rows that are chosen to be shown, in the order that is chosen; silent sources are there always, at the end."""
-    devices = list(view.devices)
-    if choices.device_filter:
-        conditions = parse_filter(choices.device_filter, DEVICE_FIELDS)
-        devices = [device for device in devices if matching(conditions, device_fields(device))]
+    devices = filtered(view.devices, choices.device_filter, DEVICE_FIELDS, device_fields)
     name = ORDERED_BY.get(choices.device_order)
     if name is not None:
-        sign = 1 if choices.device_reverse else -1
-        devices.sort(key=lambda device: sign * device.values[name] if name in device.values else inf)
-    else:
-        if choices.device_order == "state":
-            devices.sort(key=lambda device: STATES.index(device.state))
-        if choices.device_reverse:
-            devices.reverse()
-    return [*devices, *view.silent]
+        return [*by_number(devices, lambda device: device.values.get(name), choices.device_reverse), *view.silent]
+    if choices.device_order == "state":
+        devices.sort(key=lambda device: STATES.index(device.state))
+    return [*devices[:: -1 if choices.device_reverse else 1], *view.silent]
 
 
 def device_fields(device: DeviceView) -> Fields:
@@ -332,20 +324,11 @@ UNKNOWN = "?"
 
 def shown_processes(view: NodeView, choices: Choices) -> list[ProcessRow]:
     """List the processes that are chosen to be shown, in the order that is chosen: numbers from the largest, unknown ones last."""
-    found = list(view.processes)
-    if choices.process_filter:
-        conditions = parse_filter(choices.process_filter, PROCESS_FIELDS)
-        found = [process for process in found if matching(conditions, process_fields(process))]
+    found = filtered(view.processes, choices.process_filter, PROCESS_FIELDS, process_fields)
     order, reverse = choices.process_order, choices.process_reverse
     if order in ("gpu%", "mem", "cpu%", "time"):
-        sign = 1 if reverse else -1
-
-        def rank(process: ProcessRow) -> tuple[float, ...]:
-            values = {"gpu%": process.utilization, "mem": process.memory_bytes, "cpu%": process.cpu_percent, "time": process.seconds}
-            value = values[order]
-            return (inf if value is None else sign * value, -(process.memory_bytes or 0), process.pid)
-
-        return sorted(found, key=rank)
+        found.sort(key=lambda process: (-(process.memory_bytes or 0), process.pid))
+        return by_number(found, lambda process: process_fields(process)[order], reverse)
     words = {"pid": lambda one: one.pid, "user": lambda one: (one.user == "", one.user, one.pid)}
     return sorted(found, key=words[order], reverse=reverse) if order in words else found[:: -1 if reverse else 1]
 

@@ -13,7 +13,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend, nvml, xid
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.monitor.findings import FindingEngine
-from accelmetrics.monitor.rule_choice import rules_of
+from accelmetrics.monitor.rules import rules_of
 from accelmetrics.schemas.history import RowMaker
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import has_values

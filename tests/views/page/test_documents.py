@@ -20,7 +20,7 @@ from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import Holder, Holders, Record, Step
 from accelmetrics.schemas.recording import RecordFile, parse_record
 from accelmetrics.testing import FakeBackend
-from accelmetrics.views.node_summary import NodeSummary
+from accelmetrics.views.node_view import NodeSummary
 from accelmetrics.views.page import documents as made
 from accelmetrics.views.page.documents import NodeDocuments
 from accelmetrics.visibility import processes as lookup
