@@ -70,7 +70,7 @@ from accelmetrics import sample
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.watchdog import script
 from accelmetrics.integrations.compat.feed import NvmlFeed
-from accelmetrics.views.page.files import page_files
+from accelmetrics.views.page.documents import page_files
 
 import accelmetrics.backends.tpu, accelmetrics.cli
 import sys

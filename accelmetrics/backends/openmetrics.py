@@ -10,8 +10,7 @@ It is asked in the background, at its own pace: an endpoint that is slow delays 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
@@ -20,9 +19,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from accelmetrics._version import __version__
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, require
+from accelmetrics.schemas.http_client import HttpClient
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.metrics_page import parse_page
 
 PREFIX = "openmetrics"
 EXTRA = "openmetrics"
@@ -31,8 +30,10 @@ INTERVAL, TIMEOUT = 5.0, 3.0
 LONGEST = 3600.0
 LARGEST_ANSWER = 8 * 1024 * 1024
 MOST_SERIES = 4096
+OK, DENIED = 200, (401, 403)
 TAKEN = frozenset({"gauge", "counter", "unknown", "untyped"})
-ACCEPT = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
+OPENMETRICS = "application/openmetrics-text"
+ACCEPT = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
 GPU = "gpu"
 """The label by which DCGM's exporter tells GPUs apart."""
 OPTIONS = ("name", "filter", "interval", "timeout")
@@ -104,15 +105,14 @@ class OpenMetricsBackend:
         return Detection(True, f"{self.shown} was configured")
 
     def open(self) -> OpenMetricsDriver:
-        httpx = require("httpx", EXTRA)
         require("prometheus_client", EXTRA, "prometheus-client")
-        # Not compressed: a small answer could have any size then.
-        headers = {"User-Agent": f"accelmetrics/{__version__}", "Accept": ACCEPT, "Accept-Encoding": "identity"}
+        headers = {"user-agent": f"accelmetrics/{__version__}", "accept": ACCEPT}
         try:
-            client = httpx.Client(timeout=self.timeout, follow_redirects=False, headers=headers)
+            client = HttpClient(self.url, self.timeout, EXTRA, headers, largest=LARGEST_ANSWER + 1)
+            client.open()
         except (OSError, ValueError) as error:
             raise SourceError(Reason.DRIVER_ERROR, f"{self.shown} cannot be asked: {error}", backend=self.name) from error
-        return OpenMetricsDriver(self, httpx, client, self._clock)
+        return OpenMetricsDriver(self, client, self._clock)
 
     def coverage(self) -> Coverage:
         return Coverage(optional={f"{self.name}.{{label}}": f"GET {self.shown}"})
@@ -127,10 +127,9 @@ class OpenMetricsDriver:
     machine_wide = True
     devices: Sequence[DeviceIdentity] = ()
 
-    def __init__(self, backend: OpenMetricsBackend, httpx: Any, client: Any, clock: Clock) -> None:
+    def __init__(self, backend: OpenMetricsBackend, client: HttpClient, clock: Clock) -> None:
         self.source = "http"
         self._backend = backend
-        self._httpx = httpx
         self._client = client
         self._clock = clock
         self._numbers: dict[str, dict[Labels, int]] = {}
@@ -145,10 +144,19 @@ class OpenMetricsDriver:
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         del unit
-        text, openmetrics = self._fetch(progress)
-        at = self._clock.monotonic()
         try:
-            samples = list(samples_of(text, openmetrics, self._backend.filters))
+            status, kind, body = self._client.ask()
+        except OSError as error:
+            late = isinstance(error, TimeoutError)
+            raise SourceError(Reason.TIMED_OUT if late else Reason.DRIVER_UNAVAILABLE, str(error), backend=self._backend.name) from error
+        progress.append(None)
+        at = self._clock.monotonic()
+        if status != OK:
+            raise self._failure(Reason.NO_PERMISSION if status in DENIED else Reason.DRIVER_ERROR, f"it answers {status}")
+        if len(body) > LARGEST_ANSWER:
+            raise self._failure(Reason.INVALID_VALUE, f"it answers more than {LARGEST_ANSWER >> 20} MiB")
+        try:
+            samples = list(samples_of(body.decode("utf-8", "replace"), kind == OPENMETRICS, self._backend.filters))
         except ValueError as error:
             raise self._failure(Reason.PARSE_ERROR, f"what it answers is no page of metrics: {error}") from error
         reasons: dict[str, Unavailable] = {}
@@ -179,31 +187,6 @@ class OpenMetricsDriver:
                 self._numbers[metric] = known = {labels: known[labels] for labels in now}
             yield from ((f"{self._backend.name}.{metric}.{known[labels]}", value) for labels, value in series if isfinite(value))
 
-    def _fetch(self, progress: list[Any]) -> tuple[str, bool]:
-        """Ask once, within the timeout whatever the endpoint does; return the page, and whether it is OpenMetrics."""
-        backend, httpx = self._backend, self._httpx
-        until = time.monotonic() + backend.timeout
-        body = bytearray()
-        try:
-            with self._client.stream("GET", backend.url) as answer:
-                progress.append(None)
-                if answer.status_code != httpx.codes.OK:
-                    denied = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-                    raise self._failure(Reason.NO_PERMISSION if denied else Reason.DRIVER_ERROR, f"it answers {answer.status_code}")
-                for piece in answer.iter_raw(65536):
-                    body += piece
-                    if len(body) > LARGEST_ANSWER:
-                        raise self._failure(Reason.INVALID_VALUE, f"it answers more than {LARGEST_ANSWER >> 20} MiB")
-                    if time.monotonic() > until:
-                        raise self._failure(Reason.TIMED_OUT, f"no whole answer within {backend.timeout:g} s")
-                kind = str(answer.headers.get("content-type", ""))
-        except httpx.TimeoutException as error:
-            raise self._failure(Reason.TIMED_OUT, f"no answer within {backend.timeout:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._failure(Reason.DRIVER_UNAVAILABLE, str(error) or type(error).__name__) from error
-        progress.append(None)
-        return body.decode("utf-8", "replace"), kind.startswith("application/openmetrics-text")
-
     def _failure(self, reason: Reason, words: str) -> SourceError:
         return SourceError(reason, f"{self._backend.shown}: {words}", backend=self._backend.name)
 
@@ -218,11 +201,21 @@ def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Ite
 
     Raises:
         ValueError: It is no such page.
+        ImportError: ``prometheus-client`` is not installed.
     """
-    for family in parse_page(text, openmetrics):
-        for name, labels, value in family.samples if family.type in TAKEN else ():
+    parse: Callable[[str], Iterable[Any]]
+    if openmetrics:
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+    else:
+        from prometheus_client.parser import text_string_to_metric_families as parse
+    page = f"\n{text}"
+    for family in parse(text):
+        # The parser of the older format gives every counter the ending ``_total``, also those whose name lacks it, such as DCGM's.
+        added = family.type == "counter" and not openmetrics and not any(f"\n{family.name}_total{end}" in page for end in "{ \t")
+        for sample in family.samples if family.type in TAKEN else ():
+            name = sample.name.removesuffix("_total" if added else "")
             if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, one) for one in filters)):
-                yield name, tuple(sorted(labels.items())), value
+                yield name, tuple(sorted(sample.labels.items())), float(sample.value)
 
 
 def _seconds(option: str, given: Sequence[str], usual: float) -> float:

@@ -62,6 +62,7 @@ def run(options: Namespace, out: Stdout) -> int:
         return 0
     from accelmetrics.exporters.registry import load
     from accelmetrics.monitor.job_summaries import JobSummaries
+    from accelmetrics.schemas.catalogue.host import PROCESS
     from accelmetrics.visibility.processes import process_labels
 
     endpoint = cast(
@@ -86,7 +87,9 @@ def run(options: Namespace, out: Stdout) -> int:
     )
     arguments.refuse((options.show_commands and not options.ui, "--show-commands is for --ui"))
     documents = _documents(options, endpoint)
-    own = own_keys()
+    # What is said of the watched process, which is this command: it describes itself under names of its own. A row without a name in
+    # Prometheus says again, in another unit, what one with a name says.
+    own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
     def serve(record: Record) -> None:
         if not options.pid:  # the watched process is this command
@@ -124,29 +127,22 @@ def run(options: Namespace, out: Stdout) -> int:
 
 def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocuments:
     """Return the node's documents, and have the endpoint answer with them, and with the page where ``--ui`` asks for it."""
-    from accelmetrics.views.page.documents import NodeDocuments
+    from accelmetrics.views.page.documents import NodeDocuments, file_routes
 
     documents = NodeDocuments(options.interval, page=options.ui, commands=options.show_commands, max_age=options.max_age)
     endpoint.routes += documents.routes
     if options.ui:
-        from accelmetrics.views.page.files import file_routes
-
         endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
         endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
-        _allow_files(4 * PAGE_CONNECTIONS)
+        # Let this process open as many files as it may: the usual limit is 1024, for the sake of programs that use ``select``.
+        with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
+            import resource
+
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            number = 4 * PAGE_CONNECTIONS if hard == resource.RLIM_INFINITY else min(4 * PAGE_CONNECTIONS, hard)
+            if soft != resource.RLIM_INFINITY and soft < number:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     return documents
-
-
-def _allow_files(number: int) -> None:
-    """Let this process open so many files, as far as it may. The usual limit is 1024, for the sake of programs that use ``select``."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < number:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (number if hard == resource.RLIM_INFINITY else min(number, hard), hard))
 
 
 @contextmanager
@@ -171,14 +167,6 @@ def _sharing(options: Namespace) -> Iterator[dict[str, Any]]:
         os.environ[SOCKET_VARIABLE] = options.collector_socket
         tell(f"reading for others at {options.collector_socket}", data={"socket": options.collector_socket})
         yield {"share": "node"}
-
-
-def own_keys() -> frozenset[str]:
-    """Return the keys of what is said of the watched process, which is this command: it describes itself under names of its own."""
-    from accelmetrics.schemas.catalogue.host import PROCESS
-
-    # A row without a name in Prometheus says again, in another unit, what one with a name says.
-    return frozenset(row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_"))
 
 
 def _password_line(user: str) -> str:

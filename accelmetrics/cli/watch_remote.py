@@ -23,8 +23,9 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.watch_source import LATE, WatchSource
-from accelmetrics.exporters.network import USER_AGENT, words
+from accelmetrics.exporters.network import USER_AGENT
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, without_passwords
+from accelmetrics.schemas.http_client import words
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import parse_record
 from accelmetrics.schemas.text import duration, printable
@@ -44,42 +45,29 @@ SHORTEST = 1.0
 """Seconds between two rounds at least: that often nodes read."""
 
 
-@dataclass(frozen=True)
-class Access:
-    """How machines are asked.
+Access = tuple[Mapping[str, str], ssl.SSLContext | None]
+"""How machines are asked: headers, credentials among them, and the authorities whose certificates are believed; None for the system's."""
 
-    Attributes:
-        headers: Credentials among them.
-        tls: The authorities whose certificates are believed; None for the system's.
-        patience: Seconds that a machine has for an answer.
-        largest: Bytes that an answer may have.
+
+def access_of(options: Namespace, password: str = "") -> Access:
+    """Read the files that the options name.
+
+    Args:
+        options: Of the command.
+        password: ``name:password`` of the address; a token comes before it.
+
+    Raises:
+        InvalidOptionError: A file cannot be read.
     """
-
-    headers: Mapping[str, str]
-    tls: ssl.SSLContext | None = None
-    patience: float = PATIENCE
-    largest: int = LARGEST_ANSWER
-
-    @classmethod
-    def of(cls, options: Namespace, password: str = "") -> Access:
-        """Read the files that the options name.
-
-        Args:
-            options: Of the command.
-            password: ``name:password`` of the address; a token comes before it.
-
-        Raises:
-            InvalidOptionError: A file cannot be read.
-        """
-        headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-        if password:
-            headers["Authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
-        try:
-            if options.fleet_token_file:
-                headers["Authorization"] = f"Bearer {Path(options.fleet_token_file).read_text(encoding='utf-8').strip()}"
-            return cls(headers, ssl.create_default_context(cafile=options.fleet_ca) if options.fleet_ca else None)
-        except (OSError, ValueError) as error:
-            raise InvalidOptionError(f"the fleet's token or authorities cannot be read: {error}") from error
+    headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
+    if password:
+        headers["Authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
+    try:
+        if options.fleet_token_file:
+            headers["Authorization"] = f"Bearer {Path(options.fleet_token_file).read_text(encoding='utf-8').strip()}"
+        return headers, ssl.create_default_context(cafile=options.fleet_ca) if options.fleet_ca else None
+    except (OSError, ValueError) as error:
+        raise InvalidOptionError(f"the fleet's token or authorities cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -114,15 +102,27 @@ class NodePolls(Generic[T]):
         path: What they are asked for.
         interval: Seconds between two rounds.
         read: Makes the content of an answer; whatever it raises is the failure of that machine alone.
+        patience: Seconds that a machine has for an answer.
+        largest: Bytes that an answer may have.
 
     Attributes:
         states: By name, what is known of each machine; another object after each round.
     """
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]], access: Access, path: str, interval: float, read: Callable[[str], T]) -> None:
+    def __init__(
+        self,
+        nodes: Callable[[], Sequence[Node]],
+        access: Access,
+        path: str,
+        interval: float,
+        read: Callable[[str], T],
+        patience: float = PATIENCE,
+        largest: int = LARGEST_ANSWER,
+    ) -> None:
         self.states: Mapping[str, NodeState[T]] = {}
         self._nodes = nodes
-        self._access = access
+        self._headers, self._tls = access
+        self._patience, self._largest = patience, largest
         self._path = path
         self._interval = interval
         self._read = read
@@ -144,7 +144,7 @@ class NodePolls(Generic[T]):
             self._loop.call_soon_threadsafe(self._polling.cancel)
 
     async def _poll(self) -> None:
-        client = SimpleAsyncHTTPClient(force_instance=True, max_clients=MOST_AT_ONCE, max_body_size=self._access.largest)
+        client = SimpleAsyncHTTPClient(force_instance=True, max_clients=MOST_AT_ONCE, max_body_size=self._largest)
         while True:
             due = self._loop.time() + self._interval
             known = ((node, self.states.get(node.target)) for node in self._nodes())
@@ -152,7 +152,7 @@ class NodePolls(Generic[T]):
             asked = [self._loop.create_task(self._ask(client, state)) for state in states]
             if asked:
                 try:
-                    await asyncio.wait(asked, timeout=self._access.patience)
+                    await asyncio.wait(asked, timeout=self._patience)
                 finally:
                     for one in asked:
                         one.cancel()
@@ -163,12 +163,12 @@ class NodePolls(Generic[T]):
         """Ask a machine. Where nothing has changed since its last answer, what is known of it is returned as it is."""
         request = HTTPRequest(
             known.node.address(self._path),
-            headers={**self._access.headers, **({"If-None-Match": known.tag} if known.tag else {})},
-            connect_timeout=self._access.patience,
-            request_timeout=self._access.patience,
+            headers={**self._headers, **({"If-None-Match": known.tag} if known.tag else {})},
+            connect_timeout=self._patience,
+            request_timeout=self._patience,
             follow_redirects=False,
             decompress_response=False,
-            ssl_options=self._access.tls,
+            ssl_options=self._tls,
         )
         try:
             answer = await client.fetch(request)
@@ -184,7 +184,7 @@ class NodePolls(Generic[T]):
     def _answered(self, known: NodeState[T], asked: asyncio.Task[NodeState[T]]) -> NodeState[T]:
         """Return what a question came to; whatever it failed of costs this machine alone."""
         if not asked.done() or asked.cancelled():
-            return self._failed(known, f"no answer within {self._access.patience:g} s")
+            return self._failed(known, f"no answer within {self._patience:g} s")
         error = asked.exception()
         if error is None:
             return asked.result()
@@ -271,7 +271,7 @@ def remote_source(options: Namespace, levels: WarningLevels) -> RemoteSource:
     except (IndexError, InvalidOptionError):
         url = options.url
     node, password = parse_address(url, "--url", "accelmetrics serve, such as http://node-1:22235")
-    return RemoteSource(node, Access.of(options, password), options.interval, levels)
+    return RemoteSource(node, access_of(options, password), options.interval, levels)
 
 
 def parse_address(url: str, flag: str, wanted: str) -> tuple[Node, str]:
@@ -324,13 +324,13 @@ class FleetSource:
             self.answers = [NodeAnswer(node.target) for node in self._nodes()]
             interval = max(SHORTEST, options.interval)
             self._polls = NodePolls(
-                self._nodes, Access.of(options), SUMMARY, interval, lambda text: [NodeAnswer("", NodeSummary.from_json(text))]
+                self._nodes, access_of(options), SUMMARY, interval, lambda text: [NodeAnswer("", NodeSummary.from_json(text))]
             )
         else:
             prometheus, password = parse_address(options.fleet, "--fleet", "a Prometheus, such as http://prometheus:9090")
             self.answers = [NodeAnswer(prometheus.target)]
-            access = replace(Access.of(options, password), patience=PROMETHEUS_PATIENCE, largest=LARGEST_PROMETHEUS_ANSWER)
-            self._polls = NodePolls(lambda: [prometheus], access, QUERY, max(PROMETHEUS_INTERVAL, options.interval), read_nodes)
+            interval, limits = max(PROMETHEUS_INTERVAL, options.interval), (PROMETHEUS_PATIENCE, LARGEST_PROMETHEUS_ANSWER)
+            self._polls = NodePolls(lambda: [prometheus], access_of(options, password), QUERY, interval, read_nodes, *limits)
 
     def look(self) -> bool:
         """Take what is new; return whether there is something. Of a node that gives no answer now, nothing of the last one is shown."""
@@ -350,7 +350,7 @@ class FleetSource:
     def opened(self, name: str, levels: WarningLevels) -> RemoteSource | None:
         """Return the source of one node; None where it is in the file no more."""
         node = next((node for node in self._nodes() if node.target == name), None)
-        return None if node is None else RemoteSource(node, Access.of(self._options), self._options.interval, levels)
+        return None if node is None else RemoteSource(node, access_of(self._options), self._options.interval, levels)
 
     def close(self) -> None:
         """Ask no more."""
@@ -412,13 +412,11 @@ def _answer(name: str, series: Mapping[str, Sequence[Series]]) -> NodeAnswer:
     if not values.get(NODE_UP):
         away = "accelmetrics serve reads nothing there" if NODE_UP in values else "no answer: Prometheus gets nothing from it"
         return NodeAnswer(name, failure=away)
-    lost: dict[str, bool] = {}
     busy: dict[str, list[float]] = {}  # a Trainium has a series for each core
     alerts: dict[str, dict[str, State]] = {}
     # Partitions, such as gpu.0.mig.1, stand below their devices.
     on_devices = {what: [one for one in found if one[0].get("accelerator", "").count(".") == 1] for what, found in series.items()}
-    for labels, _, value in on_devices.get(DEVICE_UP, ()):
-        lost[labels["accelerator"]] = not value
+    lost = {labels["accelerator"]: not value for labels, _, value in on_devices.get(DEVICE_UP, ())}
     for labels, _, value in on_devices.get(BUSY, ()):
         busy.setdefault(labels["accelerator"], []).append(100.0 * value)
     for labels, _, _ in on_devices.get(ALERTS, ()):

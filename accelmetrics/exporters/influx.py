@@ -17,9 +17,10 @@ from typing import Literal
 
 from accelmetrics.exporters.fields import INT64, by_device, identity_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
-from accelmetrics.exporters.network import Poster, RejectedError, check_timeout, words
+from accelmetrics.exporters.network import USER_AGENT, RejectedError, check_timeout
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.http_client import HttpClient, words
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -83,7 +84,7 @@ class InfluxExporter:
             raise InvalidOptionError("influx?prefix begins with #: that would make every line a comment")
         self.metrics = MetricSelection(metrics)
         self._token_file = token_file
-        self._target: LineFile | Poster
+        self._target: LineFile | HttpClient
         # A message about a target that is neither an address nor a file may not repeat it: see the password.
         scheme, mark, _ = target.partition("://")
         if mark and scheme.lower() not in ("http", "https"):
@@ -91,8 +92,13 @@ class InfluxExporter:
         if not mark and _HALF_AN_ADDRESS.search(target):
             raise InvalidOptionError("influx: the target looks like an address: write http:// before it, or ./ before the name of a file")
         if mark:
-            query = {"db": db, "rp": rp, "org": org, "bucket": bucket}
-            self._target = _poster(Poster(target, timeout, (ca_file, None, None), "influx"), query, precision)
+            client = self._target = HttpClient(target, timeout, "influx", {"user-agent": USER_AGENT}, (ca_file, None, None))
+            # The path and the query of the server's version.
+            if client.url.path in ("", "/"):
+                client.url = client.url.copy_with(path="/api/v2/write" if bucket else "/write")
+            version_1 = client.url.path.endswith("/write") and not client.url.path.endswith("/api/v2/write")
+            query = {"db": db, "rp": rp, "org": org, "bucket": bucket, "precision": "u" if version_1 and precision == "us" else precision}
+            client.url = client.url.copy_merge_params({name: value for name, value in query.items() if value})
         else:
             precision = "ns"
             # A cut line is never whole: how many digits its last number lacks cannot be told.
@@ -113,7 +119,7 @@ class InfluxExporter:
                 raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
             pair = ":" in secret
             headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}" if pair else f"Token {secret}"
-        status, _, said = self._target.post(self._points.text(record).encode(), headers)
+        status, _, said = self._target.ask("POST", self._points.text(record).encode(), headers)
         if not 200 <= status < 300:
             message = f"{self._target.shown}: HTTP {status}: {words(said)}"
             raise (ConnectionError if status >= 500 or status in PASSING_STATUSES else RejectedError)(message)
@@ -134,16 +140,6 @@ class InfluxExporter:
 
     def close(self) -> None:
         self._target.close()
-
-
-def _poster(poster: Poster, query: dict[str, str], precision: str) -> Poster:
-    """Complete the address by the path and the query of the server's version."""
-    if poster.url.path in ("", "/"):
-        poster.url = poster.url.copy_with(path="/api/v2/write" if query["bucket"] else "/write")
-    version_1 = poster.url.path.endswith("/write") and not poster.url.path.endswith("/api/v2/write")
-    unit = "u" if version_1 and precision == "us" else precision
-    poster.url = poster.url.copy_merge_params({**{name: value for name, value in query.items() if value}, "precision": unit})
-    return poster
 
 
 # Line protocol
@@ -167,7 +163,7 @@ class PointWriter:
         common = {**record.labels, "host": snapshot.hostname}
 
         def around() -> tuple[list[tuple[str, dict[str, int]]], list[Callable[[int | float], str]]]:
-            places = {key: place for place, key in enumerate(snapshot.header.keys)}
+            places = snapshot.header.places
             points = []
             for slot, named in by_device(snapshot):
                 head = _head(f"{prefix}{slot.identity.kind}", {**common, **identity_tags(slot)}) if slot else _head(f"{prefix}host", common)

@@ -26,9 +26,10 @@ from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, described, finding_points, machine_points, status_points, step_points
 from accelmetrics.exporters.fields import INT64, utf8
-from accelmetrics.exporters.network import USER_AGENT, Address, PemFiles, Poster, RejectedError, check_timeout, words
+from accelmetrics.exporters.network import USER_AGENT, Address, RejectedError, check_timeout
 from accelmetrics.schemas.catalogue import edition
 from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.http_client import HttpClient, PemFiles, words
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -217,12 +218,12 @@ class _Grpc:
             self._channel = None
 
 
-class _Http(Poster):
+class _Http(HttpClient):
     """Sends by HTTP, as protobuf."""
 
     def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
         self._service = require(SERVICE, "otlp", "opentelemetry-proto")
-        super().__init__(f"{'https' if secure else 'http'}://{address}", timeout, files, "otlp")
+        super().__init__(f"{'https' if secure else 'http'}://{address}", timeout, "otlp", {"user-agent": USER_AGENT}, files)
         path = self.url.path.rstrip("/")
         if not path.endswith(PATH):
             self.url = self.url.copy_with(path=f"{path}{PATH}")
@@ -241,7 +242,7 @@ class _Http(Poster):
         about = {"content-type": PROTOBUF}
         if self._compress:
             request, about = gzip.compress(request, PACKED), {**about, "content-encoding": "gzip"}
-        status, kind, body = self.post(request, {**headers, **about})
+        status, kind, body = self.ask("POST", request, {**headers, **about})
         where = f"{self.shown}: HTTP {status}"
         if not 200 <= status < 300:
             said: str | bytes = body

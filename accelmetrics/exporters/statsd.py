@@ -123,22 +123,26 @@ def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
     snapshot = record.snapshot
     head = clean(prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
     flat = record.monitor.flat() if record.monitor is not None else {}
+    common = _common(record, tagged)
 
     def around(name: str, tags: Tags) -> tuple[str, str]:
         full = f"{head}.{clean(name)}" if head else clean(name)
         return full, _tail(full, tags)
 
     def measured() -> list[tuple[tuple[str, str], int]]:
-        places = {key: place for place, key in enumerate(snapshot.header.keys)}
-        return [(around(name, tags), places[key]) for name, key, tags in named(record, tagged)]
-
-    def counted() -> list[tuple[str, str]]:
-        return [around(name, _common(record, tagged)) for name in flat]
+        places = snapshot.header.places
+        if not tagged:
+            return [(around(key, {}), places[key]) for key in snapshot.metrics]
+        found = []
+        for slot, keys in by_device(snapshot):
+            above, tags = (f"{slot.identity.kind}.", {**identity_tags(slot), **common}) if slot else ("", common)
+            found += [(around(above + name, tags), places[key]) for name, key in keys.items()]
+        return found
 
     kept = "statsd", prefix, tagged, *record.labels.items()
     lines = [gauge(*texts, snapshot.numbers[place]) for texts, place in snapshot.header.kept(kept, measured)]
     lines += [gauge(*around(name, tags), value) for name, value, tags in logged(record, tagged)]
-    counters = snapshot.header.kept((*kept, "monitor", *flat), counted)
+    counters = snapshot.header.kept((*kept, "monitor", *flat), lambda: [around(name, common) for name in flat])
     lines += [gauge(*texts, value) for texts, value in zip(counters, flat.values(), strict=True)]
     return packets(lines)
 
@@ -146,19 +150,6 @@ def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
 def _common(record: Record, tagged: bool) -> Tags:
     """Return the tags that every gauge has."""
     return {"host": record.snapshot.hostname, **record.labels} if tagged else {}
-
-
-def named(record: Record, tagged: bool) -> Iterator[tuple[str, str, Tags]]:
-    """Return name, key and tags of each metric."""
-    common = _common(record, tagged)
-    if tagged:
-        for slot, keys in by_device(record.snapshot):
-            head, own = (f"{slot.identity.kind}.", {**identity_tags(slot), **common}) if slot else ("", common)
-            for name, key in keys.items():
-                yield f"{head}{name}", key, own
-    else:
-        for key in record.snapshot.metrics:
-            yield key, key, common
 
 
 def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
@@ -175,18 +166,12 @@ def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
 
 def gauge(name: str, tail: str, value: int | float) -> bytes:
     """Return the line of one gauge. A sign makes StatsD add to the last value: a negative number takes a line that sets 0 before it."""
-    number = _number(value)
+    number = repr(value)
+    if "e" in number or len(number) > LONGEST_NUMBER:  # hardly ever; not every server reads an exponent
+        plain = format(Decimal(number), "f") if "e" in number else number
+        number = plain if len(plain) <= LONGEST_NUMBER else repr(float(value))
     line = f"{name}:{number}{tail}"
     return (f"{name}:0{tail}\n{line}" if number.startswith("-") else line).encode()
-
-
-def _number(value: int | float) -> str:
-    """Format a number without an exponent, which not every server reads, unless it is too long."""
-    text = repr(value)
-    if "e" not in text and len(text) <= LONGEST_NUMBER:  # nearly always
-        return text
-    plain = format(Decimal(text), "f") if "e" in text else text
-    return plain if len(plain) <= LONGEST_NUMBER else repr(float(value))
 
 
 def _tail(name: str, tags: Tags) -> str:

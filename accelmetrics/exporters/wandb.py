@@ -113,7 +113,7 @@ class WandbExporter:
         """
         joined = self._program_run()
         self._ours = joined is None
-        self._join(self._begin() if joined is None else joined)
+        self._run, self._defined, self._labels = self._begin() if joined is None else joined, set(), {}
 
     def _program_run(self) -> wandb.Run | None:
         if not isinstance(self._wanted, str):
@@ -121,9 +121,6 @@ class WandbExporter:
         run: wandb.Run | None = self._wandb.run
         named = run is not None and self._wanted in ("", run.id)
         return run if named and not self._apart else None
-
-    def _join(self, run: wandb.Run) -> None:
-        self._run, self._defined, self._labels = run, set(), {}
 
     def _begin(self) -> Any:
         """Begin a run of ours, or go on with it where its id is named and known."""
@@ -135,28 +132,24 @@ class WandbExporter:
         if os.environ.get("WANDB_NAME"):
             options.setdefault("name", options["id"])
         if options.get("mode", os.environ.get("WANDB_MODE", "online")) == "online" and sys.stdin is not None and sys.stdin.isatty():
-            self._need_login()  # W&B would ask for it on the terminal
+            # W&B would ask for a login on the terminal.
+            host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+            known: object = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+            for file in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
+                with suppress(OSError, RuntimeError, netrc.NetrcParseError):
+                    known = known or (file and netrc.netrc(Path(file).expanduser()).authenticators(host))
+            if not known:
+                raise RejectedError(f"Weights & Biases: {LOGIN}")
         if folder := options.get("dir"):
             make_folder(folder)  # W&B falls back to /tmp without a word
-        known = self._wandb.Settings.model_fields
-        settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known})
+        fields = self._wandb.Settings.model_fields
+        settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in fields})
         try:
             run = self._wandb.init(reinit="create_new", settings=settings, **options)
         except self._wandb.errors.Error as error:
             raise self._told(error) from None
         self._wandb.setup().remove_active_run(run)  # else a later wandb.init() of the program would return this one
         return run
-
-    def _need_login(self) -> None:
-        """Refuse to begin a run online where W&B has no credentials."""
-        host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-        if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-            return
-        for file in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
-            with suppress(OSError, RuntimeError, netrc.NetrcParseError):
-                if file and netrc.netrc(Path(file).expanduser()).authenticators(host):
-                    return
-        raise RejectedError(f"Weights & Biases: {LOGIN}")
 
     def _told(self, error: Exception) -> Exception:
         """Word a failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
@@ -177,7 +170,7 @@ class WandbExporter:
             RejectedError: W&B refused.
         """
         if not self._ours and (run := self._program_run()) is not None and run is not self._run:
-            self._join(run)  # the program has ended its run and begun another
+            self._run, self._defined, self._labels = run, set(), {}  # the program has ended its run and begun another
         try:
             if self._ours and record.labels != self._labels:
                 labels = {utf8(name): utf8(value) for name, value in record.labels.items()}

@@ -69,7 +69,7 @@ class Header:
         """Return the header of the same reading with more metrics behind the others; None where one of them is there already."""
 
         def wider() -> tuple[Header | None]:
-            if not self._places.keys().isdisjoint(more):
+            if not self.places.keys().isdisjoint(more):
                 return (None,)
             reasons = {key: why for key, why in self.unavailable.items() if key not in more}
             return (header(self.hostname, self.keys + more, self.identities, reasons, self.backends, self.unlisted),)
@@ -93,7 +93,8 @@ class Header:
         return self.kept(("selected", name), narrower)
 
     @property
-    def _places(self) -> Mapping[str, int]:
+    def places(self) -> Mapping[str, int]:
+        """Where the number of each key stands in the row."""
         return self.kept("places", lambda: {key: place for place, key in enumerate(self.keys)})
 
 

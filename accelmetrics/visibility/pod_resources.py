@@ -7,11 +7,9 @@ resource allocation have names that only the cluster's ResourceSlices explain; t
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from accelmetrics.backends.kit.protobuf import message_classes, parse_message
+from accelmetrics.backends.kit.protobuf import parse_message
 from accelmetrics.backends.kit.system import PCI_ADDRESS, pci_address
 from accelmetrics.schemas.errors import Reason, SourceError, require
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
@@ -23,15 +21,15 @@ LARGEST_ANSWER = 16 * 1024 * 1024
 MOST_PODS = 4096
 LONGEST = 128
 
-SCHEMA = {
-    "Answer": "repeated Pod pods = 1",
-    "Pod": "bytes name = 1; bytes namespace = 2; repeated Container containers = 3",
-    "Container": "bytes name = 1; repeated Devices devices = 2; repeated Dynamic dynamic = 5",
-    "Devices": "bytes resource = 1; repeated bytes ids = 2",
-    "Dynamic": "bytes claim = 2; bytes namespace = 3; repeated Allocated allocated = 4",
-    "Allocated": "bytes driver = 2; bytes pool = 3; bytes device = 4",
-}
-"""By message of ``podresources/v1``, the fields that are read."""
+PACKAGE = "accelmetrics.podresources"
+MESSAGES = """\
+Answer: repeated Pod pods = 1
+Pod: bytes name = 1; bytes namespace = 2; repeated Container containers = 3
+Container: bytes name = 1; repeated Devices devices = 2; repeated Dynamic dynamic = 5
+Devices: bytes resource = 1; repeated bytes ids = 2
+Dynamic: bytes claim = 2; bytes namespace = 3; repeated Allocated allocated = 4
+Allocated: bytes driver = 2; bytes pool = 3; bytes device = 4"""
+"""The messages of ``podresources/v1``, as far as they are read."""
 
 _GKE = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,3}))?(?:/vgpu\d+)?", re.ASCII)
 _TPU = "google.com/tpu"
@@ -79,7 +77,7 @@ def listing(answer: bytes) -> Listing:
         ValueError: It is none.
     """
     problems: list[str] = []
-    pods = parse_message(_messages()["Answer"], answer).pods
+    pods = parse_message(PACKAGE, MESSAGES, "Answer", answer).pods
     if len(pods) > MOST_PODS:
         problems.append(f"the kubelet tells of {len(pods)} pods: the first {MOST_PODS} are read")
     claims: list[Claim] = []
@@ -98,11 +96,6 @@ def listing(answer: bytes) -> Listing:
                 for one in claim.allocated
             ]
     return tuple(claims), tuple(problems)
-
-
-@lru_cache(maxsize=1)
-def _messages() -> dict[str, Any]:
-    return message_classes("accelmetrics.podresources", SCHEMA)
 
 
 def _text(data: bytes) -> str:

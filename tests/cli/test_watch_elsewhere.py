@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.watch_remote import Access, NodePolls
+from accelmetrics.cli.watch_remote import NodePolls
 from accelmetrics.cli.watch_source import RecordWindow
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
@@ -210,7 +210,7 @@ def test_what_nobody_foresaw_is_told_and_asking_goes_on() -> None:
     unread: list[Exception] = [UnforeseenError("the sun")]
     with Endpoint("answer") as endpoint:
         node = Node(endpoint.url.split("/")[2])
-        polls = NodePolls(lambda: [node], Access({}), "/", 0.01, read)
+        polls = NodePolls(lambda: [node], ({}, None), "/", 0.01, read)
 
         def told() -> str:
             return polls.states[node.target].failure if node.target in polls.states else ""

@@ -18,9 +18,8 @@ from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, Missi
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.receivers import exported, http_server, silent_server, victoria_metrics
+from tests.exporters.receivers import exported, http_server, victoria_metrics
 from tests.records import record, unknown
-from tests.support.network import free_port
 from tests.support.waiting import wait_for
 
 RESERVED = {"time", "_field", "_measurement"}
@@ -280,37 +279,6 @@ def test_version_1_with_a_name_and_a_password(tmp_path: Path) -> None:
             assert "s3cr3t" not in str(caught.value) and address in str(caught.value)
     assert [(path, sent) for path, sent, _ in asked] == [("/write?db=x&precision=u", "Basic bWU6czNjcjN0")] * 2
     assert read(asked[0][2].decode().splitlines()[0]).time < 10**16
-
-
-def test_a_server_that_comes_back_gets_the_record() -> None:
-    """While no server listens, exporting fails as passing; then the same record arrives, once."""
-    port = free_port()
-    exporter = InfluxExporter(f"http://127.0.0.1:{port}", db="x")
-    exporter.open()
-    sent = record(1)
-    for _ in range(2):
-        with pytest.raises(ConnectionError, match=str(port)):
-            exporter.export(sent)
-    bodies: list[bytes] = []
-
-    def answer(path: str, headers: dict[str, str], body: bytes) -> tuple[int, str, bytes]:
-        bodies.append(body)
-        return 204, "text/plain", b""
-
-    with http_server(answer, port):
-        exporter.export(sent)
-    assert [body.decode().splitlines() for body in bodies] == [lines(sent)]
-    exporter.close()
-
-
-def test_a_slow_server_costs_no_more_than_the_timeout() -> None:
-    """A server that takes the connection and says nothing is late after the timeout."""
-    with silent_server() as port:
-        exporter = InfluxExporter(f"http://127.0.0.1:{port}", db="x", timeout=0.3)
-        exporter.open()
-        with pytest.raises(TimeoutError, match=r"within 0\.3 s"):
-            exporter.export(record(1))
-        exporter.close()
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,18 @@ costs nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 
-def message_classes(package: str, schema: Mapping[str, str]) -> dict[str, Any]:
-    """Make the protobuf package's classes for the messages of a table.
+@lru_cache
+def message_classes(package: str, table: str) -> dict[str, Any]:
+    """Make the protobuf package's classes for the messages of a table, once.
 
     Args:
         package: A name of its own for them; it is not sent.
-        schema: By message, its fields: ``"bytes name = 1; repeated Device devices = 2"``. Numbers and types are the protocol's; names
-            are free.
+        table: A line for each message, with its fields: ``Node: bytes name = 1; repeated Device devices = 2``. Numbers and types are
+            the protocol's; names are free.
 
     Raises:
         ImportError: The package is not installed.
@@ -25,6 +26,7 @@ def message_classes(package: str, schema: Mapping[str, str]) -> dict[str, Any]:
 
     file = descriptor_pb2.FileDescriptorProto(name=package, package=package)
     kinds = descriptor_pb2.FieldDescriptorProto
+    schema = dict(line.split(": ", 1) for line in table.splitlines())
     for message, fields in schema.items():
         described = file.message_type.add(name=message)
         for words in fields.split(";"):
@@ -40,8 +42,8 @@ def message_classes(package: str, schema: Mapping[str, str]) -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in schema}
 
 
-def parse_message(message: Any, data: bytes) -> Any:
-    """Read a message of a class that :func:`message_classes` made.
+def parse_message(package: str, table: str, name: str, data: bytes) -> Any:
+    """Read a message of a table that :func:`message_classes` takes.
 
     Raises:
         ValueError: It is none.
@@ -49,6 +51,6 @@ def parse_message(message: Any, data: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        return message.FromString(data)
+        return message_classes(package, table)[name].FromString(data)
     except DecodeError as error:
         raise ValueError(str(error)) from error

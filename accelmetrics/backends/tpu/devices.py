@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from accelmetrics.backends.contract import Detection
@@ -124,17 +125,13 @@ def detect() -> Detection:
         flags = dict.fromkeys("--device=/dev/vfio" if node.startswith("/dev/vfio/") else f"--device={node}" for node in nodes)
         advice.append(f"in a container, start it with {' '.join(flags)} (google.com/tpu in Kubernetes)")
     for module, package in REQUIRED.items():
-        if not _installed(module):
+        there = None
+        with suppress(ImportError):  # the package around it is missing
+            there = find_spec(module)
+        if there is None:
             evidence += f"; {package}, which reads their runtime, is not installed"
             advice.append(MissingDependencyError(package, EXTRA).advice)
     return Detection(True, evidence, sum(chip.devices for chip in found), "; ".join(dict.fromkeys(advice)))
-
-
-def _installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ImportError:  # the package around it is missing
-        return False
 
 
 def identity(number: int, chip: TpuChip | None) -> DeviceIdentity:

@@ -155,11 +155,7 @@ class TpuDriver:
             self._lock = threading.Lock()
             self._latest = self._poll(1, names, answers)
             on_failure.pop_all()
-        self._devices = tuple(identity(number, chip) for number, chip in self._listed.items())
-
-    @property
-    def devices(self) -> Sequence[DeviceIdentity]:
-        return self._devices
+        self.devices: Sequence[DeviceIdentity] = tuple(identity(number, chip) for number, chip in self._listed.items())
 
     def reader(self, options: ReadOptions) -> TpuReader:
         """Make a consumer's view. What is watched makes no difference to it."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add, mul
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import MOST_DEVICES, Clock
-from accelmetrics.backends.kit import protobuf
+from accelmetrics.backends.kit.protobuf import message_classes, parse_message
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 HOST = "localhost"
@@ -54,29 +53,26 @@ MAX_ELEMENTS = MOST_DEVICES
 """Entries of an answer, and buckets of a distribution: more than any honest answer holds."""
 
 PACKAGE = "accelmetrics.tpu"
-SCHEMA = {
-    "MetricRequest": "bytes metric_name = 1",
-    "MetricResponse": "TpuMetric metric = 1",
-    "TpuMetric": "repeated Metric metrics = 3",
-    "Metric": (
-        "Attribute attribute = 1; Timestamp timestamp = 2;"
-        "Scalar gauge = 3; Scalar counter = 4; Distribution distribution = 5; Summary summary = 6"
-    ),
-    "Attribute": "bytes key = 1; AttributeValue value = 2",
-    "AttributeValue": "bytes text = 1; bool flag = 2; int64 whole = 3; double number = 4; AttributeList list = 6",
-    "AttributeList": "repeated Attribute attributes = 1",
-    "Timestamp": "int64 seconds = 1",
-    "Scalar": "double number = 1; int64 whole = 2; bytes text = 3; bool flag = 4",
-    "Distribution": "int64 count = 1; double mean = 2; double max = 4; Buckets buckets = 6; repeated int64 counts = 7",
-    "Buckets": "RegularBuckets exponential = 2; ExplicitBuckets explicit = 3; RegularBuckets linear = 4",
-    "RegularBuckets": "int32 finite = 1; double step = 2; double first = 3",
-    "ExplicitBuckets": "repeated double bounds = 1",
-    "Summary": "int64 count = 1; double sum = 2; repeated Quantile quantiles = 3",
-    "Quantile": "double share = 1; double value = 2",
-    "SupportedMetrics": "repeated SupportedMetric metrics = 1",
-    "SupportedMetric": "bytes name = 1",
-}
-"""By message, its fields. Numbers and types are the service's; names, which are not sent, are ours."""
+MESSAGES = """\
+MetricRequest: bytes metric_name = 1
+MetricResponse: TpuMetric metric = 1
+TpuMetric: repeated Metric metrics = 3
+Metric: Attribute attribute = 1; Timestamp timestamp = 2; \
+Scalar gauge = 3; Scalar counter = 4; Distribution distribution = 5; Summary summary = 6
+Attribute: bytes key = 1; AttributeValue value = 2
+AttributeValue: bytes text = 1; bool flag = 2; int64 whole = 3; double number = 4; AttributeList list = 6
+AttributeList: repeated Attribute attributes = 1
+Timestamp: int64 seconds = 1
+Scalar: double number = 1; int64 whole = 2; bytes text = 3; bool flag = 4
+Distribution: int64 count = 1; double mean = 2; double max = 4; Buckets buckets = 6; repeated int64 counts = 7
+Buckets: RegularBuckets exponential = 2; ExplicitBuckets explicit = 3; RegularBuckets linear = 4
+RegularBuckets: int32 finite = 1; double step = 2; double first = 3
+ExplicitBuckets: repeated double bounds = 1
+Summary: int64 count = 1; double sum = 2; repeated Quantile quantiles = 3
+Quantile: double share = 1; double value = 2
+SupportedMetrics: repeated SupportedMetric metrics = 1
+SupportedMetric: bytes name = 1"""
+"""The service's messages, as far as they are read. Numbers and types are the service's; names, which are not sent, are ours."""
 
 Scalar = bool | int | float | str
 
@@ -112,19 +108,9 @@ PortAnswers = tuple[int, Unavailable | None, Mapping[str, MetricAnswer]]
 """The number of a port, why it gave no answers (None when the runtime answered), and its answers by the runtime's names."""
 
 
-@lru_cache(maxsize=1)
-def message_classes() -> dict[str, Any]:
-    """Build the protobuf package's classes for the messages of :data:`SCHEMA`.
-
-    Raises:
-        ImportError: The package is not installed.
-    """
-    return protobuf.message_classes(PACKAGE, SCHEMA)
-
-
 def metric_request(name: str) -> bytes:
     """Write a ``MetricRequest``."""
-    return bytes(message_classes()["MetricRequest"](metric_name=name.encode()).SerializeToString())
+    return bytes(message_classes(PACKAGE, MESSAGES)["MetricRequest"](metric_name=name.encode()).SerializeToString())
 
 
 def metric_response(data: bytes) -> list[MetricMessage]:
@@ -155,7 +141,7 @@ def supported_metrics(data: bytes) -> frozenset[str]:
 
 
 def _parsed(name: str, data: bytes) -> Any:
-    return protobuf.parse_message(message_classes()[name], data)
+    return parse_message(PACKAGE, MESSAGES, name, data)
 
 
 def _bound(number: int) -> int:
@@ -223,7 +209,7 @@ class Runtimes:
     def __init__(self, numbers: Sequence[int], clock: Clock) -> None:
         import grpc  # the extra; a tenth of a second, and threads of its own from the first channel on
 
-        message_classes()  # raises here, and not within a reading, where the package is missing
+        message_classes(PACKAGE, MESSAGES)  # raises here, and not within a reading, where the package is missing
         self._clock = clock
         self._ports = [_Port(number, grpc) for number in numbers]
 

@@ -180,7 +180,10 @@ class Route(RequestHandler):
 
     async def get(self) -> None:
         """Answer; ``HEAD`` likewise, without the body."""
-        self.answer(self._compute(self.request) if self.public else await self.server.compute(self._compute, self.request))
+        if self.public:
+            self.answer(self._compute(self.request))
+        else:
+            self.answer(await self.server.answered(self.server.begin(self._compute, self.request), self.request))
 
     head = get
 
@@ -465,14 +468,6 @@ class Server(HTTPServerConnectionDelegate):
         await asyncio.sleep(PUT_OFF)
         raise HTTPError(429, why)
 
-    async def compute(self, call: Compute, request: HTTPServerRequest) -> HttpAnswer:
-        """Compute an answer for one request.
-
-        Raises:
-            HTTPError: Too many wait, or it takes too long.
-        """
-        return await self.answered(self.begin(call, request), request)
-
     def begin(self, call: Compute, request: HTTPServerRequest) -> asyncio.Task[HttpAnswer]:
         """Have an answer computed, in turn. Several requests may wait for it, each by :meth:`answered`.
 
@@ -481,11 +476,12 @@ class Server(HTTPServerConnectionDelegate):
         """
         if self._places.locked():
             raise HTTPError(503, "too many requests at once")
-        return self._loop.create_task(self._computed(call, request))
 
-    async def _computed(self, call: Compute, request: HTTPServerRequest) -> HttpAnswer:
-        async with self._places:
-            return await self._submit(self._answers, call, request)
+        async def computed() -> HttpAnswer:
+            async with self._places:
+                return await self._submit(self._answers, call, request)
+
+        return self._loop.create_task(computed())
 
     async def answered(self, answer: asyncio.Task[HttpAnswer], request: HTTPServerRequest) -> HttpAnswer:
         """Wait for an answer, within the client's own timeout, where Prometheus tells it.

@@ -1,19 +1,25 @@
-"""What ``accelmetrics serve`` says of its node in JSON: each document is made once a reading, when it is first asked for.
+"""What ``accelmetrics serve`` says of its node in JSON, the columns of the page's graphs, and the page's files.
 
-However many clients ask, the devices are read by the monitor alone, and each document is put together once, on the server's thread for
-answers, and kept as bytes until the next reading. Without a client nothing is made.
+However many clients ask, the devices are read by the monitor alone. Each document is made once a reading, when it is first asked for, on
+the server's thread for answers, and kept as bytes until the next reading. Without a client nothing is made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import json
+import re
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from array import array
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
+from importlib.resources import files
+from itertools import groupby, pairwise
+from threading import Lock
 from typing import Any
 
 from tornado.httputil import HTTPServerRequest
@@ -23,16 +29,24 @@ from accelmetrics._version import __version__
 from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
 from accelmetrics.schemas.finding import Finding
+from accelmetrics.schemas.history import History, HistoryRow
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import rfc3339
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import GIB, clipped
-from accelmetrics.views.device_view import DeviceView
+from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
-from accelmetrics.views.page.history import DRAWN, RECENT, PageHistory
-from accelmetrics.views.trails import FOLLOWED
+from accelmetrics.views.trails import FIXED, FOLLOWED, HELD
 from accelmetrics.visibility.processes import ProcessLookup
 
 JSON, HTML = "application/json", "text/html; charset=utf-8"
+CONTENT_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Files with these endings are served."""
+INDEX = "index.html"
 PER_SECOND = 100
 """Readings in a second at most."""
 RECENT_VIEW = 10.0
@@ -41,6 +55,16 @@ MOST_KEPT = 128
 """Answers of one reading that are kept: clients may ask for different parts of the history."""
 LONGEST_NUMBER = 18
 """Digits of the number of a reading."""
+READINGS = 3600
+"""That are kept: an hour at one a second."""
+POINTS = 600
+"""Of a column at most: above that each two are the least and the greatest value of a stretch of time."""
+RECENT = 60
+"""Readings for which a client gets what it lacks; one that lacks more gets everything."""
+DIGITS = 3
+"""Behind the decimal point: more is not seen in a graph."""
+DRAWN = {row.name: row for row in VALUES if row.name not in FIXED}
+"""What graphs can show."""
 RELOAD = 5
 """Seconds until a browser that runs no scripts asks again."""
 PLAIN_PAGE = """\
@@ -66,6 +90,8 @@ PLAIN_PAGE = """\
 </body>
 </html>
 """
+
+Column = list[float | None]
 
 
 class LatestReading:
@@ -142,11 +168,38 @@ class NodeDocuments:
         if self._page:
             made["/api/state"] = lambda reading: state_document(self._view(reading), reading.sequence, commands=self._commands)
             made["/plain"] = lambda reading: plain_page(self._view(reading))
-        routes: list[tuple[str, type[Route], dict[str, Any]]] = [
-            (path, DocumentRoute, {"documents": self, "make": make, "content_type": HTML if path == "/plain" else JSON})
-            for path, make in made.items()
-        ]
-        return [*routes, ("/api/history", HistoryRoute, {"documents": self, "history": self._history})] if self._page else routes
+        given: dict[str, Callable[[Route], Awaitable[None]]] = {path: partial(self._give_document, make) for path, make in made.items()}
+        if self._history is not None:
+            given["/api/history"] = partial(self._give_columns, self._history)
+        return [(path, DocumentRoute, {"give": give}) for path, give in given.items()]
+
+    async def _give_document(self, make: Callable[[LatestReading], object], route: Route) -> None:
+        """Answer with a document of the latest reading; with none where the client has it."""
+        reading = self.latest
+        route.set_header("Cache-Control", "private, no-cache")
+        route.set_header("Etag", f'W/"{reading.sequence}"')
+        if route.check_etag_header():
+            route.set_status(304)
+            route.finish()
+            return
+        path = route.request.path
+        route.answer(await reading.answer(route, partial(make, reading), path, HTML if path == "/plain" else JSON))
+
+    async def _give_columns(self, history: PageHistory, route: Route) -> None:
+        """Answer with the columns of the graphs: those since a reading that the client names, of the metrics that it names.
+
+        Raises:
+            HTTPError: What is asked for is no number, or no metric.
+        """
+        told = route.get_query_argument("since", "0")
+        if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
+            raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
+        asked = route.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
+        if unknown := [name for name in asked if name and name not in DRAWN]:
+            raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join(DRAWN)}")
+        metrics, reading = frozenset(asked), self.latest
+        since = int(told) if 0 <= reading.sequence - int(told) <= RECENT else 0
+        route.answer(await reading.answer(route, partial(history.columns, since, metrics), (since, metrics)))
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. One of the same reading changes nothing."""
@@ -182,58 +235,139 @@ class NodeDocuments:
 
 
 class DocumentRoute(Route):
-    """Answers with a document of the latest reading; with none where the client has it."""
+    """Answers with what its document's function gives."""
 
-    def initialize(  # type: ignore[override]  # its own arguments
-        self, documents: NodeDocuments, make: Callable[[LatestReading], object], content_type: str
-    ) -> None:
-        """Take what makes the document."""
+    def initialize(self, give: Callable[[Route], Awaitable[None]]) -> None:  # type: ignore[override]  # its own argument
+        """Take the function, which answers a request."""
         super().initialize()
-        self._documents = documents
-        self._make = make
-        self._content_type = content_type
+        self._give = give
 
     async def get(self) -> None:
         """Answer."""
-        reading = self._documents.latest
-        self.set_header("Cache-Control", "private, no-cache")
-        self.set_header("Etag", f'W/"{reading.sequence}"')
-        if self.check_etag_header():
-            self.set_status(304)
-            self.finish()
-            return
-        self.answer(await reading.answer(self, partial(self._make, reading), self.request.path, self._content_type))
+        await self._give(self)
 
     head = get
 
 
-class HistoryRoute(Route):
-    """Answers with the columns of the graphs: those since a reading that the client names, of the metrics that it names."""
+# The columns of graphs
 
-    def initialize(self, documents: NodeDocuments, history: PageHistory) -> None:  # type: ignore[override]  # its own arguments
-        """Take the node's documents, and its history."""
-        super().initialize()
-        self._documents, self._history = documents, history
 
-    async def get(self) -> None:
-        """Answer.
+class PageHistory:
+    """The last readings of each device, as rows of doubles; columns are made when they are asked for.
 
-        Raises:
-            HTTPError: What is asked for is no number, or no metric.
+    Readings are added on one thread, and read on another one.
+
+    Args:
+        interval: Seconds between two readings.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self._lock = Lock()
+        self._rows = History(READINGS)
+        self._recent: deque[tuple[int, HistoryRow]] = deque(maxlen=RECENT + 1)
+
+    def add(self, sequence: int, snapshot: Snapshot) -> None:
+        """Remember a reading under its number, which rises."""
+        header = snapshot.header
+
+        def lay_out() -> tuple[tuple[str, ...], list[int]]:
+            """Find the column of each device and metric: the first of the metric's keys that the device gives."""
+            places, found = header.places, dict[str, int]()
+            for slot in header.identities:
+                for metric, row in DRAWN.items():
+                    given = [places[key] for name in row.names if (key := f"{slot.key}.{name}") in places]
+                    if given:
+                        found[f"{slot.key} {metric}"] = given[0]
+            return tuple(found), list(found.values())
+
+        names, chosen = header.kept("columns of graphs", lay_out)
+        values = array("d", map(snapshot.numbers.__getitem__, chosen))
+        seconds = snapshot.time_ns / 1e9
+        row = HistoryRow(names, values, seconds, seconds, True)
+        with self._lock:
+            if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
+                self._rows.clear()
+                self._recent.clear()
+            self._rows.add(row)
+            self._recent.append((sequence, row))
+
+    def columns(self, since: int, metrics: Collection[str] = FOLLOWED) -> dict[str, Any]:
+        """Return what came after a reading; everything where that is not among the recent ones.
+
+        Args:
+            since: The number of that reading.
+            metrics: Of these.
+
+        Returns:
+            ``sequence``: the number of the newest reading in it. ``complete``: whether this is everything. ``times``: seconds since 1970.
+            ``series``: by device and metric a value for each of the times, None where there was none.
         """
-        told = self.get_query_argument("since", "0")
-        if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
-            raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
-        asked = self.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
-        if unknown := [name for name in asked if name and name not in DRAWN]:
-            raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join(DRAWN)}")
-        metrics = frozenset(asked)
-        reading = self._documents.latest
-        lacks = reading.sequence - int(told)
-        since = int(told) if 0 <= lacks <= RECENT else 0
-        self.answer(await reading.answer(self, partial(self._history.columns, since, metrics), (since, metrics)))
 
-    head = get
+        def wanted(name: str) -> bool:
+            return name.partition(" ")[2] in metrics
+
+        with self._lock:
+            recent = self._recent.copy()
+            partly = any(number == since for number, _ in recent)
+            columns = {} if partly else self._rows.to_dict(wanted)
+        if partly:
+            rows = [row for number, row in recent if number >= since]
+            given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]
+            names = dict.fromkeys(name for row in rows[1:] for name in row.layout if wanted(name))
+            columns = {"time": [row.time for row in rows], **{name: [values.get(name) for values in given] for name in names}}
+        times = [at for at in columns.pop("time") if at is not None]
+        # What is between the reading that the client has and the next is told too, and not that one itself.
+        places = self._with_gaps(times, self.interval)[int(partly) :]
+        if len(places) <= POINTS:
+            moments = [at for at, _ in places]
+            found = {name: [None if place is None else column[place] for _, place in places] for name, column in columns.items()}
+        else:
+            # A gap stands for two stretches at least without a reading, so that all fits.
+            width = (times[-1] - times[0]) / (POINTS // 2 - 1)
+            stretches = list(_stretches(times, width))
+            moments, found = [], {name: [] for name in columns}
+            for at, place in self._with_gaps([begin for begin, _, _ in stretches], width):
+                moments += [at] if place is None else [at, at + width / 2]
+                for name, column in columns.items():
+                    found[name] += [None] if place is None else _extremes(column[stretches[place][1] : stretches[place][2]])
+        series: dict[str, dict[str, Column]] = {}
+        for name, column in found.items():
+            device, _, metric = name.partition(" ")
+            series.setdefault(device, {})[metric] = [None if value is None else round(value, DIGITS) for value in column]
+        return {
+            "sequence": recent[-1][0] if recent else 0,
+            "complete": not partly,
+            "times": [round(at, 3) for at in moments],
+            "series": series,
+        }
+
+    def _with_gaps(self, times: Sequence[float], width: float) -> list[tuple[float, int | None]]:
+        """Return moments with the places of their values; None where nothing was read for so long that a line would be a lie."""
+        found: list[tuple[float, int | None]] = [(times[0], 0)] if times else []
+        for place, (before, at) in enumerate(pairwise(times), 1):
+            if at - before > HELD * width:
+                found.append((before + width, None))
+            found.append((at, place))
+        return found
+
+
+def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, int, int]]:
+    """Yield stretches of equal time that have readings: when each begins, and from where to where its readings stand."""
+    first = 0
+    for number, same in groupby(int(at // width) for at in times):
+        last = first + sum(1 for _ in same)
+        yield number * width, first, last
+        first = last
+
+
+def _extremes(values: Column) -> tuple[float | None, float | None]:
+    """Return the least and the greatest value, the earlier one first."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, None
+    low, high = min(known), max(known)
+    return (low, high) if values.index(low) <= values.index(high) else (high, low)
 
 
 # What the page shows
@@ -404,3 +538,33 @@ def _device_cells(device: DeviceView) -> list[str]:
         said("sm_clock_mhz", "MHz"),
         ", ".join((*device.notes, *device.holders)),
     ]
+
+
+# The files of the page: those of this package and no other, each a route of its own, held in memory
+
+
+def page_files() -> Mapping[str, bytes]:
+    """Read the files of the page, by name."""
+    views = files("accelmetrics.views")
+    return {
+        file.name: file.read_bytes()
+        for folder in (views / "page" / "static", views / "assets")
+        for file in folder.iterdir()
+        if file.is_file() and file.name[file.name.rfind(".") :] in CONTENT_TYPES
+    }
+
+
+def file_routes() -> Iterator[tuple[str, type[Route], dict[str, Any]]]:
+    """Yield what answers with the page, at ``/``, and with its files, below ``/static/``."""
+    for name, body in page_files().items():
+        path = "/" if name == INDEX else re.escape(f"/static/{name}")
+        yield path, Route, {"compute": _answering(name, body), "linked": True}
+
+
+def _answering(name: str, body: bytes) -> Callable[[HTTPServerRequest], HttpAnswer]:
+    """Return what answers with one file. Clients keep it and ask whether it has changed: another release may be served here tomorrow."""
+    content_type = CONTENT_TYPES[name[name.rfind(".") :]]
+    headers = {"Cache-Control": "no-cache", "Etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"', "Vary": "Accept-Encoding"}
+    plain = HttpAnswer(body, content_type, headers)
+    packed = HttpAnswer(gzip.compress(body, mtime=0), content_type, {**headers, "Content-Encoding": "gzip"})
+    return lambda request: packed if accepts_gzip(request.headers.get("Accept-Encoding", "")) else plain

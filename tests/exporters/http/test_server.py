@@ -70,6 +70,18 @@ def serve() -> Iterator[Open]:
 
 
 @pytest.fixture
+def slow() -> tuple[Gate, Compute]:
+    """What is computed when its gate is released."""
+    gate = Gate()
+
+    def compute(_: HTTPServerRequest) -> HttpAnswer:
+        gate()
+        return HttpAnswer(b"at last")
+
+    return gate, compute
+
+
+@pytest.fixture
 def secured(tmp_path: Path) -> tuple[Tls, ssl.SSLContext]:
     """What a server and a client need for TLS."""
     certificate, key = Authority(tmp_path).issue("accelmetrics")
@@ -333,21 +345,15 @@ def test_half_open_tls_connections_cost_little_memory(tmp_path: Path) -> None:
 # Load
 
 
-def test_more_than_forty_requests_at_once_are_refused(serve: Open) -> None:
+def test_more_than_forty_requests_at_once_are_refused(serve: Open, slow: tuple[Gate, Compute]) -> None:
     """The forty-first is told to come again, and the forty are answered; thereafter all is as before."""
-    gate = Gate()
-
-    def slowly(_: HTTPServerRequest) -> HttpAnswer:
-        gate()
-        return HttpAnswer(b"at last")
-
-    server = serve({"/slow": slowly}, answer=2 * HANG)
+    server = serve({"/slow": slow[1]}, answer=2 * HANG)
     clients = [connect(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") for _ in range(40)]
     wait_for(server._places.locked)
     refused = exchange(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"\r\nRetry-After: 1\r\n" in refused
-    gate.release()
+    slow[0].release()
     assert [answer(client)[:15] for client in clients] == [b"HTTP/1.1 200 OK"] * 40
     assert get(server) == 200
 
@@ -364,17 +370,11 @@ def test_clients_that_do_not_take_their_answers_do_not_fill_the_places(serve: Op
         client.close()
 
 
-def test_the_scrape_timeout_is_respected(serve: Open) -> None:
+def test_the_scrape_timeout_is_respected(serve: Open, slow: tuple[Gate, Compute]) -> None:
     """The answer comes before Prometheus gives up, if only to say that there is none; a late one harms nothing."""
-    gate = Gate()
-
-    def slowly(_: HTTPServerRequest) -> HttpAnswer:
-        gate()
-        return HttpAnswer(b"")
-
-    server = serve({"/slow": slowly}, answer=10 * HANG)
+    server = serve({"/slow": slow[1]}, answer=10 * HANG)
     assert get(server, "/slow", X_Prometheus_Scrape_Timeout_Seconds="0.7") == 503
-    gate.release()
+    slow[0].release()
     for nonsense in ("soon", "-1", "nan", "inf", "0"):
         assert get(server, X_Prometheus_Scrape_Timeout_Seconds=nonsense) == 200
 
@@ -495,22 +495,16 @@ def test_guessers_that_wait_make_room(serve: Open, closed: HttpCredentials, monk
         guesser.close()
 
 
-def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: HttpCredentials) -> None:
+def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: HttpCredentials, slow: tuple[Gate, Compute]) -> None:
     """What is answered without a password takes no place of what is computed, and waits for none."""
-    gate = Gate()
-
-    def slowly(_: HTTPServerRequest) -> HttpAnswer:
-        gate()
-        return HttpAnswer(b"at last")
-
     server = serve(
-        {"/slow": slowly, "/probe": lambda _: HttpAnswer(b"fine")}, ("/probe",), credentials=closed, computing=1, answer=2 * HANG
+        {"/slow": slow[1], "/probe": lambda _: HttpAnswer(b"fine")}, ("/probe",), credentials=closed, computing=1, answer=2 * HANG
     )
     authorization = f"Authorization: {basic('ada', 'secret')}\r\n".encode()
     with connect(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\n" + authorization + b"\r\n") as scrape:
         wait_for(server._places.locked)
         assert get(server, "/probe") == 200
-        gate.release()
+        slow[0].release()
         told(scrape, b"at last")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from accelmetrics.exporters.http.server import CONTENT_POLICY
 from accelmetrics.exporters.prometheus import PrometheusExporter
-from accelmetrics.views.page.files import INDEX, file_routes, page_files
+from accelmetrics.views.page.documents import INDEX, file_routes, page_files
 from tests.support.waiting import HANG
 
 UPLOT = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.views.page.history import POINTS, READINGS, RECENT, PageHistory
+from accelmetrics.views.page.documents import POINTS, READINGS, RECENT, PageHistory
 from tests.records import snapshot as taken
 
 FIRST = taken()

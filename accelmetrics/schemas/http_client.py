@@ -1,0 +1,124 @@
+"""One URL over HTTP, by httpx: what exporters post to, and what endpoints of metrics are read from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.text import clipped
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_ANSWER = 65536
+"""Bytes of an answer that are read unless more are asked for: enough for any error message."""
+MAX_WORDS = 300
+
+PemFiles = tuple[str | None, str | None, str | None]
+"""Paths of PEM files for a client: authorities, its certificate, its key. None: the system's authorities, no certificate of our own."""
+
+
+def words(text: str | bytes) -> str:
+    """Return a peer's answer as one line of a message, cut to a readable length; ``no details`` where it says nothing."""
+    text = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    return clipped(" ".join(text.split()), MAX_WORDS) or "no details"
+
+
+class HttpClient:
+    """One URL that is asked or posted to. Redirects are not followed: a request goes where it was told to, or nowhere.
+
+    Args:
+        url: Where to. A name and password in it are sent as basic authentication and shown nowhere.
+        timeout: Seconds for each step, and for the whole answer.
+        extra: The extra that brings httpx.
+        headers: Of every request.
+        files: For TLS.
+        largest: Bytes of an answer that are read.
+
+    Attributes:
+        url: Where to, secrets and all.
+
+    Raises:
+        InvalidOptionError: The URL is none.
+        MissingDependencyError: httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout: float,
+        extra: str,
+        headers: Mapping[str, str],
+        files: PemFiles = (None, None, None),
+        largest: int = MAX_ANSWER,
+    ) -> None:
+        self._httpx = require("httpx", extra)
+        try:
+            self.url: httpx.URL = self._httpx.URL(url)
+        except self._httpx.InvalidURL as error:
+            why = "is its password percent-encoded?" if "@" in url else str(error)  # which may hold a part of the password
+            raise InvalidOptionError(f"{extra}: the address cannot be read: {why}") from None
+        if self.url.scheme not in ("http", "https") or not self.url.host:
+            raise InvalidOptionError(f"{extra}: {self.shown!r} is no http:// or https:// address")
+        self._timeout = timeout
+        self._headers = headers
+        self._files = files
+        self._largest = largest
+        self._client: httpx.Client | None = None
+
+    @property
+    def shown(self) -> str:
+        """The address as it may be shown: without a password, or the query, which may hold one."""
+        return str(self.url.copy_with(userinfo=b"", query=None, fragment=None))
+
+    def open(self) -> None:
+        """Read the certificates. Nothing is sent.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        import ssl
+
+        authorities, certificate, key = self._files
+        context = ssl.create_default_context(cafile=authorities) if authorities or certificate else None
+        if context is not None and certificate:
+            context.load_cert_chain(certificate, key)
+        # Not compressed: a small answer could have any size then.
+        headers = {"accept-encoding": "identity", **self._headers}
+        self._client = self._httpx.Client(verify=context or True, timeout=self._timeout, follow_redirects=False, headers=headers)
+
+    def ask(self, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str, bytes]:
+        """Send a request, and wait for the answer. A server that drips is not waited for longer than one that is silent.
+
+        Returns:
+            The status, the content type in lower case without parameters, and the beginning of the body, as much as the client reads.
+
+        Raises:
+            ConnectionError: The server is away, or broke off.
+            TimeoutError: It did not answer in time.
+        """
+        assert self._client is not None
+        said = bytearray()
+        try:
+            with self._client.stream(method, self.url, content=body, headers=headers) as response:
+                due = time.monotonic() + self._timeout
+                for chunk in response.iter_raw():
+                    said += chunk
+                    if len(said) >= self._largest:
+                        break
+                    if time.monotonic() > due:
+                        raise TimeoutError(f"{self.shown}: the answer was not complete within {self._timeout:g} s")
+        except self._httpx.TimeoutException:
+            raise TimeoutError(f"{self.shown}: no answer within {self._timeout:g} s") from None
+        except self._httpx.TransportError as error:
+            raise ConnectionError(f"{self.shown}: {str(error) or type(error).__name__}") from None
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return response.status_code, kind, bytes(said[: self._largest])
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
