@@ -6,6 +6,7 @@ call beside it, and never travels on into the program that is being watched.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 LONGEST = 1000
 """Characters of an exception's words that are kept: each metric that is missing for it carries them."""
 
+log = logging.getLogger("accelmetrics")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -57,8 +59,14 @@ class Wait(NamedTuple):
 WAITS: dict[int, Wait] = {}
 """By thread, the tool that it waits for now."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WAITS.clear)
+
+def at_fork(**hooks: Callable[[], object]) -> None:
+    """Register functions as ``os.register_at_fork`` does; nothing where there are no forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**hooks)
+
+
+at_fork(after_in_child=WAITS.clear)
 
 
 @contextmanager
@@ -87,6 +95,24 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
             raise  # the user's own
         return Outcome(None, describe(error), without_frames(error), time.perf_counter() - started)
     return Outcome(value, None, None, time.perf_counter() - started)
+
+
+class WarnOnce:
+    """Logs each kind of warning once, and raises nothing.
+
+    Args:
+        head: What the words of each begin with.
+    """
+
+    def __init__(self, head: str = "") -> None:
+        self._head = head
+        self._known: set[object] = set()
+
+    def __call__(self, kind: object, words: str, *details: object) -> None:
+        """Log a warning, unless there was one of this kind."""
+        if kind not in self._known:
+            self._known.add(kind)
+            guarded(log.warning, self._head + words, *details)  # a handler of the program may raise
 
 
 def without_frames(error: BaseException) -> BaseException:

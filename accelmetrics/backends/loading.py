@@ -10,7 +10,6 @@ A fork waits for it too, though not for ever: a module that another thread is in
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 
-from accelmetrics.backends.guard import WAITS, guarded, waiting_for
+from accelmetrics.backends.guard import WAITS, at_fork, guarded, waiting_for
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.snapshot import rfc3339_second
 
@@ -82,8 +81,7 @@ class LoadingLock:
 
 
 loading = LoadingLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=loading.before_fork, after_in_parent=loading.after_in_parent, after_in_child=loading.after_in_child)
+at_fork(before=loading.before_fork, after_in_parent=loading.after_in_parent, after_in_child=loading.after_in_child)
 
 
 def import_modules(names: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.history import HistoryRow, RowMaker
+from accelmetrics.schemas.history import RowMaker
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.statistics import WindowAggregator
@@ -31,32 +31,25 @@ MOST_MEASURED = 64
 """Processes whose processor time is measured; more are not seen at once."""
 GAP = 3.0
 """In intervals: over a longer silence nothing is reckoned."""
-BLOCK = 64
-"""Readings that are folded into statistics together, which costs less."""
 
 
 class RecordWindow:
     """What the devices did in a stretch of records."""
 
     def __init__(self) -> None:
-        self._rows = RowMaker()
-        self._pending: list[HistoryRow] = []
-        self._statistics: WindowAggregator | None = None
+        self._rows, self._statistics = RowMaker(), WindowAggregator(0.0, across=False)
         self._begin_ns = self._newest_ns = 0
 
     def add(self, snapshot: Snapshot, interval: float) -> None:
         """Take a reading; the same one twice counts once. Where the clock was set back, the stretch begins anew."""
-        if self._statistics is None or snapshot.time_ns < self._newest_ns:
+        if not self._begin_ns or snapshot.time_ns < self._newest_ns:
             self._rows, self._statistics = RowMaker(), WindowAggregator(0.0, across=False)
-            self._pending.clear()
             self._begin_ns = self._newest_ns = snapshot.time_ns
         elif snapshot.time_ns == self._newest_ns:
             return
         elapsed = (snapshot.time_ns - self._newest_ns) / 1e9
         self._newest_ns = snapshot.time_ns
-        self._pending.append(self._rows.row(snapshot, self.duration, elapsed <= GAP * max(1.0, interval)))
-        if len(self._pending) >= BLOCK:
-            self._fold()
+        self._statistics.feed([self._rows.row(snapshot, self.duration, elapsed <= GAP * max(1.0, interval))])
 
     @property
     def duration(self) -> float:
@@ -66,19 +59,12 @@ class RecordWindow:
     @property
     def summary(self) -> Mapping[str, Summary]:
         """By key, the statistics."""
-        return {} if (statistics := self._fold()) is None else statistics.summary()
+        return self._statistics.summary()
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
         """By device key, the energy that it used."""
-        return {} if (statistics := self._fold()) is None else statistics.energy_joules()
-
-    def _fold(self) -> WindowAggregator | None:
-        """Return the statistics of all readings."""
-        if self._statistics is not None:
-            self._statistics.fold(self._pending)
-            self._pending.clear()
-        return self._statistics
+        return self._statistics.energy_joules()
 
 
 class WatchSource(ABC):

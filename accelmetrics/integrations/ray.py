@@ -11,7 +11,6 @@ An actor on each living node reads its devices, and a thread here gathers what i
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
@@ -24,7 +23,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.guard import Outcome, WarnOnce, guarded
 from accelmetrics.integrations.ray_allocation import devices_among, node_name
 from accelmetrics.integrations.training import (
     BRIEF,
@@ -60,8 +59,6 @@ LONGEST_WAIT = 1.0
 SILENT, SILENT_INTERVALS = 10.0, 5
 """Seconds, and intervals, after which a node that does not answer has no row any more: the longer of the two."""
 LONGEST_WORDS = 300
-
-log = logging.getLogger("accelmetrics")
 
 
 NumberedRow = tuple[int, HistoryRow]
@@ -202,7 +199,7 @@ class Fleet:
         self._run = run
         self._nodes: dict[str, NodeRows] = {}
         self._here = ""
-        self._told: set[str] = set()
+        self._tell = WarnOnce("fleet: ")
         self._choice = row_choice(self._tell)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -346,11 +343,6 @@ class Fleet:
         outcome = guarded(call, *arguments)
         if outcome.failure is not None:
             self._tell(f"{what} {type(outcome.error)}", f"{what}: {outcome.failure.detail}")
-
-    def _tell(self, mark: str, words: str) -> None:
-        if mark not in self._told:
-            self._told.add(mark)
-            guarded(log.warning, "fleet: %s", words)
 
 
 def _connected(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
 from accelmetrics.monitor.monitor import Monitor, Share
 from accelmetrics.monitor.rules import DEFAULT, RuleChoice
@@ -46,8 +45,6 @@ DEFAULT_PREFIX = "system/"
 
 _REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
 """What trackers do not take in a name."""
-
-log = logging.getLogger("accelmetrics")
 
 
 RowChoice = Callable[[MetricChoice, Iterable[str]], tuple[MetricSelection, Sequence[str]]]
@@ -155,8 +152,8 @@ class TrainingRun:
         self._window = monitor.tumbling_window()
         self._begun_in = 0  # the process: windows of a parent get no readings in its child
         self._worked: Totals = {}
+        self._tell = WarnOnce("training: ")
         self._choice = row_choice(self._tell)
-        self._told: set[str] = set()
         self._other_nodes: TorchStoreRows | None = None
         self._for_others: TrainingRun | None = None
 
@@ -267,11 +264,6 @@ class TrainingRun:
         if outcome.failure is not None:
             self._tell(f"{what} {type(outcome.error)}", f"{what} failed: {outcome.failure.detail}")
         return outcome.value
-
-    def _tell(self, mark: str, words: str) -> None:
-        if mark not in self._told:
-            self._told.add(mark)
-            guarded(log.warning, "training: %s", words)  # a handler of the program may raise
 
 
 def training(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain, count
 from typing import Any, TypeVar
 
-from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.guard import Outcome, WarnOnce, guarded
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.record import Exporter, ExporterStatus, Record
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
@@ -109,7 +109,7 @@ class ExportWorker:
     def _begin_counts(self) -> None:
         self._sent = self._failed = self._overflowed = 0
         self._given_up: list[int] = []  # records each time; appended to by any thread
-        self._logged: set[tuple[str, type]] = set()
+        self._warn = WarnOnce()
         self._error = ""
 
     @property
@@ -267,10 +267,7 @@ class ExportWorker:
         if outcome.failure is None:
             return
         self._error = f"{what}: {outcome.failure.detail}"
-        kind = (what, type(outcome.error))
-        if kind not in self._logged:
-            self._logged.add(kind)
-            log.warning("exporter %s %s", self.name, self._error)
+        self._warn((what, type(outcome.error)), "exporter %s %s", self.name, self._error)
 
 
 def _taken(items: deque[T]) -> T | None:

@@ -315,7 +315,7 @@ class Monitor:
     @property
     def work(self) -> Totals:
         """The work that steps told of until the last reading, by kind (``tokens``, ``samples``) and process."""
-        return self._current().steps.work.totals.copy()
+        return self._current().steps.work.copy()
 
     def window(self, name: str = "") -> Window:
         """Make a window, a stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.

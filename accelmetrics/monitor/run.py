@@ -25,7 +25,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary, ref
 
-from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.contract import SystemClock
+from accelmetrics.backends.guard import Outcome, WarnOnce, guarded
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.steps import StepLog
@@ -186,7 +187,7 @@ class Run:
         self._moment = 0.0, 0  # of the last tick, on the monitor's clock and in nanoseconds since 1970
         self._ticks = self._missed = self._timed_out = 0
         self._silent: dict[str, str] = {}  # by source that did not answer the last tick, why
-        self._told: set[tuple[str, str]] = set()  # sources and statuses that were logged
+        self._warn = WarnOnce()
 
     @property
     def phase(self) -> Phase:
@@ -229,9 +230,8 @@ class Run:
         silent = [status for status in snapshot.backends if status.silent]
         self._silent = {status.name: status.detail for status in silent}
         for status in silent:
-            if (status.name, status.status) not in self._told:
-                self._told.add((status.name, status.status))
-                log.warning("source %s: %s (`accelmetrics doctor` says what to do)", status.name, status.detail)
+            words = "source %s: %s (`accelmetrics doctor` says what to do)"
+            self._warn((status.name, status.status), words, status.name, status.detail)
         steps = self.steps.take(self._meter)
         findings = self.findings.judge(snapshot, tick_row, steps, self._judged, last=self.phase is Phase.STOPPING)
         self._judged = True
@@ -394,16 +394,8 @@ def stop_all_at_exit() -> None:
     atexit.register(_stop_all)
 
 
-class MonitorClock:
+class MonitorClock(SystemClock):
     """The machine's clock, on which a thread can wait; tests have another."""
-
-    def monotonic(self) -> float:
-        """Return seconds since some fixed point, never going back."""
-        return time.monotonic()
-
-    def time_ns(self) -> int:
-        """Return nanoseconds since 1970-01-01 UTC."""
-        return time.time_ns()
 
     def wait(self, woken: Flag, seconds: float) -> None:
         """Return when so many seconds have passed on this clock, or the flag is set."""

@@ -8,7 +8,6 @@ stream that the program uses, so that a later step of that stream does not chang
 from __future__ import annotations
 
 import ctypes
-import logging
 import operator
 import os
 import sys
@@ -21,11 +20,11 @@ from itertools import count
 from math import isfinite
 from typing import Any, SupportsFloat, cast
 
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.record import Step, StepSource, in_json
-from accelmetrics.schemas.work import WORK, Work
+from accelmetrics.schemas.work import WORK, Done, add_work
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
@@ -61,8 +60,6 @@ EXCHANGE_CAPTURE_MODE = {
 RELAXED = 2
 """The mode in which they disturb none."""
 _this_thread = threading.local()
-
-log = logging.getLogger("accelmetrics")
 
 
 def _heard(entry: Mapping[str, Any]) -> Step:
@@ -131,7 +128,7 @@ class StepLog:
 
     def __init__(self, source: StepSource = (None, ""), tell: Callable[[Mapping[str, Any]], object] | None = None) -> None:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
-        self.work = Work()
+        self.work: dict[tuple[str, StepSource], Done] = {}
         self._own = _Process(source)
         self._tell = tell
         self._pace = 0.0  # seconds between two readings
@@ -140,7 +137,7 @@ class StepLog:
         self._counter = count(1)
         self._not_finite = 0
         self._taking = threading.Lock()
-        self._warned: set[str] = set()
+        self._warn = WarnOnce()
         self._unconverted: deque[_Logged] = deque(maxlen=PENDING)
         self._woken = Flag()
         self._ending = False
@@ -245,7 +242,7 @@ class StepLog:
             found.sort(key=lambda pair: pair[0].at)
             steps = tuple(self._completed(process, logged, meter) for logged, process in found)
             for step in steps:
-                self.work.add(step)
+                add_work(self.work, step)
                 if self._tell is not None and step.source == self._own.source:
                     self._tell({"step_entry": {**step._asdict(), "values": {name: in_json(value) for name, value in step.values.items()}}})
             self.given.extend(steps)
@@ -347,11 +344,6 @@ class StepLog:
 
     def _refuse(self, name: str, kind: str, detail: str) -> None:
         self._warn(name, "monitor.log: %s is a %s that is no single number: left out, here and from now on (%s)", name, kind, detail)
-
-    def _warn(self, mark: str, words: str, *details: object) -> None:
-        if mark not in self._warned:
-            self._warned.add(mark)
-            guarded(log.warning, words, *details)  # a handler of the program may raise
 
 
 def noted(value: object) -> float | Pending:

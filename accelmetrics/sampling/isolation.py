@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import at_fork, guarded
 from accelmetrics.backends.kit.watchdog import Watchdog, reap
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import VENDOR_NUMBERED, DeviceRegistry, Numbering
@@ -430,8 +430,8 @@ def _after_fork() -> None:
         engine.after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # registered behind the watchdogs' own, by which they know that they are the parent's
-    os.register_at_fork(after_in_child=_after_fork)
+# registered behind the watchdogs' own, by which they know that they are the parent's
+at_fork(after_in_child=_after_fork)
 
 
 def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from accelmetrics.backends.contract import Backend, Clock
+from accelmetrics.backends.guard import at_fork
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import ReadingCounts, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
@@ -159,8 +160,7 @@ def check_of(metrics: MetricSelection) -> Callable[[Snapshot], Snapshot] | None:
 _shared = lru_cache(MOST_SHARED)(Sampler)
 _making = threading.RLock()
 """Held while one is looked up, so that calls of several threads make one; a fork waits for it and gives it back on both sides."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
+at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def sample(  # noqa: PLR0913 - every option is a keyword with a default

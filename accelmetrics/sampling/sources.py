@@ -7,7 +7,6 @@ that another thread is in the middle of, or a driver's own lock, would stay lock
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from weakref import WeakSet
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
-from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.guard import Outcome, at_fork, guarded
 from accelmetrics.backends.kit.system import pci_slot
 from accelmetrics.backends.registry import declared, is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
@@ -412,8 +411,7 @@ def _after_fork() -> None:
         one.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_child=_after_fork)
 
 SHARED = SourceRegistry()
 """The registry that samplers use unless they are given a clock of their own."""

@@ -17,7 +17,7 @@ import copy
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import isfinite
 
 from accelmetrics.schemas.accumulator import Accumulator
@@ -32,6 +32,8 @@ AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *
 """Names whose values are also taken over all devices of a reading."""
 COUNTED = f".{COUNTER}"
 ACROSS = ("mean", "max", "total")
+TOGETHER = 256
+"""Readings that are folded together: the cost is shared by them."""
 
 
 class WindowAggregator:
@@ -69,18 +71,27 @@ class WindowAggregator:
         self._across: dict[str, Accumulator] = {}  # over all devices: ``mean.powerWatts``
         self._known: dict[str, set[str]] = {}  # by name, the devices that ever had it
         self._last: dict[str, dict[str, float]] = {}  # by name, each device's last reading
+        self._pending: list[HistoryRow] = []
         if before is not None:
             self._start_from(before)
 
     @property
     def metrics(self) -> Mapping[str, Accumulator]:
         """By key, the statistics of the readings."""
+        self.fold()
         return {key: held for key, held in self._metrics.items() if held.count}
 
-    def fold(self, rows: Iterable[HistoryRow], end: float = math.inf) -> None:
+    def feed(self, rows: Iterable[HistoryRow]) -> None:
+        """Take readings, which are folded when there are many, or results are asked for."""
+        self._pending.extend(rows)
+        if len(self._pending) >= TOGETHER:
+            self.fold()
+
+    def fold(self, rows: Iterable[HistoryRow] = (), end: float = math.inf) -> None:
         """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
         block: list[HistoryRow] = []
-        for row in rows:
+        pending, self._pending = self._pending, []
+        for row in chain(pending, rows):
             if row.at < self._begin:
                 self._start_from(row)  # it was being taken when the window began
                 continue
@@ -106,6 +117,7 @@ class WindowAggregator:
 
     def energy_joules(self) -> dict[str, Energy]:
         """Return, by device key, the energy that it used."""
+        self.fold()
         return {key: energy for key, held in self.energy.items() if (energy := held.result()) is not None}
 
     def devices(self) -> dict[str, CrossDeviceStatistics]:

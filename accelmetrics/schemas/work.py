@@ -41,31 +41,20 @@ class WorkRate(NamedTuple):
 
 
 Totals = Mapping[tuple[str, StepSource], Done]
+"""By kind of work and process, what was done so far."""
 
 
-class Work:
-    """The work that steps tell of, added up for each process: ranks work side by side, so that their rates add up and not their times.
+def add_work(totals: dict[tuple[str, StepSource], Done], step: Step) -> None:
+    """Add the work of a step, if it says both how much was done and how fast.
 
-    Attributes:
-        totals: By kind of work and process, what was done so far.
+    Each process has totals of its own: ranks work side by side, so that their rates add up and not their times.
     """
-
-    def __init__(self) -> None:
-        self.totals: dict[tuple[str, StepSource], Done] = {}
-
-    def add(self, step: Step) -> None:
-        """Take a step, if it says both how much was done and how fast."""
-        for name in WORK:
-            amount = step.values.get(name)
-            if not amount:
-                continue
-            rate, per_joule = step.values.get(f"{name}_per_second"), step.values.get(f"{name}_per_joule")
-            if rate and isfinite(amount):
-                done = self.totals.get((name, step.source), Done())
-                paid, joules = (amount, amount / per_joule) if per_joule else (0.0, 0.0)
-                self.totals[name, step.source] = Done(
-                    done.amount + amount, done.seconds + amount / rate, done.paid + paid, done.joules + joules
-                )
+    for name in WORK:
+        amount, rate, per_joule = (step.values.get(f"{name}{of}") for of in ("", "_per_second", "_per_joule"))
+        if amount and rate and isfinite(amount):
+            paid, joules = (amount, amount / per_joule) if per_joule else (0.0, 0.0)
+            gained, done = (amount, amount / rate, paid, joules), totals.get((name, step.source), Done())
+            totals[name, step.source] = Done(*map(sum, zip(done, gained, strict=True)))
 
 
 def rates(after: Totals, before: Totals = {}) -> dict[str, WorkRate]:  # noqa: B006  # never changed

@@ -33,7 +33,6 @@ import contextlib
 import ctypes
 import importlib.util
 import math
-import os
 import re
 import sys
 import threading
@@ -48,7 +47,7 @@ from accelmetrics.backends.amd.cards import compute_memory
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows, pcie_generation
 from accelmetrics.backends.contract import MOST_DEVICES, Value
-from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
+from accelmetrics.backends.guard import WAITS, Outcome, at_fork, guarded, waiting_for
 from accelmetrics.backends.kit.fields import Chosen, DeviceRecord, Field, Table
 from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.kit.system import is_asleep
@@ -515,8 +514,7 @@ class Attempt:
 ATTEMPTS: set[Attempt] = set()
 """Those that have not returned. While there is one no other is made, which would hang as well."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=ATTEMPTS.clear)
+at_fork(after_in_child=ATTEMPTS.clear)
 
 
 class Trust:

@@ -21,7 +21,6 @@ What it promises, whatever the command does:
 from __future__ import annotations
 
 import math
-import os
 import re
 import threading
 import time
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.guard import waiting_for
+from accelmetrics.backends.guard import at_fork, waiting_for
 from accelmetrics.backends.kit.commands import SHOWN, Child, Command
 from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
@@ -303,8 +302,7 @@ def _forget_all() -> None:
         process.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+at_fork(after_in_child=_forget_all)
 
 
 class LinePoll:

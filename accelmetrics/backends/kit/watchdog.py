@@ -22,6 +22,7 @@ from pathlib import Path
 from pkgutil import get_data
 from typing import Any
 
+from accelmetrics.backends.guard import at_fork
 from accelmetrics.schemas.metric import NOTHING
 
 STATUS_SIZE = 16
@@ -198,5 +199,4 @@ def _after_fork_in_child() -> None:
         each.returncode = 0
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -8,7 +8,6 @@ and a test holds them equal to the binding's. NVML counts its users, so that ano
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import struct
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import Value
+from accelmetrics.backends.guard import at_fork
 from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.nvidia import advise, is_installed, kernel_module_version, library_path
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
@@ -426,8 +426,7 @@ def _after_fork() -> None:
         _held.pop().release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def open_library() -> Library:

@@ -19,7 +19,7 @@ from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import rfc3339
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
-from accelmetrics.schemas.work import Done, Work, rates
+from accelmetrics.schemas.work import Done, Totals, add_work, rates
 from accelmetrics.views import summaries
 from accelmetrics.views.report.periods import periods
 from accelmetrics.views.report.run_report import Plain, Price, RunReport, StreamReport
@@ -146,7 +146,7 @@ def _telling(name: str) -> Iterator[None]:
 def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunReport | None:  # noqa: B008  # a constant
     """Return what records came to; None when there are none. Those of one process of a run are to be in the order of their time."""
     found: dict[tuple[str, str, str], RecordStream] = {}
-    own_work = Work()
+    own_work: dict[tuple[str, StepSource], Done] = {}
     for record in records:
         if not wanted.metrics.everything:
             record = record._replace(snapshot=record.snapshot.selected(wanted.metrics))  # noqa: PLW2901
@@ -163,12 +163,12 @@ def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunRepor
         ours = {step.source for step in record.own_steps} if steps else ()
         for step in steps:  # of other ranks too, which may have recordings of their own
             own = step.source in ours
-            (own_work if own else stream.heard_work).add(step)
+            add_work(own_work if own else stream.heard_work, step)
             (stream.own_steps if own else stream.heard_steps)[step.source].add(step)
     return _report(list(found.values()), own_work, wanted) if found else None
 
 
-def _report(streams: list[RecordStream], own_work: Work, wanted: Wanted) -> RunReport:
+def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> RunReport:
     """Return what all streams came to."""
     for stream in streams:
         stream.settle()
@@ -233,10 +233,10 @@ def _devices(streams: list[RecordStream]) -> tuple[dict[str, DeviceIdentity], fr
     return devices, frozenset(label for _, label in best.values() if not devices[label].parent)
 
 
-def _document(streams: list[RecordStream], own_work: Work) -> Plain:
+def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
     """Return the parts of what ``--format json`` prints that streams say alone. The host's metrics are those of the first host."""
     work: dict[tuple[str, StepSource], Done] = {}
-    for totals in (*(stream.heard_work.totals for stream in streams), own_work.totals):
+    for totals in (*(stream.heard_work for stream in streams), own_work):
         work.update(totals)
     begin, end = min(stream.begin for stream in streams), max(stream.end for stream in streams)
     kinds = {place.identity.kind for stream in streams for place in stream.places.values()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, isfinite
 
 from accelmetrics.schemas.energy import COUNTER
@@ -27,8 +27,6 @@ MOST = 1000
 """Rows of a table."""
 WAITING = 20_000
 """Readings that wait for a step at most; the oldest are then of the value that was logged last."""
-TOGETHER = 256
-"""Readings of a stretch that are folded together."""
 Names = tuple[str, ...]
 TOLD = frozenset((COUNTER, *POWER, *UTILIZATION))
 
@@ -97,14 +95,6 @@ class _Stretch:
     def __init__(self, name: str, begin: float, at: float, before: HistoryRow | None) -> None:
         self.name, self.begin = name, begin
         self.aggregator = WindowAggregator(at, before, across=False)
-        self.rows: list[HistoryRow] = []
-
-    def feed(self, rows: Iterable[HistoryRow]) -> None:
-        """Take readings."""
-        self.rows.extend(rows)
-        if len(self.rows) >= TOGETHER:
-            self.aggregator.fold(self.rows)
-            self.rows.clear()
 
 
 class PeriodTable:
@@ -192,7 +182,7 @@ class PeriodTable:
             self._begin_value(self._first_step)
         passed = self._taken(until)
         if self._value is not None:
-            self._value.feed(passed)
+            self._value.aggregator.feed(passed)
 
     def _begin_value(self, begin: float) -> None:
         self._taken(begin)
@@ -206,7 +196,7 @@ class PeriodTable:
             rows = [self._earlier] if self._earlier is not None else list(self._waiting)[:1]
             self._begin_value(rows[0].time if rows else self._first_step)
         if self._value is not None:
-            self._value.feed(self._taken(self._last_step))
+            self._value.aggregator.feed(self._taken(self._last_step))
             near = self._earlier or self._before
             if near is not None:
                 _close(self.numbers, self._value, list(self._waiting)[:1], self._last_step, near)
@@ -244,7 +234,7 @@ class PeriodTable:
                 if stretch.begin < step.time_ns / 1e9 <= end:
                     _total(self.windows, stretch.name).log(step, step.source in mine)
         for stretch in self._open:
-            stretch.feed([row])
+            stretch.aggregator.feed([row])
         for stretch, end in ended:
             _close(self.windows, stretch, [row], end, row)
 
@@ -270,7 +260,7 @@ def _close(totals: dict[str, Total], stretch: _Stretch, after: list[HistoryRow],
         end: When it ended, in seconds since 1970.
         near: A reading near to that, by which clocks are compared.
     """
-    stretch.aggregator.fold([*stretch.rows, *after], _clock(near, end))
+    stretch.aggregator.fold(after, _clock(near, end))
     _total(totals, stretch.name).add(end - stretch.begin, stretch.aggregator)
 
 

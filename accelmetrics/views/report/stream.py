@@ -25,7 +25,7 @@ from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
-from accelmetrics.schemas.work import Work
+from accelmetrics.schemas.work import Done
 from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Curve, Mark, Plain, ReducedSeries, StreamReport
 from accelmetrics.views.report.series import SeriesReducer
@@ -224,7 +224,7 @@ class RecordStream:
         self.table = PeriodTable(by) if by else None
         self.own_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
         self.heard_steps: dict[StepSource, LoggedSteps] = defaultdict(LoggedSteps)
-        self.heard_work = Work()
+        self.heard_work: dict[tuple[str, StepSource], Done] = {}
         self._labels = record.labels
         self._sources: dict[str, str] = {}
         self._reducer = SeriesReducer()
