@@ -208,25 +208,6 @@ def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Itera
 # Exporters
 
 
-class FunctionExporter:
-    """An exporter made of functions; by default there is nothing to open, keep back or close.
-
-    Args:
-        name: Its name.
-        export: Takes each record.
-        other: An exporter whose ``open``, ``flush`` and ``close`` are called as well.
-    """
-
-    def __init__(self, name: str, export: Callable[[Record], None], other: Exporter | None = None) -> None:
-        self.name = name
-        self.metrics = getattr(other, "metrics", None)
-        self.processes = getattr(other, "processes", 0)
-        self.export = export
-        self.open = other.open if other is not None else lambda: None
-        self.flush = other.flush if other is not None else lambda: None
-        self.close = other.close if other is not None else lambda: None
-
-
 @runtime_checkable
 class LineExporter(Protocol):
     """An exporter that makes lines, which can be written to a stream too: JSON lines, CSV, InfluxDB's."""
@@ -249,6 +230,8 @@ def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
         lines: The exporter to a file, which makes the lines.
         descriptor: Of the stream.
     """
+    from accelmetrics.exporters.registry import exporting
+
     head, rest = b"", memoryview(b"")
     begun: Record | None = None
 
@@ -264,9 +247,7 @@ def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
             rest = rest[os.write(descriptor, rest) :]
         lines.wrote()
 
-    stream = FunctionExporter(lines.name, export)
-    stream.metrics = getattr(lines, "metrics", stream.metrics)
-    return stream
+    return exporting(lines.name, export, metrics=getattr(lines, "metrics", None))
 
 
 def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
@@ -276,6 +257,7 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
         exporter: The exporter.
         stopped: Set then, as that ends any command of a pipeline.
     """
+    from accelmetrics.exporters.registry import exporting
 
     def export(record: Record) -> None:
         try:
@@ -283,14 +265,15 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
         except BrokenPipeError:
             stopped.ask(signal.SIGPIPE)
 
-    return FunctionExporter(exporter.name, export, exporter)
+    return exporting(exporter.name, export, exporter)
 
 
 def console(out: Stdout, stopped: Stop) -> Exporter:
     """Return an exporter that prints a line a reading, until the reader of that has gone."""
     from accelmetrics.exporters.console import line
+    from accelmetrics.exporters.registry import exporting
 
-    return until_reader_gone(FunctionExporter("console", lambda record: out.show(line(record.snapshot) + "\n")), stopped)
+    return until_reader_gone(exporting("console", lambda record: out.show(line(record.snapshot) + "\n")), stopped)
 
 
 def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> list[Exporter]:

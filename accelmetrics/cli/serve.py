@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import FunctionExporter, checked, claim_sources, exporters, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import checked, claim_sources, exporters, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, folder_for
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
@@ -60,7 +60,7 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
-    from accelmetrics.exporters.registry import load
+    from accelmetrics.exporters.registry import exporting, load
     from accelmetrics.monitor.job_summaries import JobSummaries
     from accelmetrics.schemas.catalogue.host import PROCESS
     from accelmetrics.visibility.processes import process_labels
@@ -104,8 +104,7 @@ def run(options: Namespace, out: Stdout) -> int:
         folder_for(options.summaries)
     with until_stopped() as stopped, closing(endpoint), checked(options, stopped), _sharing(options) as shared:
         attribution = Attribution()
-        feed = FunctionExporter("prometheus", serve)
-        feed.processes = options.processes or int(options.ui)
+        feed = exporting("prometheus", serve, processes=options.processes or int(options.ui))
         sinks = [feed, *exporters(options, out)]
         watching = monitor(options, sinks, attribution=attribution, **shared)
         summaries = JobSummaries(watching, options.summaries)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.history import RowMaker
+from accelmetrics.schemas.history import row_of
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.statistics import WindowAggregator
@@ -37,24 +37,25 @@ class RecordWindow:
     """What the devices did in a stretch of records."""
 
     def __init__(self) -> None:
-        self._rows, self._statistics = RowMaker(), WindowAggregator(0.0, across=False)
-        self._begin_ns = self._newest_ns = 0
+        self._newest: Snapshot | None = None
+        self._begin_ns = 0
+        self._statistics = WindowAggregator(0.0, across=False)
 
     def add(self, snapshot: Snapshot, interval: float) -> None:
         """Take a reading; the same one twice counts once. Where the clock was set back, the stretch begins anew."""
-        if not self._begin_ns or snapshot.time_ns < self._newest_ns:
-            self._rows, self._statistics = RowMaker(), WindowAggregator(0.0, across=False)
-            self._begin_ns = self._newest_ns = snapshot.time_ns
-        elif snapshot.time_ns == self._newest_ns:
+        before = self._newest
+        if before is None or snapshot.time_ns < before.time_ns:
+            before, self._begin_ns, self._statistics = None, snapshot.time_ns, WindowAggregator(0.0, across=False)
+        elif snapshot.time_ns == before.time_ns:
             return
-        elapsed = (snapshot.time_ns - self._newest_ns) / 1e9
-        self._newest_ns = snapshot.time_ns
-        self._statistics.feed([self._rows.row(snapshot, self.duration, elapsed <= GAP * max(1.0, interval))])
+        self._newest = snapshot
+        joined = before is None or (snapshot.time_ns - before.time_ns) / 1e9 <= GAP * max(1.0, interval)
+        self._statistics.feed([row_of(snapshot, before, self.duration, joined)])
 
     @property
     def duration(self) -> float:
         """Seconds from the first reading to the last."""
-        return (self._newest_ns - self._begin_ns) / 1e9
+        return 0.0 if self._newest is None else (self._newest.time_ns - self._begin_ns) / 1e9
 
     @property
     def summary(self) -> Mapping[str, Summary]:

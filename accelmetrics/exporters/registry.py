@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from accelmetrics.schemas import plug_ins
@@ -21,7 +22,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.selection import MetricSelection
 
 if TYPE_CHECKING:
-    from accelmetrics.schemas.record import Exporter
+    from accelmetrics.schemas.record import Exporter, Record
 
 GROUP = "accelmetrics.exporters"
 METRICS = "metrics"
@@ -50,6 +51,20 @@ EXPORTERS = {
 """By name: where its class is, where its records go, and what it needs beside the core."""
 BUILT_IN = {name: f"accelmetrics.exporters.{where}" for name, (where, *_) in EXPORTERS.items()}
 """By name, the entry point; a test holds it equal to those of the package."""
+
+
+def exporting(name: str, export: Callable[[Record], object], other: object = None, **more: object) -> Exporter:
+    """Return an exporter made of functions; by default there is nothing to open, keep back or close.
+
+    Args:
+        name: Its name.
+        export: Takes each record.
+        other: An exporter whose ``open``, ``flush`` and ``close`` are called as well, and whose choice of metrics it has.
+        more: Other attributes.
+    """
+    parts = {part: getattr(other, part, bool) for part in ("open", "flush", "close")}
+    chosen = {"metrics": getattr(other, METRICS, None), "processes": getattr(other, "processes", 0)}
+    return cast("Exporter", SimpleNamespace(name=name, export=export, **{**parts, **chosen, **more}))
 
 
 def names() -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from accelmetrics.integrations.training import (
     row_choice,
     training,
 )
-from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker
+from accelmetrics.schemas.history import REPEATED, HistoryRow, row_of
 from accelmetrics.schemas.selection import MetricChoice
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.statistics import WindowAggregator
@@ -83,7 +83,7 @@ class NodeReader:
         self._rows: deque[NumberedRow] = deque(maxlen=KEPT)
         self._devices: tuple[str, ...] = ()
         self._count = 0
-        self._maker = RowMaker()
+        self._before: Snapshot | None = None
         self._run = _reading(interval, options)
         self._run.monitor.subscribe(self._take)
         self._run.start()
@@ -96,7 +96,8 @@ class NodeReader:
     def _take(self, snapshot: Snapshot) -> None:
         self._count += 1
         self._devices = tuple(slot.key for slot in snapshot.identities)
-        self._rows.append((self._count, self._maker.row(snapshot, time.monotonic(), joined=True)))
+        self._rows.append((self._count, row_of(snapshot, self._before, time.monotonic(), joined=True)))
+        self._before = snapshot
 
 
 class NodeRows:

@@ -12,14 +12,13 @@ as ``callbacks=[…]`` comes behind W&B, TensorBoard and MLflow.
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, rewrite_logs
 
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.integrations.hook import WithRun
 from accelmetrics.integrations.training import TrainingRun
 
@@ -31,8 +30,6 @@ EVALUATION = ("eval_", "test_")
 """What names of an evaluation's row begin with."""
 SUMMARY = "train_loss"
 """In the one row at the end of the training, which is of no step."""
-
-log = logging.getLogger("accelmetrics")
 
 
 class MonitorCallback(WithRun, TrainerCallback):
@@ -52,7 +49,7 @@ class MonitorCallback(WithRun, TrainerCallback):
         super().__init__(run, **options)
         self._first = False  # whether it was attached
         self._tokens = 0
-        self._told = False
+        self._warn = WarnOnce()
 
     def attach(self, trainer: Any) -> MonitorCallback:
         """Stand before the trainer's other callbacks, so that all of them log the rows.
@@ -95,13 +92,12 @@ class MonitorCallback(WithRun, TrainerCallback):
             passed = names[: names.index(NAME) if NAME in names else 0] if self._reported else [name for name in names if name != NAME]
             if not passed or self._first:
                 return
-            if not self._told:
-                self._told = True
-                log.warning(
-                    "training: the callback stands behind %s, which log the devices' rows late or not at all: use "
-                    "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
-                    ", ".join(passed),
-                )
+            self._warn(
+                "order",
+                "training: the callback stands behind %s, which log the devices' rows late or not at all: use "
+                "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
+                ", ".join(passed),
+            )
             tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
             if tracker is not None:
                 # A row of its own beside the step's. One that waits for the next (commit=False) would stand at the next step.

@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from math import isnan
-from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
-from accelmetrics.exporters.registry import create
+from accelmetrics.exporters.registry import create, exporting
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import DEFAULT, RuleChoice, rules_of
@@ -154,7 +154,7 @@ class Monitor:
         for exporter in made:
             self._add_worker(exporter)
         if on_finding is not None:
-            self._add_worker(_calling("on_finding", _told_once(_callable(on_finding))))
+            self._add_worker(exporting("on_finding", _told_once(_callable(on_finding))))
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
         extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
@@ -354,7 +354,7 @@ class Monitor:
         _callable(callback)
         self._current()
         with self._lock:
-            worker = self._add_worker(_calling("callback", lambda record: callback(record.snapshot)))
+            worker = self._add_worker(exporting("callback", lambda record: callback(record.snapshot)))
             if self._run.running:
                 self._run.add(worker)
 
@@ -407,11 +407,6 @@ def _callable(callback: T) -> T:
     if not callable(callback):
         raise InvalidOptionError(f"{callback!r} cannot be called: give a function that takes a snapshot, or a finding")
     return callback
-
-
-def _calling(name: str, export: Callable[[Record], object]) -> Exporter:
-    """Return an exporter that hands each record to a function."""
-    return cast("Exporter", SimpleNamespace(name=name, open=bool, export=export, flush=bool, close=bool))
 
 
 def _told_once(callback: Callable[[Finding], object]) -> Callable[[Record], None]:

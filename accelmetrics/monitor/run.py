@@ -34,7 +34,7 @@ from accelmetrics.monitor.window import Windows, living
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.schemas.energy import Meter
-from accelmetrics.schemas.history import History, RowMaker
+from accelmetrics.schemas.history import History, row_of
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -181,7 +181,7 @@ class Run:
         self._ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
-        self._rows = RowMaker()
+        self._before: Snapshot | None = None
         self._meter = Meter()
         self._joined = self._judged = False
         self._moment = 0.0, 0  # of the last tick, on the monitor's clock and in nanoseconds since 1970
@@ -215,7 +215,8 @@ class Run:
             return
         if self._extra is not None and (found := guarded(self._extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
-        row = self._rows.row(snapshot, at, self._joined)
+        before, self._before = self._before, snapshot
+        row = row_of(snapshot, before, at, self._joined)
         self._judged = self._judged and self._joined
         self._joined, self.failure = True, ""
         self.windows.feed(row)
@@ -224,7 +225,7 @@ class Run:
             return
         self._ticks += 1
         self._timed_out += "timed_out" in [status.status for status in snapshot.backends]
-        tick_row = self._rows.tick_row(snapshot, row)
+        tick_row = row if before is self.latest else row_of(snapshot, self.latest, at, row.joined)
         self.history.add(tick_row)
         self.latest = snapshot
         silent = [status for status in snapshot.backends if status.silent]

@@ -37,7 +37,6 @@ TIME, FIRST_VALUE = 1, 2
 
 Layout = tuple[str, ...]
 Parts = Sequence[tuple[Layout, "array[float]"]]
-Sequences = dict[str, int]
 
 
 @lru_cache(maxsize=64)
@@ -69,54 +68,40 @@ class HistoryRow(NamedTuple):
     joined: bool
 
 
-class RowMaker:
-    """Turns snapshots into rows.
+def row_of(snapshot: Snapshot, before: Snapshot | None, at: float, joined: bool, wanted: Callable[[str], bool] | None = None) -> HistoryRow:
+    """Return the row of a snapshot. A source that served the same reading in the one before has its columns marked.
 
-    Windows take every reading and the history only ticks, so each has rows of its own: a reading between two ticks is new
-    to the history at the next tick.
+    Windows take every reading and the history only ticks, so each compares with another one: a reading between two ticks is new to the
+    history at the next tick.
 
     Args:
+        snapshot: The snapshot.
+        before: The one before it; None for the first.
+        at: When it was taken, on the monitor's monotonic clock.
+        joined: Whether nothing was left out between both.
         wanted: Whether rows are to have a key; all when left out.
     """
-
-    def __init__(self, wanted: Callable[[str], bool] | None = None) -> None:
-        self._wanted = wanted
-        self._seen: Sequences = {}
-        self._seen_at_tick: Sequences = {}
-        self._repeated: frozenset[str] = frozenset()  # the sources whose columns are marked in the latest row
-
-    def row(self, snapshot: Snapshot, at: float, joined: bool) -> HistoryRow:
-        """Return the row of a snapshot that was taken at this moment."""
-        before, self._seen = self._seen, {status.name: status.sequence for status in snapshot.backends}
-        return self._made(snapshot, at, joined, _repeated(self._seen, before))
-
-    def tick_row(self, snapshot: Snapshot, row: HistoryRow) -> HistoryRow:
-        """Return the same row as ``row`` gave, for a reader that takes only ticks."""
-        before, self._seen_at_tick = self._seen_at_tick, self._seen
-        repeated = _repeated(self._seen, before)
-        return row if repeated == self._repeated else self._made(snapshot, row.at, row.joined, repeated)
-
-    def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
-        header = snapshot.header
-        keys, numbers = header.keys, cast("Sequence[float]", snapshot.numbers)
-        if self._wanted is not None:
-            keys, places = header.kept(("columns", self._wanted), lambda: _chosen(header.keys, self._wanted))
-            if places is not None:
-                numbers = places(numbers)
-        values = array("d", pack(f"{len(keys)}d", *numbers))
-        self._repeated = repeated
-        if repeated:
-            owners = header.kept("owners", lambda: dict(zip(header.keys, _owners(header), strict=True)))
-            runs = header.kept(("runs", keys), lambda: _runs(keys, owners))
-            for source in repeated:
-                for run, marks in runs.get(source, ()):
-                    values[run] = marks
-        return HistoryRow(keys, values, at, snapshot.time_ns / 1e9, joined)
+    header = snapshot.header
+    keys, numbers = header.keys, cast("Sequence[float]", snapshot.numbers)
+    if wanted is not None:
+        keys, places = header.kept(("columns", wanted), lambda: _chosen(header.keys, wanted))
+        if places is not None:
+            numbers = places(numbers)
+    values = array("d", pack(f"{len(keys)}d", *numbers))
+    served = {status.name: status.sequence for status in (() if before is None else before.backends)}
+    repeated = [status.name for status in snapshot.backends if status.sequence and served.get(status.name) == status.sequence]
+    if repeated:
+        owners = header.kept("owners", lambda: dict(zip(header.keys, _owners(header), strict=True)))
+        runs = header.kept(("runs", keys), lambda: _runs(keys, owners))
+        for source in repeated:
+            for run, marks in runs.get(source, ()):
+                values[run] = marks
+    return HistoryRow(keys, values, at, snapshot.time_ns / 1e9, joined)
 
 
-def _chosen(keys: Layout, wanted: Callable[[str], bool] | None) -> tuple[Layout, Callable[[Sequence[float]], Sequence[float]] | None]:
+def _chosen(keys: Layout, wanted: Callable[[str], bool]) -> tuple[Layout, Callable[[Sequence[float]], Sequence[float]] | None]:
     """Return the wanted keys and what selects their numbers; all keys where leaving out the others would cost more than keeping them."""
-    places = [place for place, key in enumerate(keys) if wanted is None or wanted(key)]
+    places = [place for place, key in enumerate(keys) if wanted(key)]
     few = 1 < len(places) < WORTH * len(keys)
     return (tuple([keys[place] for place in places]), itemgetter(*places)) if few else (keys, None)
 
@@ -128,11 +113,6 @@ def _runs(keys: Layout, owners: Mapping[str, str]) -> dict[str, list[tuple[slice
         columns = [column for column, _ in run]
         found.setdefault(owner, []).append((slice(columns[0], columns[-1] + 1), array("d", [REPEATED] * len(columns))))
     return found
-
-
-def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
-    """Return the sources that served the reading of the last time again."""
-    return frozenset([name for name, sequence in sequences.items() if sequence and before.get(name) == sequence])
 
 
 def _owners(header: Header) -> Iterator[str]:

@@ -12,8 +12,9 @@ from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import RuleChoice, rules_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.history import RowMaker
+from accelmetrics.schemas.history import row_of
 from accelmetrics.schemas.record import HoldersOf, Step
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock, FakeDevice
 
@@ -98,7 +99,7 @@ class JudgedRun:
         self.seen: int | None = 0
         self.interval = interval
         self.chance = random.Random(7)
-        self._rows = RowMaker()
+        self._before: Snapshot | None = None
         self._steps: list[Step] = []
 
     def __enter__(self) -> JudgedRun:
@@ -133,7 +134,8 @@ class JudgedRun:
             snapshot = self.sampler.sample()
             if self.seen is None:
                 snapshot.identities = [slot._replace(visible_index=None) for slot in snapshot.identities]
-            row = self._rows.row(snapshot, self.clock.monotonic(), self.joined)
+            row = row_of(snapshot, self._before, self.clock.monotonic(), self.joined)
+            self._before = snapshot
             steps, self._steps = self._steps, []
             before = set(self.findings.current)
             self.findings = self.engine.judge(snapshot, row, steps, self.joined)

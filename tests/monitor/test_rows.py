@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 from accelmetrics import Sampler
-from accelmetrics.schemas.history import REPEATED, HistoryRow, RowMaker, device_columns
+from accelmetrics.monitor.findings import FindingEngine
+from accelmetrics.monitor.run import Run
+from accelmetrics.monitor.steps import StepLog
+from accelmetrics.monitor.window import Windows
+from accelmetrics.schemas.history import REPEATED, History, HistoryRow, device_columns, row_of
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
@@ -26,23 +31,26 @@ def values(found: HistoryRow) -> dict[str, float]:
     return dict(zip(found.layout, found.values, strict=True))
 
 
+def rows(*snapshots: Snapshot) -> list[HistoryRow]:
+    """Their rows, each beside the one before."""
+    return [row_of(one, before, float(at), True) for at, (before, one) in enumerate(zip((None, *snapshots), snapshots, strict=False))]
+
+
 def test_a_row_has_the_snapshots_keys_and_values() -> None:
     """Zeros are values, and nothing stands for what is absent."""
-    found = RowMaker().row(snapshot({"gpu.0.gpu": 0, "cpu": 12.5}, nvidia=1), 5.0, True)
+    found = row_of(snapshot({"gpu.0.gpu": 0, "cpu": 12.5}, nvidia=1), None, 5.0, True)
     assert (values(found), found.at, found.time, found.joined) == ({"gpu.0.gpu": 0.0, "cpu": 12.5}, 5.0, 1e9, True)
 
 
 def test_equal_keys_share_one_layout_even_when_they_come_and_go() -> None:
     """Keys of a process that comes and goes do not make a new tuple each time."""
-    maker = RowMaker()
     often, seldom = {"gpu.0.gpu": 1.0}, {"gpu.0.gpu": 1.0, "gpu.process.0.memory": 2.0}
-    rows = [maker.row(snapshot(seldom if number % 2 else often), float(number), True) for number in range(10)]
-    assert len({id(found.layout) for found in rows}) == 2
+    assert len({id(found.layout) for found in rows(*(snapshot(seldom if number % 2 else often) for number in range(10)))}) == 2
 
 
 def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None:
     """Whose keys are compared and not recognised; also where keys come and go, or a snapshot was added to."""
-    backend, known, compared = FakeBackend(devices=2), RowMaker(), RowMaker()
+    backend = FakeBackend(devices=2)
     for device in backend.all_devices():
         device.set(temp=40, powerWatts=99.5)
     layouts = set()
@@ -53,8 +61,7 @@ def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None
             taken = sampler.sample()
             if turn == 5:
                 taken = taken.with_metrics({"torch.0.memoryAllocatedBytes": 7})
-            own = known.row(taken, float(turn), True)
-            other = compared.row(taken.with_values(dict(taken.metrics), taken.unavailable), float(turn), True)
+            own, other = (row_of(one, None, 0.0, True) for one in (taken, taken.with_values(dict(taken.metrics), taken.unavailable)))
             assert (own.layout, own.values) == (other.layout, other.values)
             assert values(own) == {key: float(value) for key, value in taken.metrics.items()}
             layouts.add(id(own.layout))
@@ -63,16 +70,15 @@ def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None
 
 def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None:
     """A device's keys are its vendor's, those of a process on it too; the host's are found in the catalogue."""
-    maker = RowMaker()
     slow = {"gpu.1.temp": 50.0, "gpu.process.1.memory": 3.0, "gpu.1.mig.0.gpu": 4.0, "tpu.0.dutyCycle": 9.0}
     metrics = {"gpu.0.temp": 40.0, **slow, "cpu": 1.0}
-    first = maker.row(snapshot(metrics, nvidia=1, amd=7, tpu=3, host=1), 0.0, True)
-    assert REPEATED not in first.values
-    second = maker.row(snapshot(metrics, nvidia=2, amd=7, tpu=3, host=2), 1.0, True)
-    marked = {key for key, value in values(second).items() if value == REPEATED}
-    assert marked == slow.keys()
-    third = maker.row(snapshot(metrics, nvidia=3, amd=8, tpu=4, host=2), 2.0, True)
-    assert {key for key, value in values(third).items() if value == REPEATED} == {"cpu"}
+    sequences = (
+        {"nvidia": 1, "amd": 7, "tpu": 3, "host": 1},
+        {"nvidia": 2, "amd": 7, "tpu": 3, "host": 2},
+        {"nvidia": 3, "amd": 8, "tpu": 4, "host": 2},
+    )
+    found = rows(*(snapshot(metrics, **each) for each in sequences))
+    assert [{key for key, value in values(row).items() if value == REPEATED} for row in found] == [set(), slow.keys(), {"cpu"}]
 
 
 def test_devices_are_of_the_backend_that_lists_them_whatever_their_vendor() -> None:
@@ -83,34 +89,36 @@ def test_devices_are_of_the_backend_that_lists_them_whatever_their_vendor() -> N
         DeviceSlot("gpu.1", 1, None, identity, "amd"),
         DeviceSlot("gpu.2", 2, None, identity),
     ]
-    maker = RowMaker()
-    for at, sequences in enumerate(({"fake": 1, "amd": 1, "acme": 1}, {"fake": 1, "amd": 2, "acme": 1})):
-        taken = snapshot({f"gpu.{number}.temp": 40.0 for number in range(3)}, **sequences)
-        taken.identities = places
-        found = maker.row(taken, float(at), True)
-    assert values(found) == {"gpu.0.temp": REPEATED, "gpu.1.temp": 40.0, "gpu.2.temp": REPEATED}
+    taken = [snapshot({f"gpu.{number}.temp": 40.0 for number in range(3)}, fake=1, amd=amd, acme=1) for amd in (1, 2)]
+    for one in taken:
+        one.identities = places
+    assert values(rows(*taken)[1]) == {"gpu.0.temp": REPEATED, "gpu.1.temp": 40.0, "gpu.2.temp": REPEATED}
 
 
 def test_a_source_without_a_sequence_is_never_taken_for_served_again() -> None:
     """A document of another producer may not say it."""
-    maker = RowMaker()
-    for at in (0.0, 1.0):
-        assert REPEATED not in maker.row(snapshot({"gpu.0.temp": 40.0}, nvidia=0), at, True).values
+    for row in rows(*(snapshot({"gpu.0.temp": 40.0}, nvidia=0) for _ in range(2))):
+        assert REPEATED not in row.values
 
 
 def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
     """A reader of ticks alone sees each reading of a slow source once, whichever window had it first."""
-    maker = RowMaker()
-
-    def tick(sequence: int, at: float) -> HistoryRow:
-        taken = snapshot({"gpu.1.temp": 50.0 + sequence}, amd=sequence)
-        return maker.tick_row(taken, maker.row(taken, at, True))
-
-    assert values(tick(1, 0.0)) == {"gpu.1.temp": 51.0}
-    assert values(maker.row(snapshot({"gpu.1.temp": 52.0}, amd=2), 0.5, True)) == {"gpu.1.temp": 52.0}
-    assert values(maker.row(snapshot({"gpu.1.temp": 52.0}, amd=2), 0.7, True)) == {"gpu.1.temp": REPEATED}
-    assert values(tick(2, 1.0)) == {"gpu.1.temp": 52.0}
-    assert values(tick(2, 2.0)) == {"gpu.1.temp": REPEATED}
+    run = Run(
+        cast("Any", None),
+        interval=1.0,
+        timeout=1.0,
+        labels={},
+        shared=False,
+        history=History(10),
+        windows=Windows(float, bool),
+        steps=StepLog(),
+        findings=FindingEngine((), 1.0, {}),
+        extra=None,
+        attribution=None,
+    )
+    for at, (sequence, tick) in enumerate(((1, True), (2, False), (2, False), (2, True), (2, True))):
+        run.take(snapshot({"gpu.1.temp": 50.0 + sequence}, amd=sequence), float(at), tick)
+    assert run.history.column("gpu.1.temp") == [51.0, 52.0, None]
 
 
 def test_devices_are_told_from_their_partitions_and_processes() -> None:

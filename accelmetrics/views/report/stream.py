@@ -16,7 +16,7 @@ from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.energy import COUNTER, DRAW
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
-from accelmetrics.schemas.history import HistoryRow, Layout, RowMaker
+from accelmetrics.schemas.history import HistoryRow, Layout, row_of
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record, Step, StepSource, WindowSpan
@@ -237,7 +237,7 @@ class RecordStream:
         self._series: dict[Layout, list[int]] = {}  # by layout, the columns that are reduced
         self._counters: dict[str, float] = {}
         self._findings = NO_FINDINGS
-        self._rows = RowMaker(self._is_told)
+        self._before: Snapshot | None = None
         self._pending: list[Record] = []
         self._block: list[HistoryRow] = []
         self._recent_row: HistoryRow | None = None
@@ -532,7 +532,8 @@ class RecordStream:
         self._at += max(0.0, elapsed)
         self._last = moment
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
-        row = self._rows.row(snapshot, self._at, joined)
+        row = row_of(snapshot, self._before, self._at, joined, self._is_told)
+        self._before = snapshot
         if row.layout is not self._layout:
             self._heard.update(dict.fromkeys(self._speaking, before))
             self._layout = row.layout

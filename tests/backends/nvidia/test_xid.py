@@ -14,9 +14,9 @@ from accelmetrics.backends.nvidia import NvidiaBackend, nvml, xid
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import rules_of
-from accelmetrics.schemas.history import RowMaker
+from accelmetrics.schemas.history import row_of
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import has_values
+from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.testing.fake import FakeClock
 from accelmetrics.views.node_view import node_view
 from tests.backends.nvidia.machine import LISTENING, Consume, Consumer, Seen, run_program
@@ -357,15 +357,16 @@ def test_xids_that_are_not_wanted_of_a_lost_gpu_are_not_given(simulator: NvmlSim
 def test_a_lost_gpu_has_a_finding_and_series_of_its_xid_at_once(simulator: NvmlSimulator) -> None:
     """Found and scraped while the GPU is lost, and shown on the screen; the GPU is found to be lost all the same."""
     clock = FakeClock()
-    engine, rows = FindingEngine(rules_of(["xid_hardware", "device_lost"]), 1.0, {}), RowMaker()
+    engine = FindingEngine(rules_of(["xid_hardware", "device_lost"]), 1.0, {})
     with Sampler([NvidiaBackend()]) as sampler:
-        snapshots = []
+        snapshots: list[Snapshot] = []
 
         def judged() -> list[tuple[str, str]]:
             clock.advance(1.0)
             snapshot = sampler.sample()
+            row = row_of(snapshot, snapshots[-1] if snapshots else None, clock.monotonic(), True)
             snapshots.append(snapshot)
-            found = engine.judge(snapshot, rows.row(snapshot, clock.monotonic(), True), (), True)
+            found = engine.judge(snapshot, row, (), True)
             return sorted((finding.rule, finding.key) for finding in found)
 
         assert judged() == []
