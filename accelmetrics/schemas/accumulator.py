@@ -223,9 +223,6 @@ class Accumulator:
         self.stands, self.waits = True, False
         column = values.tolist()
         least, largest, spent = min(column), max(column), sum(seconds)
-        if least == largest:
-            self.add(least, spent, len(column))
-            return
         if not self.count and not self._seconds:
             self.last = column[0]
         self._vary()
