@@ -33,6 +33,7 @@ import contextlib
 import ctypes
 import importlib.util
 import math
+import os
 import re
 import sys
 import threading
