@@ -6,7 +6,6 @@ call beside it, and never travels on into the program that is being watched.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -20,7 +19,6 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 LONGEST = 1000
 """Characters of an exception's words that are kept: each metric that is missing for it carries them."""
 
-log = logging.getLogger("accelmetrics")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -112,7 +110,9 @@ class WarnOnce:
         """Log a warning, unless there was one of this kind."""
         if kind not in self._known:
             self._known.add(kind)
-            guarded(log.warning, self._head + words, *details)  # a handler of the program may raise
+            import logging  # which a sample alone does not need
+
+            guarded(logging.getLogger("accelmetrics").warning, self._head + words, *details)  # a handler of the program may raise
 
 
 def without_frames(error: BaseException) -> BaseException:
