@@ -23,11 +23,10 @@ HEAD = ("NAME", "WHOSE NAMES", "NEEDS")
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print a line for each."""
-    out.write(listing(HEAD, [_row(name) for name in registry.names()], options.json))
+    rows = []
+    for name in registry.names():
+        made = guarded(registry.dialect, name)
+        words = getattr(made.value, "summary", "") if made.failure is None else made.failure.detail
+        rows.append((name, words, "" if name in registry.BUILT_IN else plug_ins.package(registry.GROUP, name)))
+    out.write(listing(HEAD, rows, options.json))
     return 0
-
-
-def _row(name: str) -> tuple[str, str, str]:
-    made = guarded(registry.dialect, name)
-    words = made.failure.detail if made.value is None and made.failure is not None else getattr(made.value, "summary", "")
-    return name, words, "" if name in registry.BUILT_IN else plug_ins.package(registry.GROUP, name)

@@ -79,23 +79,19 @@ def checked(
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
             raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0, at most {MAX_SECONDS:,.0f}")
     paths = items(disk_paths)
-    if paths is None or not all(_is_text(path) for path in paths):
+    if paths is None or not all(isinstance(path, str) and path for path in paths):
         raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
     choices = items(gpus)
     if gpus is not None:
         if choices is None:
             raise InvalidOptionError(f"gpus takes a list of numbers, keys or UUIDs, not {gpus!r}: write [{gpus!r}]")
         for choice in choices:
-            if not _is_count(choice) and not _is_text(choice):
+            if not (_is_count(choice) or (isinstance(choice, str) and choice)):
                 raise InvalidOptionError(f"gpus has {choice!r}: each must be a device number, a key such as 'gpu.0', or a UUID")
         if not choices:
             raise InvalidOptionError("gpus is empty: leave it out for all devices, or select backends=['host'] for none")
     wanted = MetricSelection(metrics)
     return Options(pid, bool(children), paths, choices, float(timeout), float(open_timeout), pid is not None, visible, wanted)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def _is_count(value: object) -> bool:

@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from accelmetrics._version import __version__
 from accelmetrics.schemas.finding import NOT_LOGGED, SEVERITIES
-from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.text import counted, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
@@ -49,16 +49,16 @@ Cells = Sequence[Element | str]
 def page(report: RunReport, found: Pictures) -> str:
     """Return the page of a run, with what is to be drawn of it."""
     notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
-    header = element("header", element("h1", _hosts(report)), _line_about(report), *notes)
+    header = element("header", element("h1", texts.hosts(report.document)), _line_about(report), *notes)
     sections = [_verdict(report), _summary(report), *_plots(found), *_logged([("", report)], found), _periods(report), _energy(report)]
     sections += [_distributions(found), _missing(report), _provenance(report, found)]
-    return _document(_hosts(report), header, sections, found)
+    return _document(texts.hosts(report.document), header, sections, found)
 
 
 def comparison_page(comparison: Comparison, found: Pictures) -> str:
     """Return the page of two runs: their differences and common plots, then each by itself."""
     runs = [("A", comparison.a), ("B", comparison.b)]
-    title = " compared with ".join(_hosts(report) for _, report in runs)
+    title = " compared with ".join(texts.hosts(report.document) for _, report in runs)
     header = element("header", element("h1", title), *(_line_about(report, f"{letter}: ") for letter, report in runs))
     sections = [_differences(comparison), *_plots(found), *_logged(runs, found), _distributions(found)]
     for letter, report in runs:
@@ -179,17 +179,13 @@ def _numbers(values: Sequence[float | None]) -> list[float | None]:
 # Parts
 
 
-def _hosts(report: RunReport) -> str:
-    return ", ".join(host or "unknown host" for host in report.document["hosts"])
-
-
 def _line_about(report: RunReport, letter: str = "") -> Element:
     """Return what a run was in a line."""
     begin, end = min(one.begin for one in report.streams), max(one.end for one in report.streams)
     read = f"{report.document['readings']} readings over {lasting(report.document['duration_seconds'])}"
     names = dict.fromkeys(filter(None, (identity.name or identity.vendor for identity in report.devices.values())))
-    devices = f"{len(report.devices)} device{'' if len(report.devices) == 1 else 's'}: {', '.join(names)}" if names else "no devices"
-    return element("p", f"{letter}{_hosts(report)}, {read}, {utc(begin)} to {utc(end)}; {devices}.")
+    devices = f"{counted(len(report.devices), 'device')}: {', '.join(names)}" if names else "no devices"
+    return element("p", f"{letter}{texts.hosts(report.document)}, {read}, {utc(begin)} to {utc(end)}; {devices}.")
 
 
 def _section(name: str, title: str, *children: Child, letter: str = "") -> Element:
@@ -264,7 +260,7 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
     lacking = report.document["cannot_tell"]
     of_devices = sorted({one["rule"] for one in lacking if one["reason"] != NOT_LOGGED})
     of_runs = sorted({one["rule"] for one in lacking} - {*of_devices})
-    verdict = f"{len(found)} finding{'' if len(found) == 1 else 's'}: {told}." if found else "No findings in this recording."
+    verdict = f"{counted(len(found), 'finding')}: {told}." if found else "No findings in this recording."
     section = _section("findings", "Findings", element("p", verdict, class_="verdict"), letter=letter)
     entries = element("ul", class_="findings")
     for one in sorted(found, key=lambda one: [*SEVERITIES, one["severity"]].index(one["severity"])):

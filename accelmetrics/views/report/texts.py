@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from accelmetrics.schemas.text import GIB, aligned, printable
+from accelmetrics.schemas.text import GIB, aligned, counted, printable
 from accelmetrics.schemas.work import WORK
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
@@ -25,7 +25,8 @@ TITLES = {
 """What is compared in words, its unit in texts, and what is one of that."""
 
 
-def _hosts(report: Plain) -> str:
+def hosts(report: Plain) -> str:
+    """Return the names of a report's machines."""
     return ", ".join(host or "unknown host" for host in report["hosts"])
 
 
@@ -33,7 +34,7 @@ def text(report: Plain) -> str:
     """Return a report for people at a terminal."""
     devices = report["devices"]
     lines = [
-        f"{_hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, "
+        f"{hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, "
         f"{_moment(report['begin'])} to {_moment(report['end'])}"
     ]
     if devices:
@@ -81,7 +82,7 @@ def markdown(report: Plain) -> str:
     """Return a table with a column for each device and their mean, and what the work cost."""
     devices = report["devices"].values()
     moments = f"{_moment(report['begin'])} to {_moment(report['end'])}"
-    parts = [f"# {_hosts(report)}", "", f"{report['readings']} readings, {moments}.", ""]
+    parts = [f"# {hosts(report)}", "", f"{report['readings']} readings, {moments}.", ""]
     heading = [f"| Metric | {' | '.join(report['devices'])} | Mean |", "| --- |" + " ---: |" * (len(devices) + 1)]
     parts += heading if devices else ["No devices."]
     for title, name, part, scale in (
@@ -144,7 +145,7 @@ def _step_time(times: Plain) -> str:
 def energy_lines(energy: Plain) -> list[str]:
     """Return a line on what the energy of all devices costs, and one on its making; none of what was not asked for."""
     found = []
-    of = f"energy of {energy['devices']} devices" if energy["devices"] != 1 else "energy of 1 device"
+    of = f"energy of {counted(energy['devices'], 'device')}"
     silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
     if energy["price"] is not None:
         currency = energy["price"]["currency"]
@@ -223,7 +224,7 @@ def comparison_markdown(found: Comparison) -> str:
 def _runs(found: Comparison) -> list[str]:
     """Return a line about each run."""
     documents = (("A", found.a.document), ("B", found.b.document))
-    return [f"{name}: {_hosts(one)}, {_moment(one['begin'])}, {one['readings']} readings" for name, one in documents]
+    return [f"{name}: {hosts(one)}, {_moment(one['begin'])}, {one['readings']} readings" for name, one in documents]
 
 
 def _difference_rows(found: Comparison) -> list[tuple[str, ...]]:
