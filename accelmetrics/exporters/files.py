@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
-from accelmetrics.schemas.lines import LineWriter
+from accelmetrics.schemas.lines import PACKED, LineWriter, closed_files, first_time, next_closed, packed
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.rotation import PACKED, closed_files, first_time, next_closed, packed
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 LONGEST_HEAD = 1 << 24

@@ -43,11 +43,11 @@ from accelmetrics.schemas.document import DocumentLine, HeaderLine, PlainReading
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.lines import files_of, first_time, packed
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.notebook import frame
 from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.record import LOGGED, Record
-from accelmetrics.schemas.rotation import files_of, first_time, packed
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 

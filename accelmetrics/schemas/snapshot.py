@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
@@ -350,29 +350,26 @@ class _ByDevice:
     Its devices refer to this, not to the snapshot, which refers to them: what nothing refers to is freed without the collector.
     """
 
-    __slots__ = ("_grouped", "_identities", "_metrics", "_places", "_reasons", "_unavailable", "processes")
-
     def __init__(self, snapshot: Snapshot) -> None:
         self.processes = snapshot.processes
         self._metrics, self._unavailable, self._identities = snapshot.metrics, snapshot.unavailable, snapshot.identities
-        self._places: _Places | None = None
-        self._grouped: dict[str, dict[str, int | float]] | None = None
-        self._reasons: dict[str, dict[str, Unavailable]] | None = None
 
-    @property
+    @cached_property
     def places(self) -> _Places:
-        if self._places is None:
-            self._places = _places(self._metrics, self._identities)
-        return self._places
+        return _places(self._metrics, self._identities)
+
+    @cached_property
+    def _grouped(self) -> dict[str, dict[str, int | float]]:
+        return _group(self._metrics, self.places)
+
+    @cached_property
+    def _reasons(self) -> dict[str, dict[str, Unavailable]]:
+        return _group(self._unavailable, _places(self._unavailable, self._identities))
 
     def values_of(self, part: str) -> dict[str, int | float]:
-        if self._grouped is None:
-            self._grouped = _group(self._metrics, self.places)
         return self._grouped.get(part, {})
 
     def reasons_of(self, part: str) -> dict[str, Unavailable]:
-        if self._reasons is None:
-            self._reasons = _group(self._unavailable, _places(self._unavailable, self._identities))
         return self._reasons.get(part, {})
 
 

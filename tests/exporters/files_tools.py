@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from accelmetrics.exporters.files import FileExporter
+from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import RecordFile, recordings
-from accelmetrics.schemas.rotation import files_of
 from tests.records import record
 
 MARK = "network.sent"

@@ -13,8 +13,8 @@ from accelmetrics.exporters import csv as module
 from accelmetrics.exporters.csv import CsvExporter, columns_in, csv_text
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
+from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.rotation import files_of
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import exporting, numbered, rows
 

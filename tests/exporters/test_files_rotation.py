@@ -13,8 +13,8 @@ import pytest
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter, compress
 from accelmetrics.exporters.registry import create
+from accelmetrics.schemas.lines import closed_files, files_of
 from accelmetrics.schemas.recording import recordings
-from accelmetrics.schemas.rotation import closed_files, files_of
 from tests.exporters.files_tools import MARK, child_of, end_of, exporting, numbered, rows, written
 
 HEADER, LINE = (len(line) + 1 for line in JsonlExporter("/dev/null").lines(numbered(0), b"", True).splitlines())

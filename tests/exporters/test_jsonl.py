@@ -15,9 +15,9 @@ from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
+from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import read_records, recordings
-from accelmetrics.schemas.rotation import files_of
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import exporting, largest_file, numbered, skipped, written
 from tests.records import LABELS, STATUS

@@ -102,7 +102,7 @@ def test_a_view_that_differs_from_the_metrics_is_found() -> None:
     assert snapshot.devices[0].metrics.power_watts
     snapshot.metrics["gpu.0.powerWatts"] = 1.0
     assert snapshot._by_device is not None
-    snapshot._by_device._grouped = None
+    del snapshot._by_device._grouped
     assert list(findings(snapshot)) == ["the typed view of gpu.0 differs from metrics in powerWatts"]
 
 
