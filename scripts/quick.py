@@ -6,6 +6,7 @@ its name and those that import it. The nearest come first; beyond ``MOST`` test 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -57,7 +58,9 @@ def chosen(names: Iterable[str], root: Path = ROOT) -> list[str]:
             module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
             folder = Path("tests", *path.parts[1:-1])
             named += [test for test in texts if Path(test) == folder / f"test_{stem}.py"]
-            importing += [test for test, text in texts.items() if f"{module} import" in text or f"import {module}\n" in text]
+            room, _, last = module.rpartition(".")
+            imports = re.compile(rf"from {module} import|import {module}\n|from {room} import [^\n]*\b{last}\b")
+            importing += [test for test, text in texts.items() if imports.search(text)]
     return list(dict.fromkeys([*own, *named, *importing]))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.schemas import catalogue
 from accelmetrics.schemas.catalogue import CATALOGUE, coverage_of
 from accelmetrics.schemas.catalogue.wandb import DOCUMENTED, EMITTED
@@ -95,7 +96,7 @@ def test_presets() -> None:
 def test_core_is_the_same_few_of_every_device() -> None:
     """At most ten of a device, whatever its kind, and none of the host."""
     core = [row for row in CATALOGUE if row.preset == "core"]
-    for backend in ("nvidia", "amd", "apple", "tpu", "neuron", "graphcore", "rebellions"):
+    for backend in BUILT_IN.keys() - {"host"}:
         covered = coverage_of(backend)
         given = [row.name for row in core if row.name in covered["devices"] or row.name in covered.get("machine", ())]
         assert 3 <= len(given) <= 10, (backend, given)
