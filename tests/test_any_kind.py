@@ -19,13 +19,13 @@ from accelmetrics import Sampler, Snapshot
 from accelmetrics.cli.formats import table
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.exporters.console import ConsoleExporter
-from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import recordings
 from accelmetrics.schemas.vitals import vitals
 from accelmetrics.testing import FakeBackend
+from tests.support.exporting import export, exporting
 
 KINDS = ("npu", "hpu", "dpu")
 OWN = (
@@ -118,13 +118,11 @@ def test_files_of_exporters_have_all_of_it(taken: Snapshot, tmp_path: Path) -> N
     record, key = Record(taken), taken.devices[0].key
     for target in ("jsonl:run.jsonl", "csv:run.csv", "textfile:run.prom", "influx:run.lp", "training-files:."):
         name, _, file = target.partition(":")
-        exporter = create(f"{name}:{tmp_path / file}")
-        exporter.open()
-        exporter.export(record)
-        exporter.flush()
-        if name == "textfile":
-            served = (tmp_path / file).read_text()  # it goes when the exporter is closed
-        exporter.close()
+        with exporting(f"{name}:{tmp_path / file}") as exporter:
+            exporter.export(record)
+            exporter.flush()
+            if name == "textfile":
+                served = (tmp_path / file).read_text()  # it goes when the exporter is closed
     (back,) = [one for recording in recordings(tmp_path / "run.jsonl") for one in recording]
     assert (back.snapshot.metrics, back.snapshot.unavailable) == (taken.metrics, taken.unavailable)
     assert [device.identity for device in back.snapshot.devices] == [device.identity for device in taken.devices]
@@ -142,11 +140,7 @@ def test_statsd_has_its_gauges(taken: Snapshot) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(30)
-        exporter = create(f"statsd:127.0.0.1:{receiver.getsockname()[1]}")
-        exporter.open()
-        exporter.export(Record(taken))
-        exporter.flush()
-        exporter.close()
+        export(f"statsd:127.0.0.1:{receiver.getsockname()[1]}", Record(taken))
         lines = receiver.recv(65536).decode().split("\n")
     assert f"accelmetrics.{taken.devices[0].key}.laneTemp:61.5|g" in lines
 
@@ -158,10 +152,7 @@ def test_people_see_it(taken: Snapshot) -> None:
     assert "Device: Power" in text
     assert all(name in text for name in VALUES)
     line = io.StringIO()
-    exporter = ConsoleExporter(stream=line)
-    exporter.open()
-    exporter.export(Record(taken))
-    exporter.close()
+    export(ConsoleExporter(stream=line), Record(taken))
     assert key.upper().replace(".", "") in line.getvalue()
     (shown,) = vitals(taken)
     assert (shown.utilization, shown.power, shown.memory_used, shown.temperature) == (5.0, 100, 2**20, 40)

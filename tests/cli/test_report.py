@@ -16,7 +16,7 @@ from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import read_records
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import call
-from tests.exporters.files_tools import exporting
+from tests.support.exporting import exporting
 
 START = 1_767_225_600
 GIB = 2**30

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import RecordFile, recordings
@@ -93,16 +92,6 @@ def largest_file(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-
-
-@contextmanager
-def exporting(exporter: FileExporter) -> Iterator[FileExporter]:
-    """An exporter, opened and closed."""
-    exporter.open()
-    try:
-        yield exporter
-    finally:
-        exporter.close()
 
 
 def skipped(path: Path) -> int:

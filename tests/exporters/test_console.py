@@ -20,6 +20,7 @@ from accelmetrics.schemas.record import Record
 from tests.cli.shell import environment
 from tests.cli.terminals import Terminal
 from tests.records import record, snapshot
+from tests.support.exporting import export, exporting
 
 LINE = "GPU Monitor - GPU0: 85.5%/1.2% | GPU1: 0.0%/2.5%"
 PROGRAM = """
@@ -65,13 +66,11 @@ def shown(snapshot: Snapshot, width: int) -> list[str]:
 def test_a_line_for_every_record() -> None:
     """Utilisation and memory of each device, at once."""
     stream = io.StringIO()
-    exporter = ConsoleExporter(stream=stream)
-    exporter.open()
-    exporter.export(record())
-    assert stream.getvalue() == LINE + "\n"
-    exporter.export(record())
-    exporter.flush()
-    exporter.close()
+    with exporting(ConsoleExporter(stream=stream)) as exporter:
+        exporter.export(record())
+        assert stream.getvalue() == LINE + "\n"
+        exporter.export(record())
+        exporter.flush()
     assert stream.getvalue() == f"{LINE}\n{LINE}\n"
 
 
@@ -96,10 +95,7 @@ def test_what_rules_find_stands_behind_the_devices(found: list[str], said: str) 
 def test_by_its_string(capsys: pytest.CaptureFixture[str]) -> None:
     """To standard output, or to standard error."""
     for wanted in ("console", "console?stderr=true", "console:line"):
-        exporter = create(wanted)
-        exporter.open()
-        exporter.export(record())
-        exporter.close()
+        export(wanted, record())
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == (f"{LINE}\n{LINE}\n", f"{LINE}\n")
     with pytest.raises(UnknownNameError, match="stderr"):
@@ -151,19 +147,13 @@ def test_a_source_that_does_not_answer_has_a_row() -> None:
 def test_a_program_without_a_console(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is printed, and nothing is wrong."""
     monkeypatch.setattr(sys, "stdout", None)
-    exporter = ConsoleExporter()
-    exporter.open()
-    exporter.export(record())
-    exporter.close()
+    export(ConsoleExporter(), record())
 
 
 def test_a_table_elsewhere_is_lines() -> None:
     """In a file nothing is drawn in place."""
     stream = io.StringIO()
-    exporter = ConsoleExporter("table", stream=stream)
-    exporter.open()
-    exporter.export(record())
-    exporter.close()
+    export(ConsoleExporter("table", stream=stream), record())
     assert stream.getvalue() == LINE + "\n"
 
 

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings, strategies as st
 
 from accelmetrics.exporters import csv as module
 from accelmetrics.exporters.csv import CsvExporter, columns_in, csv_text
-from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.files_tools import exporting, numbered, rows
+from tests.exporters.files_tools import numbered, rows
+from tests.support.exporting import exporting
 
 
 def put(path: Path, *records: Record) -> None:
@@ -34,7 +34,7 @@ def test_a_row_holds_the_record(tmp_path: Path) -> None:
     """Metrics under their keys, what was logged, labels: each reads back as the number or text that it was."""
     path = tmp_path / "run.csv"
     records = [numbered(0, gpus=2), numbered(1, gpus=2)]
-    with exporting(create(f"csv:{path}")) as exporter:  # type: ignore[arg-type]
+    with exporting(f"csv:{path}") as exporter:
         for record in records:
             exporter.export(record)
     found = rows(path)
@@ -156,7 +156,7 @@ def test_a_common_dialect_of_csv(tmp_path: Path) -> None:
 def test_files_closed_for_a_new_column_count_among_those_that_are_kept(tmp_path: Path) -> None:
     """The oldest go, whatever they were closed for."""
     path = tmp_path / "run.csv"
-    with exporting(create(f"csv:{path}?keep=2")) as exporter:  # type: ignore[arg-type]
+    with exporting(f"csv:{path}?keep=2") as exporter:
         for number in range(5):
             exporter.export(small(number, **dict.fromkeys("abcde"[: number + 1], number)))
     assert [row["a"] for row in rows(path)] == ["2", "3", "4"]

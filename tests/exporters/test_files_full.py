@@ -11,9 +11,9 @@ import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter
-from accelmetrics.exporters.registry import create
 from tests.exporters.disks import mounted
-from tests.exporters.files_tools import MARK, exporting, largest_file, numbered, rows, written
+from tests.exporters.files_tools import MARK, largest_file, numbered, rows, written
+from tests.support.exporting import exporting
 
 
 @pytest.fixture
@@ -114,15 +114,13 @@ def test_fsync_is_called_as_often_as_asked(tmp_path: Path, monkeypatch: pytest.M
     calls: list[int] = []
     monkeypatch.setattr(os, "fsync", calls.append)
     for every, expected in ((3, 2), (1, 8), (0, 0)):
-        exporter = JsonlExporter(tmp_path / f"{every}.jsonl", fsync_every=every)
-        exporter.open()
-        calls.clear()
-        for number in range(8):
-            exporter.export(numbered(number))
-        assert len(calls) == expected
-        exporter.flush()
-        assert len(calls) == expected + (every != 1)
-        exporter.close()
+        with exporting(JsonlExporter(tmp_path / f"{every}.jsonl", fsync_every=every)) as exporter:
+            calls.clear()
+            for number in range(8):
+                exporter.export(numbered(number))
+            assert len(calls) == expected
+            exporter.flush()
+            assert len(calls) == expected + (every != 1)
 
 
 def test_a_disk_that_fails_late_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,11 +145,9 @@ def test_a_disk_that_fails_late_doubles_nothing(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="platform: /dev/full is Linux's")
 def test_devices_are_written_to() -> None:
     """A device is neither mended nor renamed, and its refusal is the system's error."""
-    exporter = create("jsonl:/dev/full?max_bytes=1")
-    exporter.open()
-    for _ in range(2):
-        with pytest.raises(OSError, match="No space left"):
-            exporter.export(numbered(0))
-    exporter.flush()
-    exporter.close()
+    with exporting("jsonl:/dev/full?max_bytes=1") as exporter:
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                exporter.export(numbered(0))
+        exporter.flush()
     assert Path("/dev/full").is_char_device()

@@ -15,7 +15,8 @@ import pytest
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from accelmetrics.schemas.record import Record
-from tests.exporters.files_tools import MARK, child_of, die, end_of, exporting, numbered, rows, written
+from tests.exporters.files_tools import MARK, child_of, die, end_of, numbered, rows, written
+from tests.support.exporting import exporting
 
 Make = Callable[[Path], FileExporter]
 PLENTY = 10_000

@@ -12,10 +12,10 @@ import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter, compress
-from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.lines import closed_files, files_of
 from accelmetrics.schemas.recording import recordings
-from tests.exporters.files_tools import MARK, child_of, end_of, exporting, numbered, rows, written
+from tests.exporters.files_tools import MARK, child_of, end_of, numbered, rows, written
+from tests.support.exporting import exporting
 
 HEADER, LINE = (len(line) + 1 for line in JsonlExporter("/dev/null").lines(numbered(0), b"", True).splitlines())
 
@@ -32,7 +32,7 @@ def names(directory: Path) -> list[str]:
 def test_by_size(tmp_path: Path) -> None:
     """No file grows beyond the limit, unless by its only record; closed ones bear the time of their first record."""
     path = tmp_path / "run.jsonl"
-    with exporting(create(f"jsonl:{path}?max_bytes={HEADER + 3 * LINE + 100}")) as exporter:  # type: ignore[arg-type]
+    with exporting(f"jsonl:{path}?max_bytes={HEADER + 3 * LINE + 100}") as exporter:
         fill(exporter, 0, 7)
     assert names(tmp_path) == ["run.20260921T141320.000000Z.jsonl", "run.20260921T141323.000000Z.jsonl", "run.jsonl"]
     assert [len(list(recording)) for recording in recordings(path)] == [3, 3, 1]
@@ -60,7 +60,7 @@ def test_compressed_and_kept(tmp_path: Path) -> None:
     for name in others:
         (tmp_path / name).write_text("mine\n")
     path = tmp_path / "run.jsonl"
-    with exporting(create(f"jsonl:{path}?max_seconds=2&compress=yes&keep=2")) as exporter:  # type: ignore[arg-type]
+    with exporting(f"jsonl:{path}?max_seconds=2&compress=yes&keep=2") as exporter:
         fill(exporter, 0, 9)
     ours = ["run.20260921T141324.000000Z.jsonl.gz", "run.20260921T141326.000000Z.jsonl.gz", "run.jsonl"]
     assert names(tmp_path) == sorted([*others, *ours])

@@ -20,6 +20,7 @@ from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import exported, http_server, victoria_metrics
 from tests.records import record, unknown
+from tests.support.exporting import export, exporting
 from tests.support.waiting import wait_for
 
 RESERVED = {"time", "_field", "_measurement"}
@@ -80,11 +81,7 @@ def bare(text: str) -> str:
 def test_a_point_per_device_and_one_for_the_host_arrive(server: str) -> None:
     """VictoriaMetrics has every number of eight GPUs under measurement and name, with who it belongs to and the labels."""
     sent = record(8)
-    exporter = create(f"influx:{server}/write?db=lab&prefix=am_")
-    exporter.open()
-    exporter.export(sent)
-    exporter.flush()
-    exporter.close()
+    export(f"influx:{server}/write?db=lab&prefix=am_", sent)
     assert sent.monitor is not None
     expected = len(sent.snapshot.metrics) + len(sent.steps[0].values) + len(["step"]) + len(sent.monitor.flat())
     found = {(one["metric"]["__name__"], one["metric"].get("accelerator", "")): one for one in exported(server, expected)}
@@ -113,12 +110,10 @@ ODD = ["a b", "a,b", "a=b", "a\\b", 'a"b', "a, =b", "ü→🦆", "'x'", "a\\\\b"
 @pytest.mark.servers
 def test_odd_labels_survive_a_real_server(server: str) -> None:
     """What the protocol can carry arrives as it was; the rest is replaced as documented, and costs no other point."""
-    exporter = InfluxExporter(server, prefix="odd_")
-    exporter.open()
-    base = Snapshot(record(1).snapshot.time_ns, "h", {"cpu": 1.0})
-    for number, text in enumerate(ODD):
-        exporter.export(Record(base, {"text": text, "number": str(number), f"k {text}": "v"}))
-    exporter.close()
+    with exporting(InfluxExporter(server, prefix="odd_")) as exporter:
+        base = Snapshot(record(1).snapshot.time_ns, "h", {"cpu": 1.0})
+        for number, text in enumerate(ODD):
+            exporter.export(Record(base, {"text": text, "number": str(number), f"k {text}": "v"}))
 
     def arrived() -> dict[int, dict[str, str]]:
         series = [one["metric"] for one in exported(server, 1) if one["metric"]["__name__"] == "odd_host_cpu"]
@@ -193,11 +188,7 @@ def test_a_file_holds_every_record(tmp_path: Path) -> None:
     """A file begins with a comment, grows by whole records, and what a killed writer left of a line is removed."""
     file = tmp_path / "run.lp"
     for _ in range(2):
-        exporter = create(f"influx:{file}")
-        exporter.open()
-        exporter.export(record(2))
-        exporter.flush()
-        exporter.close()
+        export(f"influx:{file}", record(2))
         with file.open("ab") as torn:
             torn.write(b"gpu,accelerator=gpu.0 powerWatts=3")
     exporter = create(f"influx:{file}")
@@ -244,12 +235,12 @@ def test_what_may_be_offered_again(status: int, body: bytes, passes: bool, tmp_p
         asked.append((path, headers))
         return status, "application/json", body
 
-    with http_server(answer) as address:
-        exporter = create(f"influx:{address}?org=lab&bucket=runs&precision=us&token_file={token}")
-        exporter.open()
-        with pytest.raises(ConnectionError if passes else RejectedError, match=str(status)) as caught:
-            exporter.export(record(1))
-        exporter.close()
+    with (
+        http_server(answer) as address,
+        exporting(f"influx:{address}?org=lab&bucket=runs&precision=us&token_file={token}") as exporter,
+        pytest.raises(ConnectionError if passes else RejectedError, match=str(status)) as caught,
+    ):
+        exporter.export(record(1))
     (path, headers) = asked[0]
     assert len(asked) == 1
     assert path == "/api/v2/write?org=lab&bucket=runs&precision=us"
@@ -272,10 +263,8 @@ def test_version_1_with_a_name_and_a_password(tmp_path: Path) -> None:
         with_file = InfluxExporter(f"{address}/write?db=x", precision="us", token_file=str(password))
         in_address = InfluxExporter(address.replace("//", "//me:s3cr3t@"), db="x", precision="us")
         for exporter in (with_file, in_address):
-            exporter.open()
-            with pytest.raises(RejectedError) as caught:
+            with exporting(exporter), pytest.raises(RejectedError) as caught:
                 exporter.export(record(1))
-            exporter.close()
             assert "s3cr3t" not in str(caught.value) and address in str(caught.value)
     assert [(path, sent) for path, sent, _ in asked] == [("/write?db=x&precision=u", "Basic bWU6czNjcjN0")] * 2
     assert read(asked[0][2].decode().splitlines()[0]).time < 10**16
@@ -314,16 +303,10 @@ def test_an_address_in_capitals_is_one_and_a_path_is_a_file(tmp_path: Path) -> N
         return 204, "text/plain", b""
 
     with http_server(answer) as address:
-        exporter = create(f"influx:{address.replace('http', 'HTTP')}?db=x")
-        exporter.open()
-        exporter.export(record(1))
-        exporter.close()
+        export(f"influx:{address.replace('http', 'HTTP')}?db=x", record(1))
     assert asked == ["/write?db=x&precision=ns"]
     for name in ("me@work.lp", "a:b.lp"):
-        to_file = InfluxExporter(str(tmp_path / name))
-        to_file.open()
-        to_file.export(record(1))
-        to_file.close()
+        export(InfluxExporter(str(tmp_path / name)), record(1))
         assert (tmp_path / name).read_bytes().startswith(HEADER)
 
 

@@ -19,8 +19,9 @@ from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import read_records, recordings
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.files_tools import exporting, largest_file, numbered, skipped, written
+from tests.exporters.files_tools import largest_file, numbered, skipped, written
 from tests.records import LABELS, STATUS
+from tests.support.exporting import export, exporting
 
 
 def put(path: Path, *records: Record) -> None:
@@ -185,9 +186,7 @@ def test_a_file_is_added_to(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     exporter = create(f"jsonl:{path}")
     for number in range(3):
-        exporter.open()
-        exporter.export(numbered(number))
-        exporter.close()
+        export(exporter, numbered(number))
     put(path, numbered(3))
     assert written(path) == [0, 1, 2, 3]
 

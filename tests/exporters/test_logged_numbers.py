@@ -13,13 +13,13 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from accelmetrics.exporters.influx import PointWriter
 from accelmetrics.exporters.otlp import RequestBuilder
-from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.exporters.statsd import logged
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import recordings
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.test_tensorboard import reader
+from tests.support.exporting import export
 
 NOW = time.time_ns() // 1_000_000_000 * 1_000_000_000
 STEPS = (
@@ -33,11 +33,7 @@ RECORD = Record(Snapshot(NOW + 5000, "node-1", {"cpu": 1.0}), {"hostname": "node
 
 def written(spec: str) -> None:
     """Export the record."""
-    exporter = create(spec)
-    exporter.open()
-    exporter.export(RECORD)
-    exporter.flush()
-    exporter.close()
+    export(spec, RECORD)
 
 
 def test_a_recording_has_all_of_it(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.disks import fill, mounted
 from tests.exporters.mlflow_store import environment, stored
 from tests.records import LABELS, record
+from tests.support.exporting import export, exporting
 from tests.support.network import free_port
 from tests.support.programs import Program
 from tests.support.session import made_once
@@ -58,9 +59,7 @@ def test_what_is_not_finite_is_kept_and_other_ranks_are_not_mixed_in(uri: str) -
     exporter = create(f"mlflow:?tracking_uri={uri}&experiment=hw")
     taken = record()
     own = Step(taken.snapshot.time_ns, 8, {"loss": float("nan"), "nonFinite": 1}, 0, "node-1")
-    exporter.open()
-    exporter.export(taken._replace(steps=(*taken.steps, own, own._replace(values={"loss": 9.0}, rank=1))))
-    exporter.close()
+    export(exporter, taken._replace(steps=(*taken.steps, own, own._replace(values={"loss": 9.0}, rank=1))))
     (found,) = stored(uri)
     assert [(repr(value), step) for value, _, step in found.metrics["loss"]] == [("0.25", 7), ("nan", 8)]
     assert [value for value, _, _ in found.metrics["nonFinite"]] == [1.0]
@@ -70,10 +69,7 @@ def test_a_run_of_ours_holds_everything(tmp_path: Path, uri: str) -> None:
     """Experiment, name, labels, every metric with its time and step; the run is ended by closing."""
     exporter = create(f"mlflow:?tracking_uri={uri}&experiment=hw&run_name=node-1")
     taken = record()
-    exporter.open()
-    exporter.export(taken)
-    exporter.flush()
-    exporter.close()
+    export(exporter, taken)
     (found,) = stored(uri)
     assert (found.name, found.status, found.experiment) == ("node-1", "FINISHED", "hw")
     assert {name: found.tags[f"accelmetrics.{name}"] for name in LABELS} == LABELS
@@ -122,9 +118,7 @@ def test_a_restart_begins_another_run_of_ours_and_joins_a_named_one_again(tmp_pa
 
     def twice(exporter: MlflowExporter) -> None:
         for _ in range(2):
-            exporter.open()
-            exporter.export(record(steps=False))
-            exporter.close()
+            export(exporter, record(steps=False))
 
     twice(MlflowExporter(tracking_uri=uri, run_name="ours"))
     before = stored(uri)
@@ -145,10 +139,7 @@ def test_more_metrics_than_a_batch_takes_arrive(tmp_path: Path, database: str) -
         "x" * 300: 5.0,
     }
     metrics: dict[str, int | float] = {**odd, **{f"cpu.{number}.cpu_percent": float(number) for number in range(1100)}}
-    exporter = MlflowExporter(tracking_uri=database, run_name="big")
-    exporter.open()
-    exporter.export(Record(Snapshot(time.time_ns(), "node-1", metrics)))
-    exporter.close()
+    export(MlflowExporter(tracking_uri=database, run_name="big"), Record(Snapshot(time.time_ns(), "node-1", metrics)))
     (found,) = stored(database)
     assert len(found.metrics) == len(metrics)
     assert found.metrics["system/cpu.1099.cpu_percent"][0][0] == 1099.0
@@ -184,18 +175,16 @@ def until_full(exporter: MlflowExporter, begin: int) -> int:
 def test_a_full_disk_loses_nothing_in_a_database(tmp_path: Path, small_disk: Path, new_database: Path) -> None:
     """A record that does not fit is passing, and is there once when it is offered again after there is room."""
     uri = f"sqlite:///{shutil.copy(new_database, small_disk / 'ml.db')}"
-    exporter = MlflowExporter(tracking_uri=uri, run_name="ours")
-    exporter.open()
-    for number in range(5):
-        exporter.export(numbered(number))
-    filler = fill(small_disk)
-    failed = until_full(exporter, 5)
-    with pytest.raises(ConnectionError):
-        exporter.export(numbered(failed))
-    filler.unlink()
-    for number in range(failed, failed + 5):
-        exporter.export(numbered(number))
-    exporter.close()
+    with exporting(MlflowExporter(tracking_uri=uri, run_name="ours")) as exporter:
+        for number in range(5):
+            exporter.export(numbered(number))
+        filler = fill(small_disk)
+        failed = until_full(exporter, 5)
+        with pytest.raises(ConnectionError):
+            exporter.export(numbered(failed))
+        filler.unlink()
+        for number in range(failed, failed + 5):
+            exporter.export(numbered(number))
     (found,) = stored(uri)
     assert found.status == "FINISHED"
     assert [value for value, _, _ in found.metrics[f"system/{POWER}"]] == list(range(failed + 5))
@@ -277,17 +266,15 @@ def many() -> Record:
 def test_a_record_that_broke_off_goes_on_where_it_did(server: int) -> None:
     """Of 1501 metrics the first 1000 arrive once, though the record is offered again; one offered instead of it is whole."""
     taken = many()
-    exporter = MlflowExporter("r1", tracking_uri=f"http://127.0.0.1:{server}")
-    exporter.open()
-    for follower, batches in ((taken, [1000, 501]), (many(), [1000, 1000, 501])):
-        Refusing.refuses = True
-        Refusing.batches.clear()
-        with pytest.raises(ConnectionError, match=r"MLflow: .*503"):
-            exporter.export(taken)
-        Refusing.refuses = False
-        exporter.export(follower)
-        assert [batch.count(b'"key"') for batch in Refusing.batches] == batches
-    exporter.close()
+    with exporting(MlflowExporter("r1", tracking_uri=f"http://127.0.0.1:{server}")) as exporter:
+        for follower, batches in ((taken, [1000, 501]), (many(), [1000, 1000, 501])):
+            Refusing.refuses = True
+            Refusing.batches.clear()
+            with pytest.raises(ConnectionError, match=r"MLflow: .*503"):
+                exporter.export(taken)
+            Refusing.refuses = False
+            exporter.export(follower)
+            assert [batch.count(b'"key"') for batch in Refusing.batches] == batches
 
 
 @pytest.mark.parametrize(
@@ -307,11 +294,9 @@ def test_names_are_made_what_mlflow_takes(name: str, cleaned: str) -> None:
 
 def test_what_no_store_can_hold_is_written_all_the_same(tmp_path: Path, uri: str) -> None:
     """Text that is no UTF-8 with its escape, long names too; a step beyond 64 bits as one without a number."""
-    exporter = MlflowExporter(tracking_uri=uri, run_name="odd")
-    exporter.open()
-    steps = tuple(Step(time.time_ns(), number, {name: 0.5}) for number, name in ((2**70, "loss"), (-(2**70), "x\ud800" * 200)))
-    exporter.export(Record(Snapshot(time.time_ns(), "node-1", {"gpu.0.temp": 1}), {"team": "caf\udce9\ud800"}, steps))
-    exporter.close()
+    with exporting(MlflowExporter(tracking_uri=uri, run_name="odd")) as exporter:
+        steps = tuple(Step(time.time_ns(), number, {name: 0.5}) for number, name in ((2**70, "loss"), (-(2**70), "x\ud800" * 200)))
+        exporter.export(Record(Snapshot(time.time_ns(), "node-1", {"gpu.0.temp": 1}), {"team": "caf\udce9\ud800"}, steps))
     (found,) = stored(uri)
     assert found.tags["accelmetrics.team"] == "caf\\udce9\\ud800"
     assert found.metrics["loss"][0][2] in range(30)
@@ -321,9 +306,7 @@ def test_what_no_store_can_hold_is_written_all_the_same(tmp_path: Path, uri: str
 def test_a_value_that_the_store_fails_on_is_not_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> None:
     """MLflow has one code for a server that is away and for what no database takes: the latter is refused, and not offered for ever."""
     monkeypatch.setattr("accelmetrics.exporters.mlflow.utf8", str)
-    exporter = MlflowExporter(tracking_uri=database, run_name="odd")
-    exporter.open()
-    with pytest.raises(RejectedError, match=r"MLflow: .*surrogates not allowed"):
-        exporter.export(record(steps=False)._replace(labels={"team": "caf\udce9"}))
-    exporter.export(record(steps=False))
-    exporter.close()
+    with exporting(MlflowExporter(tracking_uri=database, run_name="odd")) as exporter:
+        with pytest.raises(RejectedError, match=r"MLflow: .*surrogates not allowed"):
+            exporter.export(record(steps=False)._replace(labels={"team": "caf\udce9"}))
+        exporter.export(record(steps=False))

@@ -18,6 +18,7 @@ from accelmetrics.schemas.record import Exporter, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import Collector, Row, grpc_collector, http_collector
 from tests.records import record
+from tests.support.exporting import exporting
 
 SECOND = 1_000_000_000
 
@@ -155,12 +156,10 @@ def test_headers_reach_the_collector_alone(protocol: str, compression: str, tmp_
     secret.write_text("authorization=Bearer s3cr3t\n")
     with (grpc_collector if protocol == "grpc" else http_collector)() as collector:
         query = f"protocol={protocol}&compression={compression}&headers=X-Team=a%20b+c%2520d,x-two%3D2&headers_file={secret}"
-        exporter = create(f"otlp:{collector.endpoint}?{query}")
-        exporter.open()
-        exporter.export(record(1))
-        secret.write_text("authorization=Bearer other\n")
-        exporter.export(record(1))
-        exporter.close()
+        with exporting(f"otlp:{collector.endpoint}?{query}") as exporter:
+            exporter.export(record(1))
+            secret.write_text("authorization=Bearer other\n")
+            exporter.export(record(1))
     first, second = collector.headers
     assert (first["x-team"], first["x-two"], first["authorization"]) == ("a b+c%20d", "2", "Bearer s3cr3t")
     assert second["authorization"] == "Bearer other"

@@ -18,6 +18,7 @@ from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.otlp import OtlpExporter
 from tests.exporters.receivers import Collector, grpc_collector, http_collector, silent_server
 from tests.records import record
+from tests.support.exporting import export, exporting
 from tests.support.network import free_port
 from tests.support.waiting import wait_for
 
@@ -185,10 +186,7 @@ def test_opening_again_after_closing_works() -> None:
             exporter.export(record(1))
             exporter.close()
             exporter.close()
-            exporter.open()
-            exporter.export(record(1))
-            exporter.flush()
-            exporter.close()
+            export(exporter, record(1))
             assert len(collector.requests) == 2
 
 
@@ -212,15 +210,12 @@ def test_tls_with_our_own_authority_and_certificate(certificate: tuple[Path, Pat
     pair = [(key.read_bytes(), made.read_bytes())]
     credentials = grpc.ssl_server_credentials(pair, root_certificates=made.read_bytes(), require_client_auth=True)
     with grpc_collector(credentials=credentials) as collector:
-        trusted = OtlpExporter(collector.endpoint, ca_file=str(made), client_cert_file=str(made), client_key_file=str(key), timeout=3.0)
-        trusted.open()
-        trusted.export(record(1))
-        trusted.close()
-        stranger = OtlpExporter(collector.endpoint, ca_file=str(made), timeout=3.0)
-        stranger.open()
-        with pytest.raises(OSError, match="127"):
+        export(
+            OtlpExporter(collector.endpoint, ca_file=str(made), client_cert_file=str(made), client_key_file=str(key), timeout=3.0),
+            record(1),
+        )
+        with exporting(OtlpExporter(collector.endpoint, ca_file=str(made), timeout=3.0)) as stranger, pytest.raises(OSError, match="127"):
             stranger.export(record(1))
-        stranger.close()
         assert len(collector.requests) == 1
 
 

@@ -19,6 +19,7 @@ from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import grpc_collector
 from tests.exporters.test_text_template import RECENT, all_keys, changes, slots, some_keys, taken
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.exporting import exporting
 
 
 class Pair:
@@ -205,11 +206,9 @@ def _packs(exporter: OtlpExporter) -> bool:
 def test_a_collector_reads_what_was_replaced() -> None:
     """The second record's numbers and times, with the first one's start."""
     with grpc_collector() as collector:
-        exporter = OtlpExporter(collector.endpoint)
-        exporter.open()
-        for number in range(2):
-            exporter.export(reading(number, energyJoules=1000.0 + number, powerWatts=300.0 + number))
-        exporter.close()
+        with exporting(OtlpExporter(collector.endpoint)) as exporter:
+            for number in range(2):
+                exporter.export(reading(number, energyJoules=1000.0 + number, powerWatts=300.0 + number))
         (power,), (energy,) = collector.named("hw.power"), collector.named("hw.energy")
     assert (power.value, power.time_ns) == (301.0, RECENT + 1)
     assert (energy.value, energy.time_ns, energy.start_ns) == (1001.0, RECENT + 1, RECENT)

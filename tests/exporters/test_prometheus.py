@@ -35,6 +35,7 @@ from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Device
 from accelmetrics.testing import FakeClock
 from tests.records import machine, record
+from tests.support.exporting import exporting
 from tests.support.threads import own_threads
 from tests.support.waiting import HANG
 
@@ -162,11 +163,9 @@ FOREIGN = Foreign()
 def test_another_dialect_can_be_served(wanted: str | Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its names are made legal; how the tool and the devices fare is told under our own names all the same."""
     monkeypatch.setitem(dialects.BUILT_IN, "foreign", f"{__name__}:FOREIGN")
-    exporter = PrometheusExporter("127.0.0.1:0", dialect=wanted)
-    exporter.open()
-    exporter.export(record())
-    found = lines(exporter)
-    exporter.close()
+    with exporting(PrometheusExporter("127.0.0.1:0", dialect=wanted)) as exporter:
+        exporter.export(record())
+        found = lines(exporter)
     assert found['gpu_power{GPU="0"}'] == "300.0"
     assert found["accelmetrics_up"] == "1.0"
     assert not [name for name in found if name.startswith("accel_power")]
@@ -281,9 +280,8 @@ def test_routes_can_be_added() -> None:
     """What stands in ``routes`` before the endpoint is opened is served beside the rest."""
     exporter = PrometheusExporter("127.0.0.1:0")
     exporter.routes.append(("/more", Route, {"compute": lambda request: HttpAnswer(request.query.encode())}))
-    exporter.open()
-    assert ask(exporter, "/more?a=b")[2] == b"a=b"
-    exporter.close()
+    with exporting(exporter):
+        assert ask(exporter, "/more?a=b")[2] == b"a=b"
 
 
 def test_what_the_program_logged_last_stays(exporter: PrometheusExporter) -> None:
@@ -306,23 +304,21 @@ def test_before_the_first_record_nothing_is_up(exporter: PrometheusExporter) -> 
 
 def test_old_values_are_never_served_as_fresh() -> None:
     """A record older than max_age leaves every device down under its own labels, and no measurement; a new one mends that."""
-    exporter = PrometheusExporter("127.0.0.1:0", max_age=3600)
-    exporter.open()
-    exporter.export(record())
-    before = lines(exporter)
-    old = record()
-    old.snapshot.time_ns -= 3601 * 10**9
-    exporter.export(old)
-    after = lines(exporter)
-    assert {name for name in after if name.startswith("accel_")} == {name for name in before if name.startswith("accel_up")}
-    assert {value for name, value in after.items() if name.startswith("accel_up")} == {"0.0"}
-    assert after["accelmetrics_up"] == "0.0"
-    assert after["accelmetrics_ticks_total"] == "10.0"
-    assert not [name for name in after if name.startswith("training")]
-    assert ask(exporter, "/api/snapshot")[0] == 503
-    exporter.export(record())
-    assert lines(exporter).keys() == before.keys()
-    exporter.close()
+    with exporting(PrometheusExporter("127.0.0.1:0", max_age=3600)) as exporter:
+        exporter.export(record())
+        before = lines(exporter)
+        old = record()
+        old.snapshot.time_ns -= 3601 * 10**9
+        exporter.export(old)
+        after = lines(exporter)
+        assert {name for name in after if name.startswith("accel_")} == {name for name in before if name.startswith("accel_up")}
+        assert {value for name, value in after.items() if name.startswith("accel_up")} == {"0.0"}
+        assert after["accelmetrics_up"] == "0.0"
+        assert after["accelmetrics_ticks_total"] == "10.0"
+        assert not [name for name in after if name.startswith("training")]
+        assert ask(exporter, "/api/snapshot")[0] == 503
+        exporter.export(record())
+        assert lines(exporter).keys() == before.keys()
 
 
 @pytest.mark.parametrize(
@@ -366,9 +362,8 @@ def test_it_can_be_opened_again_on_the_same_port() -> None:
     assert lines(again)["accelmetrics_up"] == "0.0"
     again.export(record())
     assert lines(again)["accelmetrics_up"] == "1.0"
-    again.open()
-    assert lines(again)["accelmetrics_up"] == "0.0"
-    again.close()
+    with exporting(again):
+        assert lines(again)["accelmetrics_up"] == "0.0"
     with pytest.raises(ConnectionRefusedError):
         ask(again)
 

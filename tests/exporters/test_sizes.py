@@ -13,9 +13,9 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import read_records
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.files_tools import exporting
 from tests.records import LABELS, STATUS
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.exporting import exporting
 from tests.support.waiting import HANG, wait_for
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from accelmetrics.exporters import statsd as statsd_module
-from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets, packets_of
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
@@ -17,6 +16,7 @@ from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import Statsd, statsd
 from tests.records import record, unknown
+from tests.support.exporting import export, exporting
 from tests.support.network import free_port
 from tests.support.waiting import HANG, wait_for
 
@@ -30,11 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Statsd]:
 def sent_to(server: Statsd, sent: Record, options: str) -> dict[str, float]:
     """The server's gauges after a record, none of an earlier one among them."""
     server.ask("delgauges *")
-    exporter = create(f"statsd:127.0.0.1:{server.port}?{options}")
-    exporter.open()
-    exporter.export(sent)
-    exporter.flush()
-    exporter.close()
+    export(f"statsd:127.0.0.1:{server.port}?{options}", sent)
     wait_for(lambda: "queued" in " ".join(server.gauges()))  # the last line of a record with a monitor's state
     return server.gauges()
 
@@ -63,10 +59,7 @@ def test_negative_numbers_are_set_not_added(server: Statsd) -> None:
         taken = Snapshot(1, "h", {"cpu.avg_temp": value, "gpu.0.temp": 40}, base.snapshot.identities)
         found = sent_to(server, Record(taken, monitor=base.monitor), "")
         assert found["accelmetrics.cpu.avg_temp"] == value
-        again = StatsdExporter(f"127.0.0.1:{server.port}")
-        again.open()
-        again.export(Record(taken, monitor=MonitorStatus(1.0, ticks=99)))
-        again.close()
+        export(StatsdExporter(f"127.0.0.1:{server.port}"), Record(taken, monitor=MonitorStatus(1.0, ticks=99)))
         wait_for(lambda: server.gauges()["accelmetrics.monitor.ticks"] == 99)
         assert server.gauges()["accelmetrics.cpu.avg_temp"] == value
 
@@ -88,17 +81,15 @@ def test_tags_tell_the_devices_apart(server: Statsd) -> None:
 def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
     """While no server listens the kernel says so, as something that passes; once one does, records arrive."""
     port = free_port(socket.SOCK_DGRAM)
-    exporter = StatsdExporter(f"127.0.0.1:{port}")
-    exporter.open()
-    with pytest.raises(ConnectionRefusedError, match=rf"127\.0\.0\.1:{port}: Connection refused"):
-        for _ in range(5):
+    with exporting(StatsdExporter(f"127.0.0.1:{port}")) as exporter:
+        with pytest.raises(ConnectionRefusedError, match=rf"127\.0\.0\.1:{port}: Connection refused"):
+            for _ in range(5):
+                exporter.export(record(1))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+            listener.bind(("127.0.0.1", port))
+            listener.settimeout(HANG)
             exporter.export(record(1))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
-        listener.bind(("127.0.0.1", port))
-        listener.settimeout(HANG)
-        exporter.export(record(1))
-        assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
-    exporter.close()
+            assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
 
 
 def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +100,12 @@ def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) ->
         port = listener.getsockname()[1]
         found = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        exporter = StatsdExporter(f"localhost:{port}")
-        exporter.open()
-        with pytest.raises(ConnectionRefusedError, match=rf"localhost:{port}: Connection refused"):
-            for _ in range(5):
-                exporter.export(record(1))
-        exporter.export(record(1))
-        assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
-        exporter.close()
+        with exporting(StatsdExporter(f"localhost:{port}")) as exporter:
+            with pytest.raises(ConnectionRefusedError, match=rf"localhost:{port}: Connection refused"):
+                for _ in range(5):
+                    exporter.export(record(1))
+            exporter.export(record(1))
+            assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
 
 
 def test_an_address_of_version_6_is_reached() -> None:

@@ -20,6 +20,7 @@ from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import largest_file
 from tests.records import record
+from tests.support.exporting import export, exporting
 
 
 def reader(directory: Path) -> Any:
@@ -38,36 +39,36 @@ def test_scalars_steps_and_labels_are_read_back(tmp_path: Path) -> None:
     """Every metric at its snapshot's time, steps under their own names and numbers, labels as a text."""
     exporter = create(f"tensorboard:{tmp_path}?run=node-1")
     taken = record()
-    exporter.open()
-    exporter.export(taken)
-    exporter.flush()
-    found = reader(tmp_path / "node-1")
-    measured = {tag(key): value for key, value in taken.snapshot.metrics.items()}
-    assert measured.keys() <= set(found.Tags()["scalars"])
-    for name, value in measured.items():
-        (event,) = found.Scalars(name)
-        assert event.value == pytest.approx(value, rel=1e-6) and event.wall_time == taken.snapshot.time_ns / 1e9 and event.step in range(30)
-    assert "gpu.1/fanSpeed" not in found.Tags()["scalars"], "what is missing stays absent"
-    (loss,) = found.Scalars("loss")
-    assert (loss.step, loss.value) == (7, 0.25)
-    assert found.Scalars("monitor/ticks")[0].value == 10
-    (text,) = found.Tensors("accelmetrics/labels")
-    assert b"| run_id | 20260101-abc |" in text.tensor_proto.string_val[0]
-    exporter.close()
+    with exporting(exporter):
+        exporter.export(taken)
+        exporter.flush()
+        found = reader(tmp_path / "node-1")
+        measured = {tag(key): value for key, value in taken.snapshot.metrics.items()}
+        assert measured.keys() <= set(found.Tags()["scalars"])
+        for name, value in measured.items():
+            (event,) = found.Scalars(name)
+            assert (
+                event.value == pytest.approx(value, rel=1e-6)
+                and event.wall_time == taken.snapshot.time_ns / 1e9
+                and event.step in range(30)
+            )
+        assert "gpu.1/fanSpeed" not in found.Tags()["scalars"], "what is missing stays absent"
+        (loss,) = found.Scalars("loss")
+        assert (loss.step, loss.value) == (7, 0.25)
+        assert found.Scalars("monitor/ticks")[0].value == 10
+        (text,) = found.Tensors("accelmetrics/labels")
+        assert b"| run_id | 20260101-abc |" in text.tensor_proto.string_val[0]
 
 
 def test_a_file_that_grows_is_followed_and_a_restart_goes_on(tmp_path: Path) -> None:
     """A reader that watches sees each record at once; after a restart the same run goes on to the right."""
     exporter, now = TensorboardExporter(str(tmp_path)), time.time()
-    exporter.open()
-    found = reader(tmp_path / "system")
-    for number in range(2):
-        exporter.export(at(now + 5 * number, 100.0 + number, Step(int(now * 1e9), None, {"loss": 0.5})))
-        assert [event.value for event in found.Reload().Scalars("gpu.0/powerWatts")] == [100.0 + index for index in range(number + 1)]
-    exporter.close()
-    exporter.open()
-    exporter.export(at(now + 60, 200.0))
-    exporter.close()
+    with exporting(exporter):
+        found = reader(tmp_path / "system")
+        for number in range(2):
+            exporter.export(at(now + 5 * number, 100.0 + number, Step(int(now * 1e9), None, {"loss": 0.5})))
+            assert [event.value for event in found.Reload().Scalars("gpu.0/powerWatts")] == [100.0 + index for index in range(number + 1)]
+    export(exporter, at(now + 60, 200.0))
     events = found.Reload().Scalars("gpu.0/powerWatts")
     assert [event.value for event in events] == [100.0, 101.0, 200.0]
     assert [event.step - events[0].step for event in events] == [0, 5, 60]
@@ -95,19 +96,18 @@ def test_what_cannot_be_taken_back_is_left_for_another_file(tmp_path: Path, monk
     """Where a torn record cannot be removed, the error is the disk's, and the record goes to a file of its own."""
     now = time.time()
     exporter, place = TensorboardExporter(str(tmp_path)), tmp_path / "system"
-    exporter.open()
-    exporter.export(at(now, 1.0))
-    (first,) = place.iterdir()
+    with exporting(exporter):
+        exporter.export(at(now, 1.0))
+        (first,) = place.iterdir()
 
-    def fails(descriptor: int, length: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        def fails(descriptor: int, length: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with monkeypatch.context() as patch, largest_file(first.stat().st_size + 20):
-        patch.setattr(os, "ftruncate", fails)
-        with pytest.raises(OSError, match="File too large"):
-            exporter.export(at(now + 1, 2.0))
-    exporter.export(at(now + 1, 2.0))
-    exporter.close()
+        with monkeypatch.context() as patch, largest_file(first.stat().st_size + 20):
+            patch.setattr(os, "ftruncate", fails)
+            with pytest.raises(OSError, match="File too large"):
+                exporter.export(at(now + 1, 2.0))
+        exporter.export(at(now + 1, 2.0))
     assert len(list(place.iterdir())) == 2
     assert [event.value for event in reader(place).Scalars("gpu.0/powerWatts")] == [1.0, 2.0]
 
@@ -116,17 +116,16 @@ def test_what_cannot_be_taken_back_is_left_for_another_file(tmp_path: Path, monk
 def test_a_file_that_somebody_takes_away_is_begun_anew(tmp_path: Path, gone: str) -> None:
     """The next record, its labels with it, goes to another file in the same place; what was moved is kept where it is."""
     exporter, place = TensorboardExporter(str(tmp_path / "log")), tmp_path / "log" / "system"
-    exporter.open()
-    exporter.export(at(1e9, 1.0)._replace(labels={"team": "a"}))
-    if gone == "file":
-        next(place.iterdir()).unlink()
-    elif gone == "directory":
-        shutil.rmtree(tmp_path / "log")
-    else:
-        place.rename(tmp_path / "away")
-    for number in (2.0, 3.0):
-        exporter.export(at(1e9 + number, number)._replace(labels={"team": "a"}))
-    exporter.close()
+    with exporting(exporter):
+        exporter.export(at(1e9, 1.0)._replace(labels={"team": "a"}))
+        if gone == "file":
+            next(place.iterdir()).unlink()
+        elif gone == "directory":
+            shutil.rmtree(tmp_path / "log")
+        else:
+            place.rename(tmp_path / "away")
+        for number in (2.0, 3.0):
+            exporter.export(at(1e9 + number, number)._replace(labels={"team": "a"}))
     found = reader(place)
     assert [event.value for event in found.Scalars("gpu.0/powerWatts")] == [2.0, 3.0]
     assert len(found.Tensors("accelmetrics/labels")) == 1
@@ -137,15 +136,14 @@ def test_a_file_that_somebody_takes_away_is_begun_anew(tmp_path: Path, gone: str
 def test_no_room_for_another_file_leaves_none(tmp_path: Path) -> None:
     """A file that cannot be begun on a full disk is not left behind, nor open; the record is taken when there is room."""
     exporter, place = TensorboardExporter(str(tmp_path)), tmp_path / "system"
-    exporter.open()
-    next(place.iterdir()).unlink()
-    descriptors = psutil.Process().num_fds()
-    for _ in range(3):
-        with largest_file(10), pytest.raises(OSError, match="File too large"):
-            exporter.export(at(1e9, 1.0))
-    assert list(place.iterdir()) == [] and psutil.Process().num_fds() < descriptors
-    exporter.export(at(1e9, 1.0))
-    exporter.close()
+    with exporting(exporter):
+        next(place.iterdir()).unlink()
+        descriptors = psutil.Process().num_fds()
+        for _ in range(3):
+            with largest_file(10), pytest.raises(OSError, match="File too large"):
+                exporter.export(at(1e9, 1.0))
+        assert list(place.iterdir()) == [] and psutil.Process().num_fds() < descriptors
+        exporter.export(at(1e9, 1.0))
     assert [event.value for event in reader(place).Scalars("gpu.0/powerWatts")] == [1.0]
 
 
@@ -204,12 +202,10 @@ def test_a_tag_groups_by_device(key: str, expected: str) -> None:
 
 def test_what_tensorboard_has_no_room_for(tmp_path: Path) -> None:
     """Text that is no UTF-8 is written with its escape, and a step beyond 64 bits stands at its second."""
-    exporter = TensorboardExporter(str(tmp_path))
-    exporter.open()
-    steps = tuple(Step(int(1e18), number, {"loss\udce9": 0.5}) for number in (2**70, -(2**63) - 1, 2**63 - 1))
-    taken = at(1e9, 1.0, *steps)
-    exporter.export(taken._replace(labels={"caf\udce9": "\ud800"}, snapshot=taken.snapshot.with_metrics({"disk./\udce9.usageGB": 2.0})))
-    exporter.close()
+    with exporting(TensorboardExporter(str(tmp_path))) as exporter:
+        steps = tuple(Step(int(1e18), number, {"loss\udce9": 0.5}) for number in (2**70, -(2**63) - 1, 2**63 - 1))
+        taken = at(1e9, 1.0, *steps)
+        exporter.export(taken._replace(labels={"caf\udce9": "\ud800"}, snapshot=taken.snapshot.with_metrics({"disk./\udce9.usageGB": 2.0})))
     found = reader(tmp_path / "system")
     assert [event.value for event in found.Scalars("host/disk./\\udce9.usageGB")] == [2.0]
     assert sorted(event.step for event in found.Scalars("loss\\udce9")) == [0, 0, 2**63 - 1]

@@ -31,6 +31,7 @@ from tests.dialects import scenes
 from tests.records import machine
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
+from tests.support.exporting import exporting
 
 NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70),
@@ -332,11 +333,10 @@ def test_a_file_has_the_same_text(tmp_path: Path) -> None:
     """The exporter for node_exporter's collector replaces numbers too, and each file is whole."""
     exporter = TextfileExporter(tmp_path / "a.prom")
     exporter._cache._max_age = math.inf
-    exporter.open()
-    for number in range(3):
-        exporter.export(Record(taken(number, {"gpu.0.powerWatts": 300.0 + number})))
-        assert exporter.path.read_bytes() == written_anew(exporter._cache)
-    exporter.close()
+    with exporting(exporter):
+        for number in range(3):
+            exporter.export(Record(taken(number, {"gpu.0.powerWatts": 300.0 + number})))
+            assert exporter.path.read_bytes() == written_anew(exporter._cache)
 
 
 def test_all_metrics_are_in_the_records() -> None:

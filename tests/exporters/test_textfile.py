@@ -15,6 +15,7 @@ from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.exporters.prometheus_server import Server, check_metrics, fetch, program
 from tests.records import record
+from tests.support.exporting import exporting
 from tests.support.network import free_port
 
 
@@ -101,10 +102,9 @@ def test_it_can_be_closed_at_any_time(tmp_path: Path) -> None:
     exporter = TextfileExporter(tmp_path / "accel.prom")
     exporter.close()
     for _ in range(2):
-        exporter.open()
-        exporter.export(record())
-        exporter.path.unlink()
-        exporter.close()
+        with exporting(exporter):
+            exporter.export(record())
+            exporter.path.unlink()
         exporter.close()
     assert names(tmp_path) == []
 
@@ -141,12 +141,11 @@ def test_only_the_file_that_it_wrote_is_removed(tmp_path: Path) -> None:
     exporter.open()
     exporter.close()
     assert path.read_text() == "mine 1\n"
-    exporter.open()
-    exporter.export(record())
-    other = TextfileExporter(path)
-    other.open()
-    other.export(record())
-    exporter.close()
+    with exporting(exporter):
+        exporter.export(record())
+        other = TextfileExporter(path)
+        other.open()
+        other.export(record())
     assert path.exists()
     other.close()
     assert not path.exists()
@@ -157,9 +156,7 @@ def test_processes_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
     what = record()
     what.snapshot.processes = {"gpu.0": (DeviceProcess(7, "compute", 5), DeviceProcess(8, "compute", 6))}
     for most, pids in ((0, []), (1, ["8"])):
-        exporter = TextfileExporter(tmp_path / "accel.prom", processes=most)
-        exporter.open()
-        exporter.export(what)
-        written = (tmp_path / "accel.prom").read_text()
-        assert re.findall(r'^accel_process_memory_bytes\{.*pid="(\d+)"', written, re.MULTILINE) == pids
-        exporter.close()
+        with exporting(TextfileExporter(tmp_path / "accel.prom", processes=most)) as exporter:
+            exporter.export(what)
+            written = (tmp_path / "accel.prom").read_text()
+            assert re.findall(r'^accel_process_memory_bytes\{.*pid="(\d+)"', written, re.MULTILINE) == pids

@@ -19,6 +19,7 @@ from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record, Step
 from tests.cli.shell import REPOSITORY, environment
 from tests.dialects.scenes import GPU_0, nvidia, record, step
+from tests.support.exporting import export, exporting
 
 GPU_FIELDS = [
     "timestamp",
@@ -65,12 +66,10 @@ def one(*steps: Step) -> Record:
 
 def test_a_pair_of_files_with_exactly_the_fields(tmp_path: Path) -> None:
     """Names with the time of opening, the directory made; null where a value is absent."""
-    exporter = TrainingFilesExporter(str(tmp_path / "logs" / "run"))
-    exporter.open()
-    gpus, steps = exporter.paths
-    exporter.export(one(step(1, loss=0.5, samples_per_second=12.5), step(2, loss=0.25)))
-    exporter.export(one())
-    exporter.close()
+    with exporting(TrainingFilesExporter(str(tmp_path / "logs" / "run"))) as exporter:
+        gpus, steps = exporter.paths
+        exporter.export(one(step(1, loss=0.5, samples_per_second=12.5), step(2, loss=0.25)))
+        exporter.export(one())
     stamp = re.fullmatch(r"gpu_metrics_(\d{8}_\d{6})\.jsonl", gpus.name)
     assert stamp is not None
     assert steps.name == f"training_metrics_{stamp[1]}.jsonl"
@@ -87,24 +86,20 @@ def test_a_pair_of_files_with_exactly_the_fields(tmp_path: Path) -> None:
 
 def test_a_record_that_is_offered_again_is_there_once(tmp_path: Path) -> None:
     """As after an error in the other of the two files."""
-    exporter = TrainingFilesExporter(tmp_path)
-    exporter.open()
-    same = one(step(1, loss=0.5))
-    for _ in range(3):
-        exporter.export(same)
-    assert [len(lines(path)) for path in exporter.paths] == [2, 1]
-    exporter.close()
+    with exporting(TrainingFilesExporter(tmp_path)) as exporter:
+        same = one(step(1, loss=0.5))
+        for _ in range(3):
+            exporter.export(same)
+        assert [len(lines(path)) for path in exporter.paths] == [2, 1]
 
 
 def test_steps_that_come_with_the_same_reading(tmp_path: Path) -> None:
     """When no last reading comes, what was logged is delivered with the one before: its devices are there once."""
-    exporter = TrainingFilesExporter(tmp_path)
-    exporter.open()
-    before = one(step(1, loss=0.5))
-    exporter.export(before)
-    exporter.export(before._replace(steps=(step(2, loss=0.25),)))
-    assert [len(lines(path)) for path in exporter.paths] == [2, 2]
-    exporter.close()
+    with exporting(TrainingFilesExporter(tmp_path)) as exporter:
+        before = one(step(1, loss=0.5))
+        exporter.export(before)
+        exporter.export(before._replace(steps=(step(2, loss=0.25),)))
+        assert [len(lines(path)) for path in exporter.paths] == [2, 2]
 
 
 _LIMITED = """
@@ -177,10 +172,7 @@ def test_opened_again_it_goes_on(tmp_path: Path) -> None:
     """In a new pair, also within the same second; nothing that was there is lost."""
     exporter = TrainingFilesExporter(tmp_path, fsync_every=0)
     for _ in range(2):
-        exporter.open()
-        exporter.export(one(step(1)))
-        exporter.flush()
-        exporter.close()
+        export(exporter, one(step(1)))
         exporter.close()
     assert exporter.paths == ()
     assert [len(lines(path)) for path in tmp_path.glob("training_metrics_*.jsonl")] == [1, 1]
@@ -231,9 +223,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         TrainingFilesExporter(tmp_path / "file")
     with pytest.raises(InvalidOptionError, match="fsync_every is -1"):
         TrainingFilesExporter(tmp_path, fsync_every=-1)
-    exporter = TrainingFilesExporter(tmp_path)
-    exporter.open()
-    bad = one(step(1, loss=0.5))
-    with pytest.raises(DocumentError, match="cannot be written as JSON"):
-        exporter.export(bad._replace(snapshot=bad.snapshot.with_metrics({"gpu.0.temp": float("nan")})))
-    exporter.close()
+    with exporting(TrainingFilesExporter(tmp_path)) as exporter:
+        bad = one(step(1, loss=0.5))
+        with pytest.raises(DocumentError, match="cannot be written as JSON"):
+            exporter.export(bad._replace(snapshot=bad.snapshot.with_metrics({"gpu.0.temp": float("nan")})))

@@ -20,6 +20,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyErr
 from accelmetrics.schemas.record import Step
 from tests.exporters.wandb_file import environment, read, runs_by_file
 from tests.records import LABELS, record
+from tests.support.exporting import export, exporting
 from tests.support.programs import Program
 from tests.support.waiting import wait_for
 
@@ -50,9 +51,7 @@ def test_what_is_not_finite_is_kept_and_other_ranks_are_not_mixed_in(tmp_path: P
     taken = record()
     taken = taken._replace(snapshot=taken.snapshot.with_values({}, {}), labels={"rank": "0", "hostname": taken.snapshot.hostname})
     own = Step(taken.snapshot.time_ns, 8, {"loss": float("nan"), "nonFinite": 1}, 0, taken.snapshot.hostname)
-    exporter.open()
-    exporter.export(taken._replace(steps=(own, own._replace(values={"loss": 9.0}, rank=1))))
-    exporter.close()
+    export(exporter, taken._replace(steps=(own, own._replace(values={"loss": 9.0}, rank=1))))
     (written,) = read(tmp_path / "runs")
     (row,) = [row for row in written.history if "training/loss" in row]
     assert (repr(float(row["training/loss"])), row["training/nonFinite"]) == ("nan", 1)
@@ -62,11 +61,10 @@ def test_every_reading_is_a_row_of_a_run_of_ours(tmp_path: Path) -> None:
     """Project, labels and prefix arrive; steps and readings are rows; closing finishes the run."""
     exporter = create("wandb:?project=team/hw&name=node-1&group=night&mode=offline&directory=runs&prefix=hw/")
     taken = record()
-    exporter.open()
-    for _ in range(3):
-        exporter.export(taken)
-    exporter.flush()
-    exporter.close()
+    with exporting(exporter):
+        for _ in range(3):
+            exporter.export(taken)
+        exporter.flush()
     (written,) = read(tmp_path / "runs")
     readings = [row for row in written.history if "hw/gpu.0.powerWatts" in row]
     assert [row["_step"] for row in readings] == [1, 3, 5]
@@ -101,9 +99,7 @@ def test_closed_and_opened_again_it_begins_another_run(tmp_path: Path) -> None:
     """A restart of the monitor is a run of its own."""
     exporter, taken = WandbExporter(project="hw", mode="offline"), record(steps=False)
     for _ in range(2):
-        exporter.open()
-        exporter.export(taken)
-        exporter.close()
+        export(exporter, taken)
     assert [len([row for row in run.history if POWER in row]) for run in read(tmp_path)] == [1, 1]
 
 
@@ -130,16 +126,15 @@ def test_at_exit_the_run_has_every_record_and_is_finished(tmp_path: Path) -> Non
 def test_a_definition_that_failed_is_made_with_the_record_offered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name has its axis, whatever went wrong when it was first told."""
     exporter, taken = WandbExporter(project="hw", mode="offline"), record(steps=False)
-    exporter.open()
+    with exporting(exporter):
 
-    def fails(*arguments: object, **options: object) -> None:
-        raise ConnectionError("the service is away")
+        def fails(*arguments: object, **options: object) -> None:
+            raise ConnectionError("the service is away")
 
-    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
-        patch.setattr(exporter._run, "define_metric", fails)
+        with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+            patch.setattr(exporter._run, "define_metric", fails)
+            exporter.export(taken)
         exporter.export(taken)
-    exporter.export(taken)
-    exporter.close()
     (written,) = read(tmp_path)
     (row,) = (row for row in written.history if POWER in row)
     defined = {name.replace("\\.", ".") for name in written.metrics}
@@ -270,8 +265,6 @@ def test_odd_labels_and_a_directory_that_stays(tmp_path: Path, monkeypatch: pyte
     exporter = WandbExporter(project="hw", mode="offline", directory="runs")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    exporter.open()
-    exporter.export(record(steps=False)._replace(labels={"team\udce9": "caf\udce9"}))
-    exporter.close()
+    export(exporter, record(steps=False)._replace(labels={"team\udce9": "caf\udce9"}))
     (written,) = read(tmp_path / "runs")
     assert written.config["team\\udce9"] == "caf\\udce9"

@@ -14,7 +14,7 @@ from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.recording import read_records
 from accelmetrics.testing import FakeBackend, Recorder, Recording
-from tests.exporters.files_tools import exporting
+from tests.support.exporting import exporting
 
 
 @pytest.fixture
