@@ -3,6 +3,7 @@
 - ``accelmetrics/backends/nvidia/conversion.py``: the conversion of what NVIDIA's GPUs are read for at every reading;
 - ``accelmetrics/schemas/coverage.py``: which metrics the built-in backends give, and where each is read;
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
+- ``accelmetrics/schemas/identity_models.py``: devices, sources and processes as documents have them;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
 - ``docs/metrics.md``: the reference for readers;
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONVERSION = Path("accelmetrics/backends/nvidia/conversion.py")
 SOURCES = Path("accelmetrics/schemas/coverage.py")
 MODELS = Path("accelmetrics/schemas/metrics_models.py")
+IDENTITY = Path("accelmetrics/schemas/identity_models.py")
 SCHEMA = Path("docs/schema.json")
 LINES = Path("docs/lines-schema.json")
 REFERENCE = Path("docs/metrics.md")
@@ -55,6 +57,13 @@ def sources() -> str:
 def models() -> str:
     """The text of the typed views."""
     from scripts.generate_models import render
+
+    return render()
+
+
+def identity() -> str:
+    """The text of the models of devices, sources and processes."""
+    from scripts.generate_identity import render
 
     return render()
 
@@ -120,6 +129,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     CONVERSION: conversion,
     SOURCES: sources,
     MODELS: models,
+    IDENTITY: identity,
     SCHEMA: schema,
     LINES: lines,
     REFERENCE: reference,

@@ -25,13 +25,15 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
-from accelmetrics.schemas.document import HeaderLine, Part, ProcessEntry, describe
+from accelmetrics.schemas.document import HeaderLine, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.identity_models import ProcessEntry
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
 from accelmetrics.schemas.lines import header_line
 from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.snapshot import Snapshot, plain, rfc3339
+from accelmetrics.schemas.view_model import Part
 
 LARGEST_EXACT = 2**53
 """Up to here every whole number is a double."""

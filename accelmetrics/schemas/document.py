@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PlainValidator,
     StringConstraints,
@@ -29,6 +27,7 @@ from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding, Findings, Severity
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot, Status
+from accelmetrics.schemas.identity_models import BackendEntry, DeviceEntry, ProcessEntry
 from accelmetrics.schemas.lines import LINES_VERSION, are_finite
 from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key, fill
 from accelmetrics.schemas.reading import Header, header as header_of
@@ -44,6 +43,7 @@ from accelmetrics.schemas.record import (
     WindowSpan,
 )
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Snapshot, rfc3339
+from accelmetrics.schemas.view_model import Key, Part
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
@@ -104,55 +104,12 @@ LoggedNumber = Annotated[
 """A number that the program logged, which may be none that JSON has."""
 Timestamp = Annotated[int, PlainValidator(parse_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})]
 """Nanoseconds since 1970 of what is an RFC 3339 timestamp in the document."""
-Key = Annotated[str, StringConstraints(min_length=1)]
 
 
-class Part(BaseModel):
-    """A part of a document. Nothing is converted: a number in quotes is not a number."""
-
-    model_config = ConfigDict(
-        strict=True, frozen=True, defer_build=True, extra="ignore", allow_inf_nan=False, json_schema_serialization_defaults_required=True
-    )
-
-
-class DeviceEntry(Part):
-    """A device: its identity, and where it stands."""
-
-    key: Key = Field(description="What the keys of its metrics begin with: gpu.0.")
-    kind: Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9]*$")] = Field(description="The first word of its key.")
-    vendor: str = Field(description="The vendor in one lower-case word.")
-    index: int = Field(ge=0, description="The number in its key.")
-    vendor_index: int = Field(description="The vendor's own number for it.")
-    visible_index: int | None = Field(None, description="Its position under the vendor's *_VISIBLE_DEVICES; null where that hides it.")
-    name: str = Field("", description="The product name as the driver gives it.")
-    uuid: str = Field("", description="The vendor's unique id, empty when there is none.")
-    pci_bus_id: str = Field("", description="The PCI address as the vendor writes it, empty when unknown.")
-    serial: str = Field("", description="The board's serial number, empty when unknown.")
-    architecture: str = Field("", description="The chip's architecture, empty when unknown.")
-    driver_version: str = Field("", description="The driver's version, empty when unknown.")
-    runtime_version: str = Field("", description="The newest CUDA or ROCm version that the driver supports, empty when unknown.")
-    firmware: str = Field("", description="VBIOS or firmware version, empty when unknown.")
-    cores: int | None = Field(None, description="Number of the vendor's cores; null when unknown.")
-    memory_total_bytes: int | None = Field(None, description="Memory of the device in bytes; null when unknown.")
-    numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
-    cpu_affinity: str = Field("", description="CPUs near to its slot, as ranges: 0-31,64-95; empty when unknown.")
-    unified: bool = Field(False, description="Whether it shares the host's memory.")
-    parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
-    gpu_instance_id: int | None = Field(None, description="Of a MIG instance, the id of its GPU instance; null when unknown.")
-    minor_number: int | None = Field(None, description="N of its device node /dev/nvidiaN; null when unknown.")
-    part_number: str = Field("", description="Part number of its board, as its maker has it; empty when unknown.")
-    compute_capability: str = Field("", description="CUDA compute capability, 9.0; empty when unknown.")
-    fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
-    chassis_serial: str = Field("", description="Serial number of the chassis or rack that it is in, empty when unknown.")
-    chassis_slot: int | None = Field(None, description="Slot of that chassis, its switches counted; null when unknown.")
-    tray_index: int | None = Field(None, description="Number of its tray among the compute trays of the chassis; null when unknown.")
-    host_id: int | None = Field(None, description="Number of its host within the slot; null when unknown.")
-    module_id: int | None = Field(None, description="Number of it within the host; null when unknown.")
-
-    def slot(self) -> DeviceSlot:
-        """Return the device and where it stands."""
-        identity = {name: getattr(self, name) for name in DeviceIdentity._fields}
-        return DeviceSlot(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
+def slot_of(entry: DeviceEntry) -> DeviceSlot:
+    """Return a device and where it stands."""
+    identity = {name: getattr(entry, name) for name in DeviceIdentity._fields}
+    return DeviceSlot(entry.key, entry.index, entry.visible_index, DeviceIdentity(**identity))
 
 
 def _listed_once(devices: list[DeviceEntry]) -> list[DeviceEntry]:
@@ -180,31 +137,6 @@ class UnavailableEntry(Part):
 
 
 _REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
-
-
-class BackendEntry(Part):
-    """How one source fared."""
-
-    name: Key = Field(description="The backend's name.")
-    status: Status = Field(description="Whether it is there and gave what it should.")
-    detail: str = Field("", description="What was found or what went wrong, in words.")
-    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
-    duration_seconds: float | None = Field(None, description="How long the reading took; null when there was none.")
-    read_at: str = Field("", description="When the source was read (RFC 3339, UTC); empty when it never was.")
-    age_seconds: float | None = Field(None, description="How old the reading was; null when there was none.")
-    sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
-    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
-    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
-
-
-class ProcessEntry(Part):
-    """One process that uses a device."""
-
-    pid: int = Field(description="Process id as the driver reports it.")
-    type: str = Field("", description="compute, graphics or compute+graphics; empty when the driver does not say.")
-    memory_bytes: int | None = Field(None, description="Device memory that it holds, in bytes; null where not said.")
-    utilization: float | None = Field(None, description="Share of the device's compute time, in percent; null where not said.")
-    memory_utilization: float | None = Field(None, description="Share of the memory controller's time, in percent; null where not said.")
 
 
 class Document(Part):
@@ -239,7 +171,7 @@ class Document(Part):
             self.timestamp,
             self.hostname,
             self.metrics,
-            tuple(device.slot() for device in self.devices),
+            tuple(map(slot_of, self.devices)),
             {key: entry.unavailable() for key, entry in self.unavailable.items()},
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
             {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
@@ -433,7 +365,7 @@ class HeaderLine(Part):
         return header_of(
             self.hostname,
             (),
-            tuple(device.slot() for device in self.devices),
+            tuple(map(slot_of, self.devices)),
             {key: entry.unavailable() for key, entry in self.unavailable.items()},
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
             {key: entry.unavailable() for key, entry in self.unlisted.items()},

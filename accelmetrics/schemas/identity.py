@@ -19,33 +19,33 @@ class DeviceIdentity(NamedTuple):
     """What does not change about a device while it is there.
 
     Attributes:
-        kind: ``gpu``, ``tpu``, … : the first word of its keys.
-        vendor: The vendor in one lower-case word: ``nvidia``, ``amd``.
-        vendor_index: The vendor's own number for it (NVML index, rocm-smi card number).
+        kind: The first word of its key. It is ``gpu``, ``tpu``, …
+        vendor: The vendor in one lower-case word. It is ``nvidia``, ``amd``, …
+        vendor_index: The vendor's own number for it. It is NVML's index, or the card number of rocm-smi.
         name: The product name as the driver gives it.
         uuid: The vendor's unique id, empty when there is none.
-        pci_bus_id: ``00000000:C1:00.0``, as the vendor writes it; empty when unknown.
+        pci_bus_id: The PCI address as the vendor writes it, empty when unknown. Most write ``00000000:C1:00.0``.
         serial: The board's serial number, empty when unknown.
-        architecture: ``Hopper``, ``gfx942``; empty when unknown.
+        architecture: The chip's architecture, empty when unknown. It is ``Hopper``, ``gfx942``, …
         driver_version: The driver's version, empty when unknown.
         runtime_version: The newest CUDA or ROCm version that the driver supports, empty when unknown.
         firmware: VBIOS or firmware version, empty when unknown.
-        cores: Number of the vendor's cores (CUDA cores), if known.
-        memory_total_bytes: Memory of the device, in bytes, if known and fixed.
-        numa_node: NUMA node of the slot, if known.
-        cpu_affinity: CPUs near to the slot, ``0-31,64-95``; empty when unknown.
-        unified: Whether the device shares the host's memory.
-        parent: Identity (uuid) of the device that this one is a partition of, empty for a whole device.
-        gpu_instance_id: Of a MIG instance, the id of its GPU instance on that device, which its compute instances share.
-        minor_number: ``N`` of its device node ``/dev/nvidiaN``, which is not always the vendor's number.
+        cores: Number of the vendor's cores; None when unknown. NVIDIA's are CUDA cores.
+        memory_total_bytes: Memory of the device in bytes; None when unknown. It is None where that changes, too.
+        numa_node: NUMA node of its slot; None when unknown.
+        cpu_affinity: CPUs near to its slot, as ranges: ``0-31,64-95``; empty when unknown.
+        unified: Whether it shares the host's memory.
+        parent: UUID of the device that it is a partition of, empty for a whole device.
+        gpu_instance_id: Of a MIG instance, the id of its GPU instance; None when unknown. Its compute instances share it.
+        minor_number: ``N`` of its device node ``/dev/nvidiaN``; None when unknown. It is not always the vendor's number.
         part_number: Part number of its board, as its maker has it; empty when unknown.
         compute_capability: CUDA compute capability, ``9.0``; empty when unknown.
-        fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
+        fabric: How it stands in the fabric that connects several machines' devices; empty when there is none.
         chassis_serial: Serial number of the chassis or rack that it is in, empty when unknown.
-        chassis_slot: Slot of that chassis, its switches counted, if known.
-        tray_index: Number of its tray among the compute trays of the chassis, if known.
-        host_id: Number of its host within the slot, if known.
-        module_id: Number of it within the host, if known.
+        chassis_slot: Slot of that chassis, its switches counted; None when unknown.
+        tray_index: Number of its tray among the compute trays of the chassis; None when unknown.
+        host_id: Number of its host within the slot; None when unknown.
+        module_id: Number of it within the host; None when unknown.
     """
 
     kind: DeviceKind
@@ -91,11 +91,11 @@ class DeviceProcess(NamedTuple):
     """One process that uses a device.
 
     Attributes:
-        pid: Process id as the driver reports it: the machine's, or that of the PID namespace of the program that asked.
+        pid: Process id as the driver reports it. It is the machine's, or that of the PID namespace of the program that asked.
         type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
-        memory_bytes: Device memory the process holds, in bytes; None where the driver does not say.
-        utilization: Share of the device's compute time, in percent; None where the driver does not say.
-        memory_utilization: Share of the device's memory-controller time, in percent; None where not said.
+        memory_bytes: Device memory that it holds, in bytes; None where not said.
+        utilization: Share of the device's compute time, in percent; None where not said.
+        memory_utilization: Share of the memory controller's time, in percent; None where not said.
     """
 
     pid: int
@@ -110,16 +110,16 @@ class BackendStatus(NamedTuple):
 
     Attributes:
         name: The backend's name.
-        status: ``ok``; ``absent`` (nothing of this vendor here); ``degraded`` (some devices or values are missing that
-            should be there); ``failed``; ``timed_out`` (a call is in progress without an answer).
+        status: Whether it is there and gave what it should. It is ``ok``; ``absent`` (nothing of this vendor here); ``degraded`` (some
+            devices or values are missing that should be there); ``failed``; ``timed_out`` (a call is in progress without an answer).
         detail: What was found or what went wrong, in words.
-        source: Where the numbers come from (``nvml``, ``rocm-smi``), empty while nothing is open.
+        source: Where the numbers come from, empty while nothing is open. It is ``nvml``, ``rocm-smi``, …
         duration_seconds: How long the reading took; None when there was none.
         read_at: When the source was read (RFC 3339, UTC); empty when it never was.
-        age_seconds: How old the reading was when the snapshot was put together; None when there was none.
-        sequence: Number of the reading, so that a reading served twice is counted once.
-        devices: Whole devices that it lists; where it never listed any, those that were found without its driver, on the PCI bus say,
-            and at least one where the driver itself speaks of an error. A library without a device is none.
+        age_seconds: How old the reading was; None when there was none. Its age is that when the snapshot was put together.
+        sequence: Number of the reading: one that is served twice keeps its number.
+        devices: Devices that it lists; where it never listed any, those found without its driver. They are whole devices, found on the PCI
+            bus say, and at least one where the driver itself speaks of an error. A library without a device is none.
         reason: Why it could not be opened, as a reason of missing values; empty for one that is open or absent.
     """
 
@@ -144,9 +144,9 @@ class DeviceSlot(NamedTuple):
     """A device and where it stands in this process.
 
     Attributes:
-        key: The device's key, ``gpu.0``: what its metrics' keys begin with.
-        index: The number in the key.
-        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
+        key: What the keys of its metrics begin with: ``gpu.0``.
+        index: The number in its key.
+        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``; None where that hides it.
         identity: What does not change about it.
         listed_by: The name of the backend that lists it; empty where that is not known, as in documents.
     """

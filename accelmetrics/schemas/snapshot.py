@@ -12,13 +12,16 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.reading import Header, header, standing
 
 if TYPE_CHECKING:
+    from accelmetrics.schemas.identity_models import DeviceFields
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
     from accelmetrics.schemas.selection import MetricSelection
+else:
+    DeviceFields = object
 
 SCHEMA_VERSION = "1.0"
 """Of the document. The number before the dot rises when a reader of the old form would misread the new one."""
@@ -396,12 +399,12 @@ def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | U
     return {key: snapshot.processes.get(key, snapshot.unlisted.get(key, NO_LIST)) for key in counted}
 
 
-class Device:
+class Device(DeviceFields):
     """One device in one snapshot.
 
     Attributes:
         key: ``gpu.0``: what its metrics' keys begin with.
-        index: The number in the key.
+        index: The number in its key.
         visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
         identity: Everything that does not change about the device, as one record. The other attributes are its fields, which
             :class:`~accelmetrics.schemas.identity.DeviceIdentity` describes.
@@ -409,41 +412,14 @@ class Device:
 
     __slots__ = ("_metrics", "_process_metrics", "_sorted", "identity", "index", "key", "visible_index")
 
-    kind: DeviceKind
-    vendor: str
-    vendor_index: int
-    name: str
-    uuid: str
-    pci_bus_id: str
-    serial: str
-    architecture: str
-    driver_version: str
-    runtime_version: str
-    firmware: str
-    cores: int | None
-    memory_total_bytes: int | None
-    numa_node: int | None
-    cpu_affinity: str
-    unified: bool
-    parent: str
-    fabric: str
-    gpu_instance_id: int | None
-    minor_number: int | None
-    part_number: str
-    compute_capability: str
-    chassis_serial: str
-    chassis_slot: int | None
-    tray_index: int | None
-    host_id: int | None
-    module_id: int | None
-
     def __init__(self, values: _ByDevice | Snapshot, slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot
         self._sorted = values
         self._metrics: DeviceMetrics | None = None
         self._process_metrics: ProcessMetrics | None = None
 
-    if not TYPE_CHECKING:  # what is declared above is all that there is
+    if not TYPE_CHECKING:  # the fields of an identity are all that there is
+        __annotations__ = dict(DeviceIdentity.__annotations__)
 
         def __getattr__(self, name: str) -> Any:
             if name in DeviceIdentity._fields:

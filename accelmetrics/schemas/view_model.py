@@ -1,14 +1,24 @@
-"""The base of the typed views."""
+"""The bases of the typed views, and of the parts of documents."""
 
 from __future__ import annotations
 
 from itertools import islice
+from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, StringConstraints
 from pydantic.fields import FieldInfo
 
 SHOWN = 8
 """Values that a view's ``repr`` shows."""
+Key = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Part(BaseModel):
+    """A part of a document. Nothing is converted: a number in quotes is not a number."""
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, defer_build=True, extra="ignore", allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    )
 
 
 class Model(BaseModel):
