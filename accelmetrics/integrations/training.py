@@ -249,9 +249,7 @@ class TrainingRun:
         found = measured(taken, devices, latest.metrics if latest is not None else {}, selection, chosen)
         before, self._worked = self._worked, self.monitor.work
         for name, rate in rates(self._worked, before).items():
-            found[f"{name}_per_second"] = rate.per_second
-            if rate.per_joule is not None:
-                found[f"{name}_per_joule"] = rate.per_joule
+            found.update({f"{name}_{per}": value for per, value in rate.items() if value is not None})
         if self._other_nodes is not None:
             found.update(self._other_nodes.rows())
         return named(found, headed(prefix))

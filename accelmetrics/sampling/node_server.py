@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.contract import MOST_DEVICES
@@ -193,24 +193,6 @@ class Client(asyncio.Protocol):
             self.hang_up()
 
 
-class Taking(NamedTuple):
-    """A reading that is taken.
-
-    Attributes:
-        wanted: What is read.
-        interval: Seconds between two readings.
-        asked: The clients that it was requested by.
-        began: When it began, on the machine's monotonic clock.
-        first: Whether it is the first one of its sampler.
-    """
-
-    wanted: tuple[str, ...]
-    interval: float
-    asked: frozenset[Client]
-    began: float
-    first: bool
-
-
 class ReadingThread:
     """The thread that takes readings of one sampler.
 
@@ -270,7 +252,8 @@ class NodeServer:
         }
         self._encoder = Encoder()
         self._readers: dict[tuple[str, ...], ReadingThread] = {}  # by what they read: one, but while it is replaced
-        self._taking: Taking | None = None
+        # The reading that is being taken: what is read, and its interval, the clients that requested it, when it began, if it is the first.
+        self._taking: tuple[tuple[str, ...], float, frozenset[Client], float, bool] | None = None
         self._ready: dict[Client, None] = {}
         self._due = 0.0
         self._last = self._spent = 0.0
@@ -468,7 +451,7 @@ class NodeServer:
             # A plug-in's metric may not be known here.
             metrics = guarded(MetricSelection, wanted).value or ALL
             self._readers[wanted] = ReadingThread(Sampler(**{**self._options, "metrics": metrics}), self._arrived)
-        self._taking = Taking(wanted, interval, frozenset(asked), time.monotonic(), first)
+        self._taking = (wanted, interval, frozenset(asked), time.monotonic(), first)
         self._readers[wanted].take()
 
     def _arrived(self, outcome: Outcome[Snapshot]) -> None:
@@ -481,22 +464,23 @@ class NodeServer:
         taking, self._taking = self._taking, None
         if taking is None:
             return
-        for former in [wanted for wanted in self._readers if wanted != taking.wanted]:  # only now: what both read stays open
+        wanted, interval, asked, began, first = taking
+        for former in [other for other in self._readers if other != wanted]:  # only now: what both read stays open
             self._readers.pop(former).end()
         if outcome.value is not None:
-            self._send(outcome.value, taking)
+            self._send(outcome.value, interval, asked, began)
         elif isinstance(outcome.error, AccelMetricsError):
             log.warning("no reading for the processes of this machine: %s", outcome.error)
         elif outcome.error is not None:
             raise outcome.error
-        self._spent = 0.0 if taking.first else self.loop.time() - self._last  # an opening is no measure
+        self._spent = 0.0 if first else self.loop.time() - self._last  # an opening is no measure
         self._schedule()
 
-    def _send(self, snapshot: Snapshot, taking: Taking) -> None:
-        self._encoder.encode(snapshot, taking.began, time.monotonic())
+    def _send(self, snapshot: Snapshot, interval: float, asked: frozenset[Client], began: float) -> None:
+        self._encoder.encode(snapshot, began, time.monotonic())
         now = self.loop.time()
-        early = TOLERANCE * taking.interval
-        due = [client for client in self._ready if client in taking.asked or now >= client.due - early]
+        early = TOLERANCE * interval
+        due = [client for client in self._ready if client in asked or now >= client.due - early]
         self._tell_of_jobs(due)
         for client in due:
             client.due = max(client.due + client.interval, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.kit.processes import BOARD, PACE, DriverNumbers, ProcessTree, node_pattern, process_values
 from accelmetrics.backends.registry import select
@@ -28,30 +28,6 @@ OWN_PACE = 0.95
 """Seconds between two looks at this process itself, which is how often the host reads anew what they give."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
 """What ``gpu.process.…`` is computed from or repeats."""
-
-
-class _Shown(NamedTuple):
-    """What one process sees of a shared header.
-
-    Attributes:
-        slots: Its devices.
-        renamed: By the shared key of a device, under which it stands here.
-        keys: The keys of the values that are shown.
-        places: Their places in the shared row.
-        unavailable: By key, why values are missing.
-        unlisted: By device key, why its processes are not known.
-        caveats: By backend, what to know about a selection by visibility.
-        boards: By device key, the places of what ``gpu.process.…`` is computed from or repeats; looked up when they are needed.
-    """
-
-    slots: tuple[DeviceSlot, ...]
-    renamed: Mapping[str, str]
-    keys: tuple[str, ...]
-    places: tuple[int, ...]
-    unavailable: Mapping[str, Unavailable]
-    unlisted: Mapping[str, Unavailable]
-    caveats: Mapping[str, str]
-    boards: dict[str, Mapping[str, int]]
 
 
 _NOTHING: Mapping[str, int | float] = {}
@@ -81,7 +57,17 @@ class OwnView:
         self._tree = ProcessTree(self._options.pid or os.getpid())
         self._header: Header | None = None  # the shared one
         self._job: Collection[str] = ()
-        self._shown = _Shown((), {}, (), (), {}, {}, {}, {})
+        # What is seen of the shared header: the devices, and the shared key of each with its own; the keys of values, and where those stand
+        # in the shared row; why values and processes are missing; what to know about each backend's selection.
+        self._slots: tuple[DeviceSlot, ...] = ()
+        self._renamed: Mapping[str, str] = {}
+        self._keys: tuple[str, ...] = ()
+        self._places: tuple[int, ...] = ()
+        self._unavailable: Mapping[str, Unavailable] = {}
+        self._unlisted: Mapping[str, Unavailable] = {}
+        self._caveats: Mapping[str, str] = {}
+        # By device key, the places of what ``gpu.process.…`` is computed from or repeats; looked up when they are needed.
+        self._boards: dict[str, Mapping[str, int]] = {}
         self._members: dict[str, list[DeviceProcess]] = {}
         self._processes: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, {})
         self._looked_at = float("-inf")
@@ -107,10 +93,9 @@ class OwnView:
             self._show(reading.header, job)
             self._header, self._job = reading.header, job
             self._processes = (None, {})
-        shown = self._shown
         now = time.monotonic()
         age = max(0.0, now - reading.ended)
-        unavailable = shown.unavailable
+        unavailable = self._unavailable
         own = self._process_values(reading, now)
         if self._host is not None:
             if self._own is None or now >= self._own_due:
@@ -119,8 +104,8 @@ class OwnView:
             own = {**own, **self._own.metrics} if own else self._own.metrics
             unavailable = {**unavailable, **self._own.unavailable}
         backends = tuple([self._status(status, age) for status in reading.backends])
-        head = header(reading.header.hostname, shown.keys + tuple(own), shown.slots, unavailable, standing(backends), shown.unlisted)
-        numbers = tuple([reading.numbers[place] for place in shown.places])
+        head = header(reading.header.hostname, self._keys + tuple(own), self._slots, unavailable, standing(backends), self._unlisted)
+        numbers = tuple([reading.numbers[place] for place in self._places])
         return Snapshot.of(head, (*numbers, *own.values()), reading.time_ns, backends, self._processes[1])
 
     def _show(self, shared: Header, job: Collection[str]) -> None:
@@ -149,10 +134,10 @@ class OwnView:
         wants = self._options.metrics.wants
         keys = [(place, own) for place, key in enumerate(shared.keys) if (own := _own_key(key, renamed)) is not None and wants(own)]
         reasons = {_own_key(key, renamed): why for key, why in shared.unavailable.items()}
-        unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
-        unlisted = {renamed[key]: why for key, why in shared.unlisted.items() if key in renamed}
-        places = tuple([place for place, _ in keys])
-        self._shown = _Shown(tuple(slots), renamed, tuple([key for _, key in keys]), places, unavailable, unlisted, caveats, {})
+        self._slots, self._renamed, self._caveats, self._boards = tuple(slots), renamed, caveats, {}
+        self._keys, self._places = tuple([key for _, key in keys]), tuple([place for place, _ in keys])
+        self._unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
+        self._unlisted = {renamed[key]: why for key, why in shared.unlisted.items() if key in renamed}
 
     def _seen(self, backend: str, known: Sequence[DeviceSlot], job: Collection[str]) -> Mapping[str, DeviceSlot]:
         """Return the devices of one backend that are reported, by the key that they have in the layout.
@@ -169,19 +154,19 @@ class OwnView:
 
     def _process_values(self, reading: SharedReading, now: float) -> Mapping[str, int | float]:
         """Return what this process uses of each device, found out anew once a second and when the list of processes has changed."""
-        renamed = self._shown.renamed
+        renamed = self._renamed
         if reading.processes is not self._processes[0] or now - self._looked_at >= PACE:
             self._looked_at = now
             if reading.processes is not self._processes[0]:
                 listed = {renamed[key]: found for key, found in reading.processes.items() if key in renamed}
                 self._processes = (reading.processes, listed)
-            wholes = [slot for slot in self._shown.slots if not slot.identity.parent]
+            wholes = [slot for slot in self._slots if not slot.identity.parent]
             self._members = {slot.key: members for slot in wholes if (members := self._users(slot, now))}
         if not self._members:
             return _NOTHING
         wants = self._options.metrics.wants
         found: dict[str, int | float] = {}
-        for slot in self._shown.slots:
+        for slot in self._slots:
             if slot.key in self._members:
                 kind = slot.identity.kind
                 device = self._board(reading, slot.key)
@@ -199,16 +184,16 @@ class OwnView:
 
     def _board(self, reading: SharedReading, key: str) -> dict[str, int | float]:
         """Return what is shown of a device itself and stands beside what is used of it."""
-        places = self._shown.boards.get(key)
+        places = self._boards.get(key)
         if places is None:
             known = {name: f"{key}.{name}" for name in _OF_BOARD}
-            stand = dict(zip(self._shown.keys, self._shown.places, strict=True))
-            places = self._shown.boards[key] = {name: stand[own] for name, own in known.items() if own in stand}
+            stand = dict(zip(self._keys, self._places, strict=True))
+            places = self._boards[key] = {name: stand[own] for name, own in known.items() if own in stand}
         return {name: reading.numbers[place] for name, place in places.items()}
 
     def _status(self, status: BackendStatus, age: float) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
-        if caveat := self._shown.caveats.get(status.name, ""):
+        if caveat := self._caveats.get(status.name, ""):
             status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
         return status if status.age_seconds is None else status._replace(age_seconds=status.age_seconds + age)
 

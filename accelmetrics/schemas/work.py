@@ -28,18 +28,6 @@ class Done(NamedTuple):
     joules: float = 0.0
 
 
-class WorkRate(NamedTuple):
-    """Work of all processes together.
-
-    Attributes:
-        per_second: The sum of what each did in a second.
-        per_joule: Over the energy of all selected devices; None where that is not known.
-    """
-
-    per_second: float
-    per_joule: float | None
-
-
 Totals = Mapping[tuple[str, StepSource], Done]
 """By kind of work and process, what was done so far."""
 
@@ -57,8 +45,12 @@ def add_work(totals: dict[tuple[str, StepSource], Done], step: Step) -> None:
             totals[name, step.source] = Done(*map(sum, zip(done, gained, strict=True)))
 
 
-def rates(after: Totals, before: Totals = {}) -> dict[str, WorkRate]:  # noqa: B006  # never changed
-    """Return, by kind of work, what was done between two states of the totals; without those in which nothing was."""
+def rates(after: Totals, before: Totals = {}) -> dict[str, dict[str, float | None]]:  # noqa: B006  # never changed
+    """Return, by kind of work, what was done between two states of the totals; without those in which nothing was.
+
+    ``per_second`` is the sum of what each process did in a second, ``per_joule`` is over the energy of all selected devices, and None where
+    that is not known.
+    """
     found: dict[str, list[Done]] = {}
     for key, done in after.items():
         gained = Done(*(now - then for now, then in zip(done, before.get(key, Done()), strict=True)))
@@ -66,6 +58,9 @@ def rates(after: Totals, before: Totals = {}) -> dict[str, WorkRate]:  # noqa: B
             found.setdefault(key[0], []).append(gained)
     sums = {name: Done(*map(sum, zip(*each, strict=True))) for name, each in found.items()}
     return {
-        name: WorkRate(sum(done.amount / done.seconds for done in found[name]), total.paid / total.joules if total.joules > 0 else None)
+        name: {
+            "per_second": sum(done.amount / done.seconds for done in found[name]),
+            "per_joule": total.paid / total.joules if total.joules > 0 else None,
+        }
         for name, total in sums.items()
     }

@@ -99,7 +99,7 @@ def test_work_that_is_not_finite_spoils_no_rate() -> None:
     found = steps.take(meter(2.0))
     assert "tokens_per_second" not in found[2].values
     assert found[3].values["tokens_per_joule"] == pytest.approx(1.0)
-    assert rates(steps.work)["tokens"].per_second == pytest.approx(300.0)
+    assert rates(steps.work)["tokens"]["per_second"] == pytest.approx(300.0)
 
 
 def test_ranks_work_side_by_side() -> None:
@@ -113,8 +113,8 @@ def test_ranks_work_side_by_side() -> None:
     assert {round(step.values["tokens_per_second"]) for step in found[2:]} == {1000}
     assert found[-1].values["tokens_per_joule"] == pytest.approx(2000.0 / 300.0)
     (rate,) = rates(steps.work).values()
-    assert rate.per_second == pytest.approx(2000.0)
-    assert rate.per_joule == pytest.approx(2000.0 / 300.0, rel=0.1)
+    assert rate["per_second"] == pytest.approx(2000.0)
+    assert rate["per_joule"] == pytest.approx(2000.0 / 300.0, rel=0.1)
 
 
 def test_a_rank_that_has_ended_is_counted_no_more() -> None:

@@ -257,7 +257,7 @@ def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
         "host": {key: held._asdict() for key, held in streams[0].summary.items() if key.partition(".")[0] not in kinds},
         "findings": sorted(findings, key=lambda one: str(one["since"])),
         "cannot_tell": [{**one.to_dict(), "stream": " ".join(stream.head)} for stream in streams for one in stream.cannot_tell],
-        "work": {name: rate._asdict() for name, rate in rates(work).items()},
+        "work": rates(work),
     }
 
 
