@@ -58,7 +58,7 @@ def header_line(head: Header, stream: str) -> dict[str, Any]:
 
 
 def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FINDINGS) -> dict[str, Any]:
-    """Return the line of a reading as plain containers; parts with nothing to say are left out.
+    """Return the line of a reading as plain containers, its metrics still empty; other parts with nothing to say are left out.
 
     Args:
         record: The record.
@@ -71,7 +71,7 @@ def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FI
     numbered = [step.step for step in record.own_steps if step.step is not None]
     if numbered:
         line["step"] = numbered[-1]
-    line["metrics"] = snapshot.metrics
+    line["metrics"] = {}
     sources: dict[str, dict[str, int | float]] = {}
     for status in snapshot.backends:
         if status.sequence or status.duration_seconds is not None:
@@ -160,9 +160,9 @@ class LineWriter:
         except OverflowError:
             usual = False
         if not usual:  # not finite, huge, or of a type of its own
-            return f"{head}{_plain_text(line)}\n"
+            return f"{head}{_plain_text({**line, 'metrics': snapshot.metrics})}\n"
         # Most of the time of writing JSON is spent on keys, which stay. No text has this mark in it: there the quotes would be escaped.
-        ahead, mark, behind = _plain_text({**line, "metrics": {}}).partition('"metrics":{}')
+        ahead, mark, behind = _plain_text(line).partition('"metrics":{}')
         keys = snapshot.header.keys
         metrics = snapshot.header.kept("json", lambda: _template(keys)).fill([*map(repr, snapshot.numbers)])  # repr() is what JSON has
         return f"{head}{ahead}{mark[:-2]}{metrics}{behind}\n"

@@ -352,7 +352,8 @@ VALUES |= st.integers(-99, 99).map(Whole) | st.floats(-1, 1).map(Real)
 
 def plain_line(one: Record, stream: str) -> str:
     """The line of a reading, all of it by the standard library."""
-    return to_text(reading(one, stream, monitor=False), None, "record", (",", ":")) + "\n"
+    line = {**reading(one, stream, monitor=False), "metrics": one.snapshot.metrics}
+    return to_text(line, None, "record", (",", ":")) + "\n"
 
 
 SEVERAL = st.lists(KEYS, max_size=6, unique=True).flatmap(
