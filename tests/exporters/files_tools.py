@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record
@@ -56,6 +57,20 @@ def rows(path: Path) -> list[dict[str, str]]:
                 assert None not in row.values(), row
                 found.append(row)
     return found
+
+
+def numbers_in(path: Path) -> list[int]:
+    """The numbers of the rows of a series of CSV files."""
+    return [int(row[MARK]) for row in rows(path)]
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """A call that the system refuses with this error."""
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fails
 
 
 def child_of(work: Callable[[], object]) -> int:

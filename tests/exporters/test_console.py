@@ -48,6 +48,13 @@ class Waiting(Terminal):
     def go_on(self) -> None:
         os.write(self._pipe, b"!")
 
+    def through(self) -> None:
+        """See both readings, and the program's end."""
+        for percent in (r"85\.5", r"12\.0"):
+            self.until(rf"GPU0 .* {percent}%")
+            self.go_on()
+        assert self.end() == 0
+
     def hang_up(self) -> None:
         if not self._hung_up.is_set():
             os.close(self._pipe)
@@ -169,11 +176,7 @@ def test_a_table_in_place_on_a_terminal(tmp_path: Path) -> None:
     """One that changes, and stays as it was last; the program goes on below it."""
     terminal = Waiting(tmp_path / "pipe")
     with terminal:
-        terminal.until(r"GPU0 .* 85\.5%")
-        terminal.go_on()
-        terminal.until(r"GPU0 .* 12\.0%")
-        terminal.go_on()
-        assert terminal.end() == 0
+        terminal.through()
         assert sum("GPU0" in row for row in terminal.everything) == 1
         assert next(row for row in terminal.lines if "GPU1" in row).split()[-1] == "36°C"
         assert [row for row in terminal.lines if row][-1] == "after"
@@ -186,11 +189,7 @@ def test_what_the_program_prints_stands_above_the_table(tmp_path: Path) -> None:
     """Neither spoils the other."""
     terminal = Waiting(tmp_path / "pipe", "print('step 1'); print('step 2')")
     with terminal:
-        terminal.until(r"GPU0 .* 85\.5%")
-        terminal.go_on()
-        terminal.until(r"GPU0 .* 12\.0%")
-        terminal.go_on()
-        assert terminal.end() == 0
+        terminal.through()
         rows = [row for row in terminal.lines if row]
         assert rows.index("step 1") + 1 == rows.index("step 2")
         assert rows.index("step 2") < next(number for number, row in enumerate(rows) if "GPU0" in row)

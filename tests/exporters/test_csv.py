@@ -15,7 +15,7 @@ from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.lines import files_of
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.files_tools import numbered, rows
+from tests.exporters.files_tools import failing, numbered, rows
 from tests.support.exporting import exporting
 
 
@@ -166,13 +166,10 @@ def test_a_file_that_cannot_be_renamed_keeps_its_columns(tmp_path: Path, monkeyp
     """What has columns goes on being written; a record with a new one waits, and nothing is left of the tries."""
     path = tmp_path / "run.csv"
 
-    def refuse(path: Path, target: Path) -> Path:
-        raise OSError(errno.EBUSY, "Device or resource busy", str(path), None, str(target))
-
     with exporting(CsvExporter(path, max_bytes=1)) as exporter:
         exporter.export(small(0, a=1))
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", refuse)
+            patch.setattr(Path, "replace", failing(errno.EBUSY))
             exporter.export(small(1, a=2))
             for _ in range(3):
                 with pytest.raises(OSError, match="it cannot be renamed: Device or resource busy"):
@@ -217,25 +214,3 @@ def test_what_is_kept_is_what_would_be_made_anew(several: list[Record]) -> None:
         cells, columns = row_of(one), columns_in(head)
         expected = csv_text([[cells.get(column, "") for column in columns]]) if cells.keys() <= set(columns) else None
         assert exporter.lines(one, head, fresh=False) == expected
-
-
-def test_a_row_that_the_program_logs_to_now_and_then_is_kept_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither is made anew for the other one."""
-    made: list[object] = []
-    template = module._template
-
-    def noted(*given: object) -> object:
-        made.append(given)
-        return template(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "_template", noted)
-    exporter, logged = CsvExporter("/dev/null"), Step(1, 7, {"loss": 0.5})
-    text = exporter.lines(small(0, a=1)._replace(steps=(logged,)), b"", fresh=True)
-    assert text is not None
-    head = text[: text.index(b"\n") + 1]
-    for number in range(1, 9):
-        steps = (logged,) if number % 2 else ()
-        row = exporter.lines(small(number, a=number)._replace(steps=steps), head, fresh=False)
-        assert row is not None
-        assert row.endswith(b",%d,%s\n" % (number, b"7,0.5" if steps else b","))
-    assert len(made) == 2

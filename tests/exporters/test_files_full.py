@@ -12,7 +12,7 @@ import pytest
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from tests.exporters.disks import mounted
-from tests.exporters.files_tools import MARK, largest_file, numbered, rows, written
+from tests.exporters.files_tools import failing, largest_file, numbered, numbers_in, written
 from tests.support.exporting import exporting
 
 
@@ -50,7 +50,7 @@ def test_full_disk(small_disk: Path, make: Callable[[Path], FileExporter]) -> No
         filler.unlink()
         for number in range(failed, failed + 5):
             exporter.export(numbered(number))
-        found = written(path) if make is JsonlExporter else [int(row[MARK]) for row in rows(path)]
+        found = (written if make is JsonlExporter else numbers_in)(path)
         assert found == list(range(failed + 5))
 
 
@@ -96,11 +96,8 @@ def test_what_cannot_be_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         exporter.export(numbered(0))
         before = path.stat().st_size
 
-        def fails(descriptor: int, length: int) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
         with monkeypatch.context() as patch, largest_file(before + 100):
-            patch.setattr(os, "ftruncate", fails)
+            patch.setattr(os, "ftruncate", failing(errno.EIO))
             with pytest.raises(OSError, match="File too large"):
                 exporter.export(numbered(1))
         assert path.stat().st_size == before + 100
@@ -128,12 +125,9 @@ def test_a_disk_that_fails_late_doubles_nothing(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "run.jsonl"
     real = os.fsync
 
-    def fails(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with exporting(JsonlExporter(path, fsync_every=2)) as exporter:
         exporter.export(numbered(0))
-        monkeypatch.setattr(os, "fsync", fails)
+        monkeypatch.setattr(os, "fsync", failing(errno.EIO))
         exporter.export(numbered(1))
         with pytest.raises(OSError, match="Input/output error"):
             exporter.export(numbered(2))

@@ -15,7 +15,7 @@ import pytest
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from accelmetrics.schemas.record import Record
-from tests.exporters.files_tools import MARK, child_of, die, end_of, numbered, rows, written
+from tests.exporters.files_tools import child_of, die, end_of, numbered, numbers_in, written
 from tests.support.exporting import exporting
 
 Make = Callable[[Path], FileExporter]
@@ -91,10 +91,6 @@ def table(path: Path) -> FileExporter:
     return CsvExporter(path, max_bytes=len(head_and_row) * 3 // 2, fsync_every=1)
 
 
-def csv_written(path: Path) -> list[int]:
-    return [int(row[MARK]) for row in rows(path)]
-
-
 def dying_at(call: int, make: Make, path: Path) -> Callable[[], None]:
     """Write a few records, and die before the so-manieth call to the system."""
 
@@ -130,7 +126,7 @@ def counted(function: Callable[..., Any], count: Callable[[], None]) -> Callable
     return called
 
 
-@pytest.mark.parametrize(("make", "read"), [(jsonl, written), (table, csv_written)])
+@pytest.mark.parametrize(("make", "read"), [(jsonl, written), (table, numbers_in)])
 def test_kill_before_any_step(tmp_path: Path, make: Make, read: Callable[[Path], list[int]]) -> None:
     """Whichever call to the system a writer is killed at, what was written is there once, also after another goes on."""
     ends = []

@@ -14,10 +14,14 @@ from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter, compress
 from accelmetrics.schemas.lines import closed_files, files_of
 from accelmetrics.schemas.recording import recordings
-from tests.exporters.files_tools import MARK, child_of, end_of, numbered, rows, written
+from tests.exporters.files_tools import child_of, end_of, failing, numbered, numbers_in, written
 from tests.support.exporting import exporting
 
 HEADER, LINE = (len(line) + 1 for line in JsonlExporter("/dev/null").lines(numbered(0), b"", True).splitlines())
+
+
+refuse = failing(errno.EBUSY)
+"""As a file that is mounted by itself answers when it is renamed."""
 
 
 def fill(exporter: FileExporter, begin: int, end: int) -> None:
@@ -145,11 +149,7 @@ def test_cut_short_beside_another_writer(tmp_path: Path, more: int) -> None:
     assert written(path) == [*range(6, 6 + more), 50, 51, 60, 61]
 
 
-def csv_written(path: Path) -> list[int]:
-    return [int(row[MARK]) for row in rows(path)]
-
-
-@pytest.mark.parametrize(("make", "read", "limit"), [(JsonlExporter, written, 20), (CsvExporter, csv_written, 3)])
+@pytest.mark.parametrize(("make", "read", "limit"), [(JsonlExporter, written, 20), (CsvExporter, numbers_in, 3)])
 def test_several_writers(tmp_path: Path, make: type[FileExporter], read: Callable[[Path], list[int]], limit: int) -> None:
     """What several processes write to one file, closing and compressing it beside each other, is all there, whole and in order."""
     path = tmp_path / "run.txt"
@@ -169,11 +169,6 @@ def test_several_writers(tmp_path: Path, make: type[FileExporter], read: Callabl
     for begin in range(0, each * writers, each):
         assert [number for number in found if begin <= number < begin + each] == list(range(begin, begin + each))
     assert len(files_of(path)) > 2
-
-
-def refuse(path: Path, target: Path) -> Path:
-    """As a file that is mounted by itself answers when it is renamed."""
-    raise OSError(errno.EBUSY, "Device or resource busy", str(path), None, str(target))
 
 
 def test_a_file_that_cannot_be_renamed_grows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -197,9 +192,9 @@ def test_a_file_that_cannot_be_renamed_is_left_alone_for_a_while(tmp_path: Path,
     """Not every record tries again."""
     tries: list[Path] = []
 
-    def counted(path: Path, target: Path) -> Path:
+    def counted(path: Path, target: Path) -> None:
         tries.append(path)
-        return refuse(path, target)
+        refuse()
 
     with exporting(JsonlExporter(tmp_path / "run.jsonl", max_bytes=1)) as exporter, monkeypatch.context() as patch:
         patch.setattr(Path, "replace", counted)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from accelmetrics.exporters.fields import identity_tags
 from accelmetrics.exporters.influx import HEADER, InfluxExporter, PointWriter, escaped, measurement_name
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
@@ -363,25 +362,3 @@ def test_what_is_kept_is_what_would_be_made_anew(several: list[Record], prefix: 
     points = PointWriter(prefix, precision)
     for one in several:
         assert points.text(one) == PointWriter(prefix, precision).text(unknown(one))
-
-
-def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While keys, devices and labels stay, no device's identity is put into tags again; when one changes, each one's is."""
-    made: list[str] = []
-
-    def counted(slot: DeviceSlot) -> dict[str, str]:
-        made.append(slot.key)
-        return identity_tags(slot)
-
-    monkeypatch.setattr("accelmetrics.exporters.influx.identity_tags", counted)
-    points, one = PointWriter(), record(2)
-    points.text(one)
-    points.text(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.temp": 50})))
-    assert made == ["gpu.0", "gpu.1"]
-    points.text(one._replace(labels={"rank": "1"}))
-    assert made == ["gpu.0", "gpu.1"] * 2
-    assert "gpu,accelerator=gpu.0,host=" in points.text(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.new": 1}), labels={}))
-    assert made == ["gpu.0", "gpu.1"] * 3
-    for more in ({"gpu.0.new": 2}, {"gpu.0.other": 1}) * 3:  # keys of a slower pace come and go
-        points.text(one._replace(snapshot=one.snapshot.with_metrics(more), labels={}))
-    assert made == ["gpu.0", "gpu.1"] * 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.otel import described
 from accelmetrics.exporters import otlp
 from accelmetrics.exporters.otlp import OtlpExporter, RequestBuilder
-from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import grpc_collector
-from tests.exporters.test_text_template import RECENT, all_keys, changes, slots, some_keys, taken
+from tests.exporters.test_text_template import RECENT, all_keys, changes, slots, taken
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.exporting import exporting
 
@@ -108,16 +106,6 @@ def test_a_reset_counter_starts_anew() -> None:
     pair.written(reading(10, energyJoules=5.0, pcieReplays=9))
 
 
-def test_an_earlier_request_stays_as_it_is() -> None:
-    """One that waits to be sent is not what the next one is written into."""
-    builder = RequestBuilder()
-    first = builder.build(reading(0, powerWatts=300.0)).SerializeToString()
-    kept = bytes(bytearray(first))
-    second = builder.build(reading(1, powerWatts=301.0)).SerializeToString()
-    assert first == kept != second
-    assert len(first) == len(second)
-
-
 def test_names_that_a_program_shares_with_the_machine_are_one_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the plain path: the program's points stand behind the machine's."""
     shared = [Point("hw.power", 1.0, {"a": "b"}, "gauge", "W", "Power.")]
@@ -139,45 +127,6 @@ def test_simulated_gpus_read_again_and_again() -> None:
                 snapshot = sampler.sample()
                 steps = tuple(Step(snapshot.time_ns - number, number, {"loss": 0.5}, rank=number % 2) for number in range(turn))
                 pair.written(Record(snapshot, {"run_id": "a"}, steps, MonitorStatus(1.0, turn)))
-
-
-# What it saves
-
-
-@pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The points that were put into messages one by one."""
-    found: list[Any] = []
-    plain = RequestBuilder._target
-
-    def counted(self: RequestBuilder, scope: Any, metrics: Any, point: Any) -> Any:
-        found.append(point)
-        return plain(self, scope, metrics, point)
-
-    monkeypatch.setattr(RequestBuilder, "_target", counted)
-    yield found
-
-
-def test_messages_are_made_once(encoded: list[Any]) -> None:
-    """Then those of what the program logs and of the monitor alone, however many steps there are."""
-    builder = RequestBuilder()
-    metrics: dict[str, Number] = {key: 10.5 + place for place, key in enumerate(some_keys())}
-    for number in range(10):
-        steps = tuple(Step(RECENT, number, {"loss": 0.5}) for _ in range(number % 3))
-        builder.build(Record(taken(number, {**metrics, "gpu.0.powerWatts": 300.0 + number}), {}, steps, MonitorStatus(1.0, number)))
-        if not number:
-            first = len(encoded)
-    assert first > 80
-    assert len(encoded) - first == 9 * 3 + 2 * sum(number % 3 for number in range(10))
-
-
-def test_a_reading_with_other_reasons_has_the_state_of_its_own() -> None:
-    """They change the state of a device, which is a number."""
-    pair, record = Pair(), reading(0, powerWatts=300.0)
-    pair.written(record)
-    lost = record.snapshot.with_values(record.snapshot.metrics, {"gpu.0.temp": Unavailable(Reason.DEVICE_LOST)})
-    pair.written(record._replace(snapshot=lost))
-    pair.written(record)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from math import inf, nan
 from typing import Any
 
@@ -51,7 +52,9 @@ def test_every_record_counts_whether_it_is_scraped_or_not() -> None:
     """Three records between two scrapes, then the same cache read twice: three steps."""
     cache = ScrapeCache("training")
     for number in range(3):
-        cache.take(record({nvidia(0): GPU_0}, {"torch.0.memoryAllocatedBytes": 2**20}, (step(number, step_seconds=0.2),), time_ns=_now()))
+        cache.take(
+            record({nvidia(0): GPU_0}, {"torch.0.memoryAllocatedBytes": 2**20}, (step(number, step_seconds=0.2),), time_ns=time.time_ns())
+        )
     for _ in range(2):
         text = cache.metrics().decode()
         assert "training_steps_total 3.0" in text
@@ -108,10 +111,4 @@ def test_promtool_finds_nothing_wrong_with_what_is_counted_of_steps() -> None:
 
 
 def _reading(*steps: Step) -> Record:
-    return record({nvidia(0): GPU_0}, {}, steps, time_ns=_now())
-
-
-def _now() -> int:
-    import time
-
-    return time.time_ns()
+    return record({nvidia(0): GPU_0}, {}, steps, time_ns=time.time_ns())

@@ -197,33 +197,6 @@ def test_what_is_kept_is_what_would_be_made_anew(several: list[Record], tagged: 
         assert list(packets_of(one, "lab.{hostname}", tagged)) == list(packets_of(unknown(one), "lab.{hostname}", tagged))
 
 
-@pytest.mark.parametrize("tagged", [False, True])
-def test_names_and_tags_are_formatted_once(monkeypatch: pytest.MonkeyPatch, tagged: bool) -> None:
-    """While keys, devices and labels stay, no tags are formatted again but for what the program logged; when one changes, they are."""
-    made: list[str] = []
-    tail = statsd_module._tail
-
-    def counted(name: str, tags: dict[str, str]) -> str:
-        made.append(name)
-        return tail(name, tags)
-
-    monkeypatch.setattr(statsd_module, "_tail", counted)
-    one = record(2, steps=False)
-    assert one.monitor is not None
-    list(packets_of(one, "", tagged))
-    expected = made.copy()
-    assert len(expected) == len(one.snapshot.metrics) + len(one.monitor.flat())
-    list(packets_of(one._replace(snapshot=one.snapshot.with_metrics({"gpu.0.temp": 50, "cpu": 2e-7})), "", tagged))
-    assert made == expected
-    list(packets_of(one._replace(labels={"rank": "1"}), "", tagged))
-    assert made == expected * 2
-    list(packets_of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics({"gpu.0.new": 1})), "", tagged))
-    assert len(made) == len(expected) * 3 + 1
-    for more in ({}, {"gpu.0.new": 2}) * 2:  # keys of a slower pace come and go
-        list(packets_of(one._replace(labels={"rank": "1"}, snapshot=one.snapshot.with_metrics(more)), "", tagged))
-    assert len(made) == len(expected) * 3 + 1
-
-
 @pytest.mark.parametrize(("more", "full"), [(0, True), (1, False)])
 def test_a_packet_is_filled_to_its_last_byte(more: int, full: bool) -> None:
     """Lines that come to just what a network carries whole are one packet; a byte more, and one of them is in the next."""

@@ -18,7 +18,7 @@ from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.tensorboard import TensorboardExporter, tag
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.files_tools import largest_file
+from tests.exporters.files_tools import failing, largest_file
 from tests.records import record
 from tests.support.exporting import export, exporting
 
@@ -100,11 +100,8 @@ def test_what_cannot_be_taken_back_is_left_for_another_file(tmp_path: Path, monk
         exporter.export(at(now, 1.0))
         (first,) = place.iterdir()
 
-        def fails(descriptor: int, length: int) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
         with monkeypatch.context() as patch, largest_file(first.stat().st_size + 20):
-            patch.setattr(os, "ftruncate", fails)
+            patch.setattr(os, "ftruncate", failing(errno.EIO))
             with pytest.raises(OSError, match="File too large"):
                 exporter.export(at(now + 1, 2.0))
         exporter.export(at(now + 1, 2.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +27,7 @@ from accelmetrics.schemas.metric import ANY_KIND, CODE, LINK, Metric
 from accelmetrics.schemas.record import ExporterStatus, Holder, Holders, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.dialects import scenes
-from tests.records import machine
 from tests.simulators.nvml import NvmlSimulator, Process
-from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.support.exporting import exporting
 
 NUMBERS = st.one_of(
@@ -230,49 +227,6 @@ def test_series_over_the_limit_are_counted_in_each_record() -> None:
     assert cache._dropped % 3 == 0
 
 
-# What it saves
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[TextTemplate]:
-    """The templates that were made."""
-    found: list[TextTemplate] = []
-    make = TextTemplate.__init__
-
-    def noted(self: TextTemplate, *given: Any) -> None:
-        found.append(self)
-        make(self, *given)
-
-    monkeypatch.setattr(TextTemplate, "__init__", noted)
-    return found
-
-
-def test_numbers_alone_are_written(made: list[TextTemplate]) -> None:
-    """For records of one header the library writes once, and only new numbers become texts."""
-    cache = ScrapeCache("prometheus", max_age=math.inf)
-    metrics: dict[str, Number] = {key: 10.5 + place for place, key in enumerate(some_keys())}
-    for number in range(10):
-        cache.take(Record(taken(0, {**metrics, "gpu.0.powerWatts": 300.0 + number})))
-        cache.metrics()
-        if number == 1:
-            template, formatted, so_far = made[-1], made[-1].formatted, len(made)
-    assert len(made) == so_far
-    changing = 1 + bool(template.dropped)  # the power, and how many series were dropped, where some keys are one series
-    assert template.formatted == formatted + changing * 8
-
-
-def test_keys_that_come_with_every_second_record_cost_two_templates(made: list[TextTemplate]) -> None:
-    """As those do that a driver counts anew five times a second, at ten readings a second."""
-    cache = ScrapeCache("prometheus", max_age=math.inf)
-    metrics: dict[str, Number] = {key: 10.5 + place for place, key in enumerate(some_keys())}
-    identities = slots()[:3]
-    for number in range(10):
-        more: dict[str, Number] = {"gpu.0.smActive": number} if number % 2 else {}
-        cache.take(Record(taken(number, {**metrics, **more}, identities=identities)))
-        cache.metrics()
-    assert len(made) == 2
-
-
 def test_a_text_that_was_interrupted_leaves_no_wrong_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between two numbers: the next text has each number as it is."""
     cache = ScrapeCache("prometheus", max_age=math.inf)
@@ -312,21 +266,6 @@ def test_simulated_gpus_and_this_host_read_again_and_again() -> None:
                 cache.take(Record(sampler.sample(), {"run_id": "a"}))
                 for openmetrics in (False, True):
                     assert cache.metrics(openmetrics) == written_anew(cache, openmetrics, processes=5)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="platform: a stand-in for a command")
-def test_an_amd_card_beside_scripted_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two vendors' names and labels, and a fan that changes its mind."""
-    stand_in = RocmSmiStandIn(tmp_path)
-    stand_in.behave(output("radeon_6_2"))
-    monkeypatch.setenv("PATH", stand_in.path)
-    scripted = machine(2)
-    cache = ScrapeCache("prometheus", max_age=math.inf)
-    with Sampler([scripted, "amd"], timeout=10) as sampler:
-        for turn in range(4):
-            scripted.device(0).set(fanSpeed=30.0 + turn) if turn % 2 else scripted.device(0).miss("fanSpeed")
-            cache.take(Record(sampler.sample()))
-            assert cache.metrics() == written_anew(cache)
 
 
 def test_a_file_has_the_same_text(tmp_path: Path) -> None:

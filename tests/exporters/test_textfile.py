@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
+from tests.exporters.files_tools import failing
 from tests.exporters.prometheus_server import Server, check_metrics, fetch, program
 from tests.records import record
 from tests.support.exporting import exporting
@@ -84,11 +86,8 @@ def test_a_failed_write_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest
     exporter.export(record(1))
     before = exporter.path.read_bytes()
 
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", failing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left"):
             exporter.export(record(2))
     assert exporter.path.read_bytes() == before

@@ -22,26 +22,12 @@ from tests.dialects.scenes import GPU_0, nvidia, record, step
 from tests.support.exporting import export, exporting
 
 GPU_FIELDS = [
-    "timestamp",
-    "gpu_index",
-    "utilization_percent",
-    "memory_used_mb",
-    "memory_total_mb",
-    "memory_percent",
-    "temperature_celsius",
-    "power_draw_watts",
-    "fan_speed_percent",
+    *("timestamp", "gpu_index", "utilization_percent", "memory_used_mb", "memory_total_mb", "memory_percent", "temperature_celsius"),
+    *("power_draw_watts", "fan_speed_percent"),
 ]
 TRAINING_FIELDS = [
-    "timestamp",
-    "step",
-    "epoch",
-    "loss",
-    "learning_rate",
-    "gradient_norm",
-    "throughput_samples_per_sec",
-    "memory_allocated_mb",
-    "memory_reserved_mb",
+    *("timestamp", "step", "epoch", "loss", "learning_rate", "gradient_norm", "throughput_samples_per_sec"),
+    *("memory_allocated_mb", "memory_reserved_mb"),
 ]
 
 

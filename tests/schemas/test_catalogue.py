@@ -36,18 +36,9 @@ UNSOURCED = {
 
 # Derivable from other series, or told per process with labels of its own.
 WITHOUT_PROMETHEUS = {
-    "{kind}.{i}.memoryAllocated",
-    "gpu.{i}.memoryReadWriteActivity",
-    "{kind}.{i}.powerPercent",
-    "wandb.memory.rssMB",
-    "proc.memory.rssBytes",
-    "disk.{device}.readBps",
-    "ib.{port}.rxBps",
-    "ib.{port}.txBps",
-    "disk.{device}.writeBps",
-    "network.sentBps",
-    "network.recvBps",
-    "tpu.{i}.hbmMemoryUsage",
+    *("{kind}.{i}.memoryAllocated", "gpu.{i}.memoryReadWriteActivity", "{kind}.{i}.powerPercent", "wandb.memory.rssMB"),
+    *("proc.memory.rssBytes", "disk.{device}.readBps", "disk.{device}.writeBps", "ib.{port}.rxBps", "ib.{port}.txBps"),
+    *("network.sentBps", "network.recvBps", "tpu.{i}.hbmMemoryUsage"),
 }
 AMD_NAMES = """gpu memory memoryReadWriteActivity memoryAllocated memoryAllocatedBytes memoryTotalBytes memoryFreeBytes memoryOverDrive
     temp memoryTemp hotspotTemp tempLimit.slowdown tempLimit.shutdown powerWatts enforcedPowerLimitWatts powerPercent fanSpeed smClock

@@ -13,7 +13,6 @@ from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.document import json_schema, pattern
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.snapshot import Snapshot
-from scripts.generate import ROOT, SCHEMA
 from tests.schemas.samples import complete, snapshots
 from tests.schemas.test_document import BAD, Change, changed
 
@@ -109,7 +108,3 @@ def test_partitions_are_held_to_the_rows_that_they_have() -> None:
     for wrong in (-1.0, 0.5):
         assert not VALIDATOR.is_valid(changed(partial(_with_metrics, {"gpu.0.mig.1.memoryAllocatedBytes": wrong})))
     assert not VALIDATOR.is_valid(changed(lambda d: d["metrics"].update({"gpu.0.nvlink.17.state": 2})))
-
-
-def test_the_published_copy_is_current() -> None:
-    assert json.loads((ROOT / SCHEMA).read_text("utf-8")) == json_schema()

@@ -76,9 +76,10 @@ def test_when_a_source_was_read_follows_from_its_age(tmp_path: Path) -> None:
     assert back.snapshot.backends == (BackendStatus("host", "ok", "", "psutil", 0.001, "2001-09-09T01:46:39.750000Z", 0.25, 7),)
 
 
-def test_what_repeats_is_held_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", [lines_of, written], ids=["documents", "lines"])
+def test_what_repeats_is_held_once(tmp_path: Path, lines: Callable[..., list[bytes]]) -> None:
     """Devices and reasons are the same objects from record to record."""
-    first, second, third = (one.snapshot for one in file_of(tmp_path / "run.jsonl", *written(*[records()[0]] * 3)))
+    first, second, third = (one.snapshot for one in file_of(tmp_path / "run.jsonl", *lines(*[records()[0]] * 3)))
     assert first.identities is second.identities is third.identities
     assert first.unavailable is second.unavailable is third.unavailable
 
@@ -385,25 +386,3 @@ def test_what_is_not_finite_is_refused_after_a_line_that_was(value: float) -> No
     with pytest.raises(DocumentError, match="the record cannot be written as JSON: Out of range float values"):
         writer.lines(bad, fresh=True)
     assert writer.lines(good, fresh=True).endswith(plain_line(good, "1"))
-
-
-def test_the_text_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the keys stay, none is encoded again; when one comes or goes, each is."""
-    encoded, dumps = [], json.dumps
-
-    def counted(given: object, **options: Any) -> str:
-        if isinstance(given, str):
-            encoded.append(given)
-        return dumps(given, **options)
-
-    monkeypatch.setattr(json, "dumps", counted)
-    writer = LineWriter("1")
-    for value in (1, 2.5, 3):
-        writer.lines(Record(Snapshot(1, "made-once", {"a": value, "b": 2})), fresh=True)
-    assert encoded == ["a", "b"]
-    text = writer.lines(Record(Snapshot(1, "made-once", {"b": 2, "c": 3})), fresh=True)
-    assert encoded == ["a", "b", "b", "c"]
-    assert text.endswith('"metrics":{"b":2,"c":3}}\n')
-    for name in "acacac":  # keys of a slower pace come and go
-        writer.lines(Record(Snapshot(1, "made-once", {"b": 2, "c": 3} if name == "c" else {"a": 1, "b": 2})), fresh=True)
-    assert len(encoded) == 4

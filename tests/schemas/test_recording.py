@@ -66,15 +66,6 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     assert [one.snapshot for one in read_records(path)] == [snapshot] * 3
 
 
-def test_what_repeats_is_held_once(tmp_path: Path) -> None:
-    """Devices and reasons that did not change are the same objects from record to record."""
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(b"".join(lines_of(*[records()[0]] * 3)))
-    first, second, third = (one.snapshot for one in read_records(path))
-    assert first.identities is second.identities is third.identities
-    assert first.unavailable is second.unavailable is third.unavailable
-
-
 def test_a_device_that_changes(tmp_path: Path) -> None:
     """What is the same from line to line is not taken for granted: another name is another name, and ``true`` is no number."""
     path = tmp_path / "run.jsonl"

@@ -51,23 +51,6 @@ def test_what_the_schema_refuses_is_found(change: Change, first: bool) -> None:
         assert any("breaks docs/schema.json at $" in finding for finding in held.findings(document))
 
 
-def test_a_key_is_held_to_the_schema_once() -> None:
-    """The second document of a kind costs no validation; one new key, one new type and one new reason cost one each."""
-    seen: list[dict[str, Any]] = []
-
-    class Counting:
-        def iter_errors(self, document: dict[str, Any]) -> list[Any]:
-            seen.append(document)
-            return []
-
-    held = PublishedSchema(Counting())
-    document = plain(complete())
-    for changes in ({}, {}, {"cpu": 1.5}, {"acme.own": 1}, {"acme.own": 2}, {"acme.own": 2.5}, {"acme.own": -2.5}):
-        assert list(held.findings({**document, "metrics": {**document["metrics"], **changes}})) == []
-    assert seen[0] == document
-    assert [entry["metrics"] for entry in seen[1:]] == [{"acme.own": 1}, {"acme.own": 2.5}, {"acme.own": -2.5}]
-
-
 @pytest.mark.usefixtures("anew")
 def test_what_a_sampler_gives_is_held_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``ACCELMETRICS_VALIDATE``, and without the documents of a user ever waiting for it."""

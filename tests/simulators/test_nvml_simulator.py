@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,27 @@ except SimulatorUnavailable as unavailable:
     pytest.skip(str(unavailable), allow_module_level=True)
 
 
-@pytest.fixture
-def simulator() -> Iterator[NvmlSimulator]:
-    """Four H100s that pynvml in this process sees, without the 20 ms that PCIe throughput takes."""
-    with NvmlSimulator(gpus=4) as made:
-        made.set(pcie_latency_us=0)
+@contextmanager
+def loaded(**machine: Any) -> Iterator[NvmlSimulator]:
+    """A machine that pynvml in this process sees."""
+    with NvmlSimulator(**machine) as made:
         made.load()
         pynvml.nvmlInit()
         yield made
+
+
+@pytest.fixture
+def simulator() -> Iterator[NvmlSimulator]:
+    """Four H100s, without the 20 ms that PCIe throughput takes."""
+    with loaded(gpus=4) as made:
+        made.set(pcie_latency_us=0)
+        yield made
+
+
+@pytest.fixture
+def library(simulator: NvmlSimulator) -> Any:
+    """The library itself, as any client may call it."""
+    return ctypes.CDLL("libnvidia-ml.so.1")
 
 
 @pytest.fixture
@@ -238,9 +252,7 @@ def test_thresholds_and_ecc_counters_go_by_their_index(simulator: NvmlSimulator,
 
 @pytest.mark.parametrize("profile", sorted(PRODUCTS))
 def test_profiles_lack_what_the_products_lack(profile: str) -> None:
-    with NvmlSimulator(gpus=2, profile=profile) as made:
-        made.load()
-        pynvml.nvmlInit()
+    with loaded(gpus=2, profile=profile):
         handle, product = pynvml.nvmlDeviceGetHandleByIndex(1), PRODUCTS[profile]
         assert pynvml.nvmlDeviceGetName(handle) == product.name
         assert (answer(pynvml.nvmlDeviceGetMemoryInfo, handle) is Ret.NOT_SUPPORTED) == (product.memory_mib is None)
@@ -254,17 +266,13 @@ def test_profiles_lack_what_the_products_lack(profile: str) -> None:
 
 
 def test_gpus_of_one_machine_may_differ() -> None:
-    with NvmlSimulator(gpus=["h100", "t4"]) as made:
-        made.load()
-        pynvml.nvmlInit()
+    with loaded(gpus=["h100", "t4"]):
         names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(2)]
         assert names == ["NVIDIA H100 80GB HBM3", "Tesla T4"]
 
 
 def test_64_gpus_enumerate() -> None:
-    with NvmlSimulator(gpus=64) as made:
-        made.load()
-        pynvml.nvmlInit()
+    with loaded(gpus=64) as made:
         uuids = {pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(64)}
         assert len(uuids) == 64
         assert answer(pynvml.nvmlDeviceGetHandleByIndex, 64) is Ret.INVALID_ARGUMENT
@@ -370,8 +378,7 @@ def test_processes_by_kind(simulator: NvmlSimulator, handles: list[Any]) -> None
     assert answer(pynvml.nvmlDeviceGetProcessUtilization, handles[1], 2**63) is Ret.NOT_FOUND
 
 
-def test_process_lists_say_how_much_room_they_need(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    library = ctypes.CDLL("libnvidia-ml.so.1")
+def test_process_lists_say_how_much_room_they_need(simulator: NvmlSimulator, handles: list[Any], library: Any) -> None:
     simulator.processes(0, [Process(21, used=1), Process(22, used=NOT_AVAILABLE)])
     listing = library.nvmlDeviceGetComputeRunningProcesses_v3
     count = ctypes.c_uint(0)
@@ -453,9 +460,7 @@ def test_a_hang_with_the_lock_held_blocks_everything(simulator: NvmlSimulator, h
 
 
 def test_closing_the_simulator_releases_who_hangs() -> None:
-    with NvmlSimulator(gpus=1) as made, ThreadPoolExecutor(1) as pool:
-        made.load()
-        pynvml.nvmlInit()
+    with loaded(gpus=1) as made, ThreadPoolExecutor(1) as pool:
         made.rule("nvmlSystemGetDriverVersion", hang=True)
         stuck = pool.submit(answer, pynvml.nvmlSystemGetDriverVersion)
         made.wait_for("nvmlSystemGetDriverVersion")
@@ -518,8 +523,7 @@ def test_init_counts_its_callers(simulator: NvmlSimulator, handles: list[Any]) -
     assert answer(pynvml.nvmlShutdown) is Ret.UNINITIALIZED
 
 
-def test_garbage_is_refused_not_followed(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    library = ctypes.CDLL("libnvidia-ml.so.1")
+def test_garbage_is_refused_not_followed(simulator: NvmlSimulator, handles: list[Any], library: Any) -> None:
     room = (ctypes.c_char * 4096)()
     for handle in (None, 1, 0xDEADBEEF, 2**64 - 1, ctypes.cast(handles[0], ctypes.c_void_p).value or 0 + 63):
         assert library.nvmlDeviceGetPowerUsage(ctypes.c_void_p(handle), None) == Ret.INVALID_ARGUMENT
@@ -528,8 +532,7 @@ def test_garbage_is_refused_not_followed(simulator: NvmlSimulator, handles: list
     assert library.nvmlDeviceGetName(handles[0], room, 3) == Ret.INSUFFICIENT_SIZE
 
 
-def test_every_stub_survives_any_argument(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    library = ctypes.CDLL("libnvidia-ml.so.1")
+def test_every_stub_survives_any_argument(simulator: NvmlSimulator, handles: list[Any], library: Any) -> None:
     stubs = sorted(simulator.functions - simulator.implemented)
     for name in stubs:
         for handle in (handles[0], ctypes.c_void_p(0xDEAD)):
@@ -537,16 +540,14 @@ def test_every_stub_survives_any_argument(simulator: NvmlSimulator, handles: lis
     assert simulator.stubs_called() == frozenset(stubs)
 
 
-def test_implemented_functions_survive_null_pointers(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    library = ctypes.CDLL("libnvidia-ml.so.1")
+def test_implemented_functions_survive_null_pointers(simulator: NvmlSimulator, handles: list[Any], library: Any) -> None:
     for name in sorted(simulator.implemented - {"nvmlShutdown", "nvmlErrorString"}):
         takes_a_device = "Device" in name and "HandleBy" not in name and "GetCount" not in name
         first = handles[0] if takes_a_device else None
         assert getattr(library, name)(first, None, None, None, None) in set(Ret), name
 
 
-def test_everything_pynvml_looks_up_is_there(simulator: NvmlSimulator) -> None:
-    library = ctypes.CDLL("libnvidia-ml.so.1")
+def test_everything_pynvml_looks_up_is_there(simulator: NvmlSimulator, library: Any) -> None:
     source = Path(pynvml.__file__).read_text()
     assert set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', source)) <= simulator.functions
     assert all(hasattr(library, name) for name in simulator.functions)
@@ -638,9 +639,7 @@ def test_an_old_driver_lacks_functions() -> None:
 def test_one_process_can_use_many_machines_in_turn() -> None:
     previous = None
     for gpus in (1, 3, 2):
-        with NvmlSimulator(gpus=gpus) as made:
-            made.load()
-            pynvml.nvmlInit()
+        with loaded(gpus=gpus):
             assert pynvml.nvmlDeviceGetCount() == gpus
             if previous is not None:
                 assert answer(pynvml.nvmlDeviceGetName, previous) is Ret.INVALID_ARGUMENT
