@@ -47,13 +47,7 @@ def rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RocmSmiStandIn:
 def tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[TpuRuntime, None, None]:
     """Two TPU v5e chips, held by a program whose runtime numbers them 8 and 9; the host is this machine's own."""
     root = tmp_path / "root"
-    (root / "proc").mkdir(parents=True)
-    machine = TpuMachine(root)
-    for node in machine.chips("v5e", 2):
-        machine.process(4711, node)
-    for path in Path("/proc").iterdir():
-        if not (root / "proc" / path.name).exists():
-            (root / "proc" / path.name).symlink_to(path)
+    TpuMachine.two_v5e(root)
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
     runtime = TpuRuntime()
     runtime.devices(8, 9)

@@ -94,13 +94,7 @@ def site(folder: Path, rules: Sequence[Path] = (), alertmanager: str | None = No
 def _node(folder: Path, gpus: NvmlSimulator) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run the node's ``serve``; gives its address and the program."""
     root = folder / "root"
-    (root / "proc").mkdir(parents=True)
-    machine = TpuMachine(root)
-    for device in machine.chips("v5e", 2):
-        machine.process(4711, device)
-    for path in Path("/proc").iterdir():
-        if not (root / "proc" / path.name).exists():
-            (root / "proc" / path.name).symlink_to(path)
+    TpuMachine.two_v5e(root)
     _infiniband(root)
     gpus.gpu[0].set(gpu_util=97, power_mw=612_000, energy_mj=Ramp(1_000_000, rate=612_000), temperature=71)
     gpus.processes(0, [Process(os.getpid(), used=44 << 30, sm=93, mem=40)])

@@ -76,7 +76,8 @@ def test_promtool_finds_nothing_wrong_with_an_amd_card_and_tpus(tmp_path: Path, 
     stand_in = RocmSmiStandIn(tmp_path)
     stand_in.behave(output("radeon_6_2"))
     monkeypatch.setenv("PATH", stand_in.path)
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(_tpu_host(tmp_path / "root")))
+    TpuMachine.two_v5e(tmp_path / "root")
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
     runtime = TpuRuntime()
     runtime.devices(8, 9)
     for gauge, value in ((DUTY_CYCLE, 99.5), (TOTAL, 16 << 30), (USAGE, 4 << 30)):
@@ -93,17 +94,6 @@ def test_promtool_finds_nothing_wrong_with_an_amd_card_and_tpus(tmp_path: Path, 
     found = _samples(text)
     assert sorted(labels["accelerator"].partition(".")[0] for labels, _ in found["accel_up"]) == ["gpu", "tpu", "tpu"]
     assert {value for labels, value in found["accel_utilization_ratio"] if labels["accelerator"].startswith("tpu")} == {0.995}
-
-
-def _tpu_host(root: Path) -> Path:
-    (root / "proc").mkdir(parents=True)
-    machine = TpuMachine(root)
-    for node in machine.chips("v5e", 2):
-        machine.process(4711, node)
-    for path in Path("/proc").iterdir():
-        if not (root / "proc" / path.name).exists():
-            (root / "proc" / path.name).symlink_to(path)
-    return root
 
 
 def _cache(what: Record, per_link: bool = False, processes: int = 0) -> ScrapeCache:

@@ -92,6 +92,18 @@ class TpuMachine:
             self.link(directory / str(len(list(directory.iterdir()))), target)
         return directory
 
+    @classmethod
+    def two_v5e(cls, root: Path) -> TpuMachine:
+        """Two chips of a program, on a host that is this machine otherwise."""
+        (root / "proc").mkdir(parents=True)
+        machine = cls(root)
+        for node in machine.chips("v5e", 2):
+            machine.process(4711, node)
+        for path in Path("/proc").iterdir():
+            if not (root / "proc" / path.name).exists():
+                (root / "proc" / path.name).symlink_to(path)
+        return machine
+
     def end(self, pid: int) -> None:
         """End a process."""
         directory = self.root / "proc" / str(pid) / "fd"
