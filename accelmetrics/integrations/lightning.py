@@ -55,8 +55,7 @@ class DeviceMonitor(WithRun, Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin."""
         self._noted = None
-        if trainer.world_size > 1:  # it may have started the other processes itself, after this was made
-            self._hook.contain(self._hook.place, trainer.global_rank)
+        self._hook.contain(self._place, trainer)
         self._hook.begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -70,6 +69,10 @@ class DeviceMonitor(WithRun, Callback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End."""
         self._hook.end()
+
+    def _place(self, trainer: Any) -> None:
+        if trainer.world_size > 1:  # it may have started the other processes itself, after this was made
+            self._hook.place(trainer.global_rank)
 
     def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
         # The step that the trainer's loggers have for this batch, which it counts on its own; else that of the optimizer.
@@ -96,7 +99,7 @@ class AddedMonitor(DeviceMonitor):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin, unless the trainer has a monitor of the program."""
-        self._stands_back = any(isinstance(one, DeviceMonitor) and not isinstance(one, AddedMonitor) for one in trainer.callbacks)
+        self._hook.contain(self._look_around, trainer)
         if not self._stands_back:
             super().setup(trainer, pl_module, stage)
 
@@ -104,3 +107,6 @@ class AddedMonitor(DeviceMonitor):
         """Do what a monitor does, unless there is one."""
         if not self._stands_back:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def _look_around(self, trainer: Any) -> None:
+        self._stands_back = any(isinstance(one, DeviceMonitor) and not isinstance(one, AddedMonitor) for one in trainer.callbacks)

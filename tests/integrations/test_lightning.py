@@ -135,6 +135,17 @@ def test_a_trainer_that_has_changed_is_told_once(integration: Any, caplog: pytes
     assert ["epoch_loop" in record.message for record in caplog.records].count(True) == 1
 
 
+@pytest.mark.parametrize("kind", ["DeviceMonitor", "AddedMonitor"])
+def test_a_trainer_without_what_the_setup_reads_trains_on(kind: str, integration: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """How many processes there are, or which callbacks, is told to be missing; the training begins all the same."""
+    monitor = getattr(integration, kind)(interval=0.01, backends=[gpu()])
+    with caplog.at_level(logging.WARNING, "accelmetrics"):
+        monitor.setup(SimpleNamespace(), AUTOMATIC, "fit")
+    assert monitor.run.monitor.running
+    monitor.teardown(None, None, "fit")
+    assert any("world_size" in record.message for record in caplog.records)
+
+
 def test_an_exception_ends_it(integration: Any) -> None:
     """The trainer tells of it, and then no more."""
     monitor = integration.DeviceMonitor(interval=0.01, backends=[gpu()])
