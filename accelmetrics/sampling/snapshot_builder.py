@@ -182,7 +182,8 @@ class SnapshotBuilder:
             statuses: How the sources fared.
         """
         flat, mappers = self._flat, [mapper for mapper, _ in entries]
-        same = mappers == self._mappers
+        head, self._header = self._header, None  # until all is taken: what an interrupted attempt left half done is written anew
+        same = head is not None and mappers == self._mappers
         listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         for mapper, what in entries:
             same = same and mapper.refresh(what, flat)
@@ -198,12 +199,12 @@ class SnapshotBuilder:
         if slots != self._slots:
             self._slots, same = slots, False
         stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
-        if not same or self._header is None or stands != self._standing:
-            self._header, self._mappers = None, mappers  # until all is written: an interrupted attempt is not taken for a finished one
+        if not same or head is None or stands != self._standing:
+            self._mappers, self._standing = mappers, stands
             flat = self._flat = {}
             for mapper, what in entries:
                 mapper.put(what, flat)
             reasons = {key: why for mapper in mappers for key, why in mapper.reasons.items() if key not in flat}
-            self._standing = stands
-            self._header = header(self._hostname, tuple(flat), self._slots, reasons, standing(statuses), self._unlisted)
-        return Snapshot.of(self._header, tuple(flat.values()), time_ns, statuses, self._processes, flat)
+            head = header(self._hostname, tuple(flat), self._slots, reasons, standing(statuses), self._unlisted)
+        self._header = head
+        return Snapshot.of(head, tuple(flat.values()), time_ns, statuses, self._processes, flat)

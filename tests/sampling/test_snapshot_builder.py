@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from accelmetrics import Unavailable
@@ -98,6 +99,26 @@ def test_what_is_not_wanted_is_dropped_and_nothing_else_changes(rounds: list[lis
         wanted = [{key: value for key, value in part.items() if metrics.wants(key)} for part in (everything, whole_rest[0])]
         assert [found, rest[0]] == wanted
         assert rest[1] == whole_rest[1]
+
+
+class Interrupted(tuple[int, ...]):
+    """Values in the middle of which Ctrl-C comes."""
+
+    def __iter__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_reading_leaves_nothing_to_the_next_one() -> None:
+    """Of a block that comes again as the same object, such as that of the usual flags, the values count that it has."""
+    builder, known, usual = SnapshotBuilder("node"), mappers()[:1], Block(("temp",), (40,))
+    reading, interrupted = (
+        Reading([usual, Block(("fanSpeed",), (1,))]),
+        Reading([Block(("temp",), (90,)), Block(("fanSpeed",), Interrupted((2,)))]),
+    )
+    expected = built(builder, entries(known, [reading]))
+    with pytest.raises(KeyboardInterrupt):
+        built(builder, entries(known, [interrupted]))
+    assert built(builder, entries(known, [reading])) == expected
 
 
 def test_the_metrics_of_a_snapshot_are_its_own() -> None:
