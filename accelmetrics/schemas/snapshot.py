@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
     from accelmetrics.schemas.selection import MetricSelection
 else:
+    from accelmetrics.schemas.identity import DeviceKind  # noqa: F401 - what the attributes' annotations name
+
     DeviceFields = object
 
 SCHEMA_VERSION = "1.0"

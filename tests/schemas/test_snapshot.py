@@ -8,7 +8,7 @@ import timeit
 import weakref
 from datetime import datetime, timezone
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.snapshot import NO_LIST, Snapshot, own_processes, rfc3339
+from accelmetrics.schemas.snapshot import NO_LIST, Device, Snapshot, own_processes, rfc3339
 from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from tests.records import machine
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
@@ -203,6 +203,11 @@ def test_a_device_tells_who_it_is() -> None:
         assert getattr(first, name) == getattr(NVIDIA.identity, name)
     assert (first.key, first.index, first.visible_index, first.identity) == ("gpu.0", 0, 1, NVIDIA.identity)
     assert (second.key, second.index, second.visible_index) == ("gpu.1", 1, None)
+
+
+def test_the_types_of_a_devices_attributes_can_be_looked_up() -> None:
+    """As tools do that document or check classes."""
+    assert get_type_hints(Device) == get_type_hints(DeviceIdentity)
 
 
 def test_devices_are_made_once() -> None:
