@@ -117,7 +117,8 @@ class KeyMapper:
                 if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
                     flat[key] = value
                 else:
-                    refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
+                    words = "a number that is too large" if type(value) is int else repr(value)
+                    refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {words}")
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
         explained = {prefix + name: why for name, why in what.unavailable.items() if name not in given}

@@ -75,7 +75,10 @@ ADVICE: Mapping[str, str] = {
 
 
 class Unavailable(NamedTuple):
-    """One missing value: the reason (a :class:`Reason`, or a string from a newer release) and what exactly was said."""
+    """One missing value: the reason (a :class:`Reason`, or a string from a newer release) and what exactly was said.
+
+    ``detail`` holds no number that may differ at each reading: readings with the same reasons share a header.
+    """
 
     reason: str
     detail: str = ""

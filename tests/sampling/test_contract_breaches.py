@@ -121,7 +121,7 @@ def test_what_is_thrown_is_quoted_at_a_sensible_length(neighbour: FakeBackend, k
     assert all(len(why.detail) < 2000 for why in snapshot.unavailable.values())
 
 
-@pytest.mark.parametrize("value", [True, Decimal("1.5"), 1 + 2j, [1], "1"])
+@pytest.mark.parametrize("value", [True, Decimal("1.5"), 1 + 2j, [1], "1", pytest.param(10**5000, id="a large number")])
 def test_what_is_not_exactly_a_number_is_refused(neighbour: FakeBackend, value: Any) -> None:
     snapshot = sample_beside(neighbour, giving(lambda device, steps: Reading.of({"temp": 40, "memory": value})))
     assert snapshot.metrics["gpu.1.temp"] == 40

@@ -100,7 +100,7 @@ def device_memory(
         if all_ == 0:
             pool[TOTAL] = Unavailable(Reason.NOT_SUPPORTED, "a total of 0 bytes stands for memory that is unknown")
         elif not isinstance(in_use, Unavailable) and not isinstance(all_, Unavailable) and in_use > all_:
-            pool[USED] = Unavailable(Reason.INVALID_VALUE, f"{in_use} of {all_} bytes")
+            pool[USED] = Unavailable(Reason.INVALID_VALUE, f"more than all {all_} bytes")
         for name, value in pool.items():
             before = found.get(name, 0)
             if isinstance(before, Unavailable):

@@ -278,7 +278,7 @@ def cpu_share(used: int, elapsed: float, possible: float, capacity: float) -> fl
     if elapsed <= 0:
         return TOO_SOON
     if used > possible:
-        return Unavailable(Reason.INVALID_VALUE, f"{used / 1e9:.3f} s of CPU time in {elapsed:.3f} s")
+        return Unavailable(Reason.INVALID_VALUE, "more CPU time than all CPUs had")
     # The two clocks are read one after the other, and a quota may be used twice at the border of two periods.
     return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 

@@ -133,7 +133,7 @@ def collect_temperature(sensors: Sequence[KeptFile], reader: HostReader) -> None
         if _COLDEST <= degrees <= _HOTTEST:
             readings.append(degrees)
         else:
-            why = Unavailable(Reason.INVALID_VALUE, f"{file.path}: {degrees} °C")
+            why = Unavailable(Reason.INVALID_VALUE, f"{file.path}: not from {_COLDEST:g} to {_HOTTEST:g} °C")
     reader.put("cpu.avg_temp", sum(readings) / len(readings) if readings else why)
 
 

@@ -75,9 +75,9 @@ def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
     known = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
     power, limit = known.get(POWER), known.get(LIMIT)
     if power is not None and limit is not None and power > TIMES_LIMIT * limit:
-        found[POWER] = Unavailable(Reason.INVALID_VALUE, f"{power} W with a limit of {limit} W")
+        found[POWER] = Unavailable(Reason.INVALID_VALUE, f"above {TIMES_LIMIT} times the limit of {limit:g} W")
     degrees = {name: known[name] for name in temperatures if name in known}
     cold = [name for name, value in degrees.items() if value < 0]
     is_drawing = (power or 0) > AT_WORK * (math.inf if limit is None else limit)
     if cold and (is_drawing or any(known.get(name, 0) > 0 for name in ACTIVITY) or max(degrees.values()) >= WARM):
-        found.update((name, Unavailable(Reason.INVALID_VALUE, f"{degrees[name]} Cel of a chip that works")) for name in cold)
+        found.update(dict.fromkeys(cold, Unavailable(Reason.INVALID_VALUE, "below 0 °C, of a chip that works")))

@@ -527,7 +527,7 @@ class Table:
             return value
         if metric.integer:
             if metric.unit == "1" and value != round(value):
-                return Unavailable(Reason.PARSE_ERROR, f"no whole number: {value}")
+                return Unavailable(Reason.PARSE_ERROR, "no whole number")
             value = round(value)
         if value == 0 and ((isinstance(row, Field) and row.zero_is_missing) or row.metric in NEVER_ZERO):
             what = row.words if isinstance(row, Derived) else f'"{_places(row)[0]}"'
@@ -535,7 +535,11 @@ class Table:
         low, high = possible(metric, row.high if isinstance(row, Field) else None)
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read in the same instant
-        return value if low <= value <= high and value not in ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{value} {metric.unit}")
+        if low <= value <= high and value not in ALL_ONES:
+            return value
+        # Without the number: it may differ at each reading, and a reason that differs makes a new header of each.
+        wrong = "all bits are set, in" if value in ALL_ONES else f"below {low:g}" if value < low else f"above {high:g}"
+        return Unavailable(Reason.INVALID_VALUE, f"{wrong} {metric.unit}")
 
 
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:

@@ -227,8 +227,10 @@ def _error(section: Json) -> Unavailable | None:
 def checked_number(raw: object) -> Value:
     """Check a number of the report: finite, not negative, below 2**63."""
     # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
-    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
         return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
+    if not 0 <= raw < LARGEST:
+        return Unavailable(Reason.INVALID_VALUE, "the source answered an impossible number")
     return raw
 
 

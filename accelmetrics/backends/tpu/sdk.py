@@ -29,6 +29,8 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 INTERVAL = 10.0
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 8.0
+OLDEST = 2 * INTERVAL + TIMEOUT
+"""Seconds after which an answer is stale."""
 MAX_OUTPUT = 1024 * 1024
 FIRST_WAIT = 3.0
 """For so many seconds the first answer may hold up the opening of the source."""
@@ -97,10 +99,9 @@ class Sdk:
     def latest(self) -> SdkReading:
         """Return what it said last, unless that is too old."""
         last = self._last
-        age = self._clock.monotonic() - last.taken
-        if last.missing or last.failed or age <= 2 * INTERVAL + TIMEOUT:
+        if last.missing or last.failed or self._clock.monotonic() - last.taken <= OLDEST:
             return last
-        return last._replace(metrics={}, otherwise=Unavailable(Reason.STALE, f"libtpu's SDK last answered {age:.0f} s ago"))
+        return last._replace(metrics={}, otherwise=Unavailable(Reason.STALE, f"libtpu's SDK has not answered for {OLDEST:g} s"))
 
     def _ask(self) -> None:
         self._last = last = ask(self._names, self._clock)

@@ -30,6 +30,8 @@ STALE_AFTER = 60.0
 
 NOT_LISTED = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not list it")
 SDK_ONLY = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not serve it, only libtpu's SDK has it")
+IMPOSSIBLE = Unavailable(Reason.INVALID_VALUE, "the runtime answered an impossible number")
+"""Without the number, which may differ at each reading: a reason that differs makes a new header."""
 OTHER_DEVICES = Unavailable(Reason.NOT_SUPPORTED, "the runtime reports it for other devices, not for this one")
 NOT_REPORTED = Unavailable(Reason.NOT_SUPPORTED, "not reported for this distribution")
 NOTHING_YET = Unavailable(Reason.NOT_IN_USE, "the runtime has not measured it yet")
@@ -117,11 +119,11 @@ def checked(field: DeviceField, answer: object) -> Value:
     if isinstance(answer, bool) or not isinstance(answer, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, "no value" if answer is None else f"no number: {str(answer)[:80]!r}")
     if not isfinite(answer) or answer < 0 or answer > field.maximum + (ROUNDING if field.maximum == 100 else 0):
-        return Unavailable(Reason.INVALID_VALUE, f"the runtime answered {answer}")
+        return IMPOSSIBLE
     if not field.whole:
         return min(answer, field.maximum)
     whole = int(answer) == answer
-    return int(answer) if whole else Unavailable(Reason.INVALID_VALUE, f"the runtime answered {answer}, which is no whole number")
+    return int(answer) if whole else Unavailable(Reason.INVALID_VALUE, "the runtime answered no whole number")
 
 
 def with_derived(values: dict[str, Value]) -> dict[str, Value]:
@@ -131,7 +133,7 @@ def with_derived(values: dict[str, Value]) -> dict[str, Value]:
     if isinstance(used, Unavailable) or isinstance(total, Unavailable):
         share = used if isinstance(used, Unavailable) else total
     elif total == 0 or used > total:
-        share = Unavailable(Reason.INVALID_VALUE, f"{used} of {total} bytes")
+        share = Unavailable(Reason.INVALID_VALUE, f"more than all {total} bytes are in use" if total else "a total of 0 bytes")
     else:
         share = 100 * used / total
     return {**values, SHARE: share, SHARE_ALIAS: share, USED_ALIAS: used}
@@ -163,7 +165,7 @@ def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float)
                 continue
             value = checked(field, measure)
             if field.momentary and seconds > 0 and now - seconds > STALE_AFTER:
-                value = Unavailable(Reason.STALE, f"the runtime took it {now - seconds:.0f} s ago")
+                value = Unavailable(Reason.STALE, f"the runtime took it more than {STALE_AFTER:g} s ago")
             elif isinstance(measure, DistributionMessage):
                 value = Unavailable(Reason.PARSE_ERROR, "the runtime answered a distribution")
             if found.setdefault(number, value) != value:
@@ -316,4 +318,4 @@ def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Una
 
 def sound(number: Number) -> Value:
     """Return a number that can be true: finite and not negative."""
-    return number if isfinite(number) and number >= 0 else Unavailable(Reason.INVALID_VALUE, f"the runtime answered {number}")
+    return number if isfinite(number) and number >= 0 else IMPOSSIBLE

@@ -214,7 +214,7 @@ def test_of_several_rows_of_a_metric_the_first_that_has_a_value_stands() -> None
     found = read(rows, {"board": 9999, "energy": 7})["powerWatts"]
     assert isinstance(found, Unavailable)
     assert found.reason == Reason.INVALID_VALUE
-    assert all(words in found.detail for words in ("9999 W", 'no "chip"', "a rate needs two"))
+    assert all(words in found.detail for words in ("above 4000 W", 'no "chip"', "a rate needs two"))
     assert Table("tool", "npu", rows).words == {"powerWatts": 'tool "board"; else tool "chip"; else tool "energy", rise per second'}
 
 
@@ -464,6 +464,24 @@ def test_power_is_believed_up_to_ten_times_its_limit(power: float, limit: float,
         assert {reason_of(found[name]) for name in ("powerWatts", "powerPercent")} == {Reason.INVALID_VALUE}
     else:
         assert (found["powerWatts"], found["powerPercent"]) == (power, share_)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"temp": 151}, {"temp": 152.5}),
+        ({"temp": -41}, {"temp": -42.5}),
+        ({"temp": -1, "use": 50}, {"temp": -2, "use": 50}),
+        ({"power": 3001, "limit": 300}, {"power": 3002, "limit": 300}),
+    ],
+)
+def test_reasons_are_the_same_whatever_the_impossible_number(one: dict[str, float], other: dict[str, float]) -> None:
+    """A reason that differs at each reading would make a new header of each."""
+    first, second = (
+        {name: value for name, value in read(TOGETHER, record).items() if isinstance(value, Unavailable)} for record in (one, other)
+    )
+    assert first == second
+    assert Reason.INVALID_VALUE in map(reason_of, first.values())
 
 
 def test_a_limit_of_next_to_nothing_is_none() -> None:

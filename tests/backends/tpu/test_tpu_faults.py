@@ -302,6 +302,8 @@ def test_what_the_runtime_noted_long_ago_is_stale_and_what_does_not_change_is_no
     v5e.gauge(TOTAL, {0: 16}, seconds=now - 300)
     seen = consumer(clock).device(0)
     assert seen.reason("dutyCycle") == "stale"
+    clock.advance(5)
+    assert consumer(clock).device(0).detail("dutyCycle") == seen.detail("dutyCycle"), "the same header"
     assert (seen.values["hbmCapacityUsage"], seen.values["hbmCapacityTotal"]) == (5, 16)
 
 
@@ -511,7 +513,10 @@ def test_an_old_answer_of_the_sdk_is_stale(v5e: TpuRuntime, libtpu: LibtpuStandI
     clock.advance(28)
     assert found.device(0).values["tensorcoreUtilization"] == 1
     clock.advance(1)
-    assert found.device(0).reason("tensorcoreUtilization") == "stale"
+    stale = found.device(0)
+    assert stale.reason("tensorcoreUtilization") == "stale"
+    clock.advance(5)
+    assert found.device(0).detail("tensorcoreUtilization") == stale.detail("tensorcoreUtilization"), "the same header"
 
 
 class Asked:
