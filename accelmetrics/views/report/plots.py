@@ -6,12 +6,12 @@ Two runs that are compared share their axes: time is counted from each one's fir
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain
 from math import ceil, floor
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.summary import Summary
@@ -58,7 +58,8 @@ Histogram = tuple[str, str, Sequence[float], Sequence[int]]
 """What its file is called, its heading, edges in seconds, and how often values lay between them."""
 
 
-class PlotLine(NamedTuple):
+@dataclass(frozen=True)
+class PlotLine:
     """One line of a plot: the least, mean and largest value at each point; None where there is none.
 
     Attributes:
@@ -80,7 +81,8 @@ class PlotLine(NamedTuple):
     high: Column
 
 
-class Plot(NamedTuple):
+@dataclass(frozen=True)
+class Plot:
     """Lines over one axis.
 
     Attributes:
@@ -109,7 +111,8 @@ class Plot(NamedTuple):
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
-class MeasureSpread(NamedTuple):
+@dataclass(frozen=True)
+class MeasureSpread:
     """One measure of each device: what its readings came to, in a unit that is shown and what is one of that."""
 
     name: str
@@ -245,7 +248,7 @@ def _metric_plot(name: str, group: _Group, axis: Axis, width: float, places: Map
     if len(lines) > LINES:
         lines = [*_bands(lines, lettered=bool(group[0][0]))]
     unit, factor = shown_unit(group[0][3].unit, max((value for line in lines for value in line.high if value is not None), default=0.0))
-    lines = [line._replace(low=_short(line.low, factor), mean=_short(line.mean, factor), high=_short(line.high, factor)) for line in lines]
+    lines = [replace(line, low=_short(line.low, factor), mean=_short(line.mean, factor), high=_short(line.high, factor)) for line in lines]
     row = match(group[0][3].key)
     top = row.maximum if row is not None and row.unit == "%" else None
     return Plot(_slug(name), _title(name), unit, axis, lines, top, "" if row is None else row.meaning)

@@ -54,7 +54,8 @@ class ReducedSeries(NamedTuple):
     high: Column
 
 
-class Curve(NamedTuple):
+@dataclass(frozen=True)
+class Curve:
     """A number that the program logged, reduced over time as a metric is.
 
     Attributes:

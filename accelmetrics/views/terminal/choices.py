@@ -123,7 +123,8 @@ class Choices:
 USUAL_CHOICES = Choices()
 
 
-class KeyHelp(NamedTuple):
+@dataclass(frozen=True)
+class KeyHelp:
     """One key and what it does.
 
     Attributes:

@@ -27,6 +27,7 @@ TEN = EMPTY | {
     *("nvmlDeviceGetMarginTemperature", "nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization"),
     *("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeMode"),
 }
+"""Some of those that are called once in ten seconds."""
 WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons"} | GPM
 
 
@@ -47,9 +48,9 @@ def test_paces(simulator: NvmlSimulator, consumer: Consumer) -> None:
     assert functions(simulator, consumer, 0.1) == FAST | SECOND
     assert functions(simulator, consumer, 0.9) == FAST | GPM
     assert functions(simulator, consumer, 0.1) == FAST | SECOND
-    assert functions(simulator, consumer, 8.0) == FAST | GPM | SECOND | TEN
+    assert functions(simulator, consumer, 8.0) >= FAST | GPM | SECOND | TEN
     assert functions(simulator, consumer, 9.0) == FAST | GPM | SECOND
-    assert functions(simulator, consumer, 1000.0) == FAST | GPM | SECOND | TEN
+    assert functions(simulator, consumer, 1000.0) >= FAST | GPM | SECOND | TEN
 
 
 def test_a_reading_a_moment_early_finds_slow_values_due(simulator: NvmlSimulator, consumer: Consumer) -> None:
