@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import TypeVar
 
 from accelmetrics.schemas import metric
@@ -126,8 +127,8 @@ def _of_device(snapshot: Snapshot, slot: DeviceSlot) -> Vitals:
     }
     used, total = found["memory_used"], found["memory_total"] or slot.identity.memory_total_bytes
     percent = first(snapshot.metrics, slot.key, MEMORY_PERCENT)
-    if percent is None and used is not None and total:
-        percent = 100.0 * used / total
+    if percent is None and used is not None and total and isfinite(share := 100.0 * used / total):
+        percent = share
     reasons = (snapshot.unavailable.get(f"{slot.key}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
     silent = all(value is None for value in found.values())
     why = next((str(why.reason) for why in reasons if why is not None), "") if silent else ""

@@ -32,6 +32,11 @@ def test_numbers_of_a_gpu() -> None:
     assert (two.utilization, two.power) == (0, 70.0)
 
 
+def test_a_share_that_no_number_can_say_is_missing() -> None:
+    found = taken("gpu.0", DeviceIdentity("gpu", "x", 0), memoryAllocatedBytes=1.6e16, memoryTotalBytes=9e-300)
+    assert (found.memory_used, found.memory_percent) == (1.6e16, None)
+
+
 @pytest.mark.parametrize(
     "names", ["UTILIZATION", "MEMORY_PERCENT", "MEMORY_USED", "MEMORY_TOTAL", "POWER", "POWER_LIMIT", "TEMPERATURE", "MEMORY_PARTS"]
 )
