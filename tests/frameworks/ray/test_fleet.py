@@ -54,7 +54,7 @@ name = f"accelmetrics-{ray.get_runtime_context().get_node_id()}"
 
 def reader():
     try:
-        return ray.get(ray.get_actor(name).rows.remote("", 0)).reader
+        return ray.get(ray.get_actor(name).rows.remote("", 0))[0]
     except (ray.exceptions.RayError, ValueError):
         return ""
 
