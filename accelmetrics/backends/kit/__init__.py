@@ -6,6 +6,8 @@
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once, and which device a record is about;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
+- :mod:`~accelmetrics.backends.kit.fdinfo`: what programs use of devices with DRM drivers;
+- :mod:`~accelmetrics.backends.kit.asking`: commands that are asked for a list of fields, or once for each device;
 - :mod:`~accelmetrics.backends.kit.watchdog`: what is started never outlives us;
 - :mod:`~accelmetrics.backends.kit.library`: vendors' shared libraries, loaded without holding up the program;
 - :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: files of the system, and the hardware and the
@@ -21,7 +23,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from accelmetrics.backends.kit.asking import Query as Query, each_device as each_device
     from accelmetrics.backends.kit.commands import Command as Command, Completed as Completed
+    from accelmetrics.backends.kit.fdinfo import DrmKeys as DrmKeys
     from accelmetrics.backends.kit.fields import (
         MEMORY as MEMORY,
         POWER_SHARE as POWER_SHARE,
@@ -31,11 +35,13 @@ if TYPE_CHECKING:
         Field as Field,
         Rate as Rate,
         Says as Says,
+        coded as coded,
         difference as difference,
         is_absent as is_absent,
         number as number,
         quoted as quoted,
         share as share,
+        switched as switched,
         text as text,
         total as total,
         whole as whole,
@@ -43,11 +49,17 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.library import import_library as import_library, load_library as load_library
     from accelmetrics.backends.kit.line_process import LineProcess as LineProcess, stream as stream
     from accelmetrics.backends.kit.parsing import (
+        blocks as blocks,
+        figure as figure,
+        first_match as first_match,
         grouped as grouped,
         json_document as json_document,
         json_documents as json_documents,
         rows as rows,
         sections as sections,
+        table as table,
+        with_units as with_units,
+        xml_records as xml_records,
     )
     from accelmetrics.backends.kit.polled import (
         DeviceSample as DeviceSample,
@@ -61,11 +73,14 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.system import find_hardware as find_hardware
 
 _PUBLIC = {
+    "asking": "Query each_device",
     "commands": "Command Completed",
-    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Says DeviceRecord difference is_absent number quoted share text total whole",
+    "fdinfo": "DrmKeys",
+    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Says DeviceRecord "
+    "coded difference is_absent number quoted share switched text total whole",
     "library": "import_library load_library",
     "line_process": "LineProcess stream",
-    "parsing": "grouped json_document json_documents rows sections",
+    "parsing": "blocks figure first_match grouped json_document json_documents rows sections table with_units xml_records",
     "polled": "DeviceSample PollOnce PolledBackend Source",
     "processes": "NodeHolders descendants",
     "sources": "SourcesBackend",
@@ -73,6 +88,7 @@ _PUBLIC = {
     "system": "find_hardware",
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = tuple(_HOMES)
 
 
 def __getattr__(name: str) -> object:

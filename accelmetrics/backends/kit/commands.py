@@ -35,7 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.kit.fields import DENIED, Says, quoted
 from accelmetrics.backends.kit.parsing import parsed
+from accelmetrics.backends.kit.tap import through
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from accelmetrics.schemas.metric import NOTHING
@@ -108,12 +109,14 @@ class Command:
         environment: Variables besides the reduced environment. ``{directory}`` stands for the working directory, ``{bin}`` for
             the directory of the command.
         output: A file that it writes in its working directory and that is read instead of what it prints.
+        proof: Where another vendor has a tool of the same name: arguments with which it says whose it is, and at last a regular
+            expression for what the right one prints then. One that prints something else is passed over.
         install: What to do where it is not installed.
         says: The tool's own words, and what they mean where it lists no device: the first that fit a line of its output.
         timeout: Seconds after which a run is killed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a tool is this call
         self,
         names: str | Sequence[str],
         arguments: Sequence[str] = (),
@@ -121,6 +124,7 @@ class Command:
         directories: Sequence[str] = (),
         environment: Mapping[str, str] = NOTHING,
         output: str = "",
+        proof: Sequence[str] = (),
         install: str = "",
         says: Sequence[Says] = (),
         timeout: float = 5.0,
@@ -130,6 +134,8 @@ class Command:
         self.directories = tuple(directories)
         self.environment = environment
         self.output = output
+        self.proof = tuple(proof)
+        self._proven: dict[tuple[object, ...], str] = {}
         self.install = install
         self.says = tuple(says)
         self.timeout = timeout
@@ -140,35 +146,76 @@ class Command:
         Raises:
             SourceError: It is not installed (``driver_unavailable``).
         """
-        found = [path for name in self.names if (path := find(name, self.directories))]
+        passed_over: dict[str, SourceError] = {}
+        found: list[str] = []
+        for name in self.names:
+            while (path := find(name, self.directories, passed_over)) and path not in passed_over:
+                foreign = self._foreign(path)
+                if foreign is None:
+                    found.append(path)
+                    break
+                passed_over[path] = foreign
+        if not found and passed_over:
+            raise next(iter(passed_over.values()))
         if not found:
             places = ", ".join(("PATH", *self.directories))
             raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{' or '.join(self.names)} was not found in {places}", advice=self.install)
-        return next((path for path in found if os.access(path, os.X_OK)), found[0])
+        return next(filter(may_run, found), found[0])
+
+    def disown(self, words: str) -> None:
+        """Pass the file that is found over from now on, until it changes: what it printed shows that it is another vendor's.
+
+        Args:
+            words: What it is, after its path.
+        """
+        path = self.find()
+        self._proven[tool_state(path)] = f"{path} {words}"
+
+    def _foreign(self, path: str) -> SourceError | None:
+        """Return why this file is not the vendor's tool; None where it is. It is asked once, until the file changes."""
+        if not (self.proof or self._proven):
+            return None
+        state = tool_state(path)
+        if state not in self._proven and self.proof:
+            *arguments, pattern = self.proof
+            try:
+                said = run([path, *arguments], timeout=self.timeout, environment=self.environment)
+            except SourceError as error:
+                return error.with_traceback(None)
+            ours = re.search(pattern, f"{said.stdout}\n{said.stderr}", re.IGNORECASE)
+            self._proven[state] = "" if ours else f"{path} is a tool of another vendor: {quoted(said.words)}"
+        words = self._proven.get(state, "")
+        return SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=self.install) if words else None
 
     def argv(self, *more: str) -> list[str]:
         """Return the absolute path, the arguments and more of them. Raises as :meth:`find`."""
         return [self.find(), *self.arguments, *more]
 
-    def run(self, *more: str) -> Completed:
+    def run(self, *more: str, timeout: float | None = None) -> Completed:
         """Run it once, with more arguments after its own.
+
+        Args:
+            more: The arguments.
+            timeout: Seconds after which it is killed, where that is not the command's own.
 
         Raises:
             SourceError: It is not installed, could not be started, or was late.
         """
-        return run(self.argv(*more), timeout=self.timeout, environment=self.environment, output=self.output)
+        seconds = self.timeout if timeout is None else timeout
+        return run(self.argv(*more), timeout=seconds, environment=self.environment, output=self.output)
 
-    def poll(self, parse: Callable[[str], Iterable[DeviceSample]]) -> Connect:
+    def poll(self, parse: Callable[[str], Iterable[DeviceSample]], *more: str) -> Connect:
         """Connect a polled backend to this command: each poll runs it and parses what it printed.
 
         The status is not looked at where devices come out. Where none do, the failure quotes the command.
 
         Args:
             parse: From the text to the devices.
+            more: Arguments after its own: sources that ask one tool in several ways share what is found out about it.
         """
 
         def poll() -> Iterable[DeviceSample]:
-            completed = self.run()
+            completed = self.run(*more)
             text = (completed.written or "") if self.output else completed.stdout
             failed = completed.returncode or completed.truncated or not text.strip()
             found = False
@@ -218,7 +265,8 @@ class Command:
         return None
 
 
-def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
+@through
+def find(name: str, extra_directories: Iterable[str] = (), passed_over: Container[str] = ()) -> str | None:
     """Find the absolute path of a command.
 
     A file that may be executed is preferred; one that may not is still given, so that running it can say so.
@@ -227,14 +275,31 @@ def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
         name: The bare name of the command.
         extra_directories: Where the vendor installs it, searched after ``PATH``; ``*`` stands for part of a name. Relative directories
             are passed over.
+        passed_over: Paths that are not looked for.
     """
     absolute = [directory for directory in extra_directories if directory.startswith("/")]
     vendor = [path for each in absolute for path in (map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,))]
     paths = (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor))
-    present = [path for path in paths if os.path.isfile(path)]  # noqa: PTH113 - pathlib's raises where a directory may not be searched
-    return next((path for path in present if os.access(path, os.X_OK)), present[0] if present else None)
+    present = [path for path in paths if path not in passed_over and os.path.isfile(path)]  # noqa: PTH113 - pathlib's raises where a directory may not be searched
+    return next(filter(may_run, present), present[0] if present else None)
 
 
+def tool_state(path: str) -> tuple[object, ...]:
+    """Return what is another when a tool was exchanged: its path, and size and time of change of its file."""
+    try:
+        state = os.stat(path)  # noqa: PTH116 - pathlib's costs more
+    except OSError:  # a recording answers in its place
+        return (path,)
+    return path, state.st_size, state.st_mtime_ns
+
+
+@through
+def may_run(path: str) -> bool:
+    """Return whether this user may execute a file."""
+    return os.access(path, os.X_OK)
+
+
+@through
 def run(
     argv: Sequence[str],
     *,
@@ -389,6 +454,12 @@ class Child:
         reap()
         if self.directory:
             shutil.rmtree(self.directory, ignore_errors=True)  # the watchdog did, unless it was killed
+
+
+@through
+def start(argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> Child:
+    """Start a command that goes on; see :class:`Child`."""
+    return Child(argv, environment=environment, files=files)
 
 
 def _path() -> list[str]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
 from accelmetrics.backends.kit.bounds import ALL_ONES, NEVER_ZERO, hold_together, possible
+from accelmetrics.backends.kit.tap import counted_at
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
@@ -37,7 +38,8 @@ PRINTED = "printed"
 
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf(?:inity)?))\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
 _ABSENT = re.compile(
-    r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|secondary die|not (support|available)\w*\b.*)?[\s\[\]()*-]*",
+    r"[\s\[\]()*-]*(n ?/? ?a\b.*|none|null|nan\b.*|unknown|unsupported|secondary die|not? (support|available|data)\w*\b.*"
+    r"|invalid argument|.*does ?n[o']t (exist|support)\b.*)?[\s\[\]()*-]*",
     re.IGNORECASE | re.ASCII,
 )
 DENIED = re.compile(r"permi(ssion|tted)|privilege|superuser", re.IGNORECASE)
@@ -55,11 +57,11 @@ _LARGEST = 1e200
 """What is larger is no measurement, and could not be converted."""
 
 _UNITS: dict[str, tuple[str, float]] = {
-    **{"1": ("1", 1), "gt/s": ("gt/s", 1)},
+    **{"1": ("1", 1), "gt/s": ("gt/s", 1), "rpm": ("rpm", 1)},
     **{"ratio": ("ratio", 1), "%": ("ratio", 1e-2), "permille": ("ratio", 1e-3)},
-    **{"kw": ("w", 1e3), "w": ("w", 1), "mw": ("w", 1e-3), "uw": ("w", 1e-6)},
+    **{"kw": ("w", 1e3), "w": ("w", 1), "watts": ("w", 1), "mw": ("w", 1e-3), "uw": ("w", 1e-6)},
     **{"kj": ("j", 1e3), "j": ("j", 1), "mj": ("j", 1e-3), "uj": ("j", 1e-6)},
-    **{"c": ("c", 1), "cel": ("c", 1), "mc": ("c", 1e-3)},
+    **{"mc": ("c", 1e-3), **dict.fromkeys(("c", "cel", "celsius", "celsius degree", "degree c"), ("c", 1))},
     **{"ghz": ("hz", 1e9), "mhz": ("hz", 1e6), "khz": ("hz", 1e3), "hz": ("hz", 1)},
     **{"s": ("s", 1), "ms": ("s", 1e-3), "us": ("s", 1e-6), "ns": ("s", 1e-9)},
     # Every vendor's tool that prints MB of memory means 1,048,576 bytes.
@@ -72,7 +74,10 @@ _UNITS: dict[str, tuple[str, float]] = {
 """By unit in lower case: the base unit of what is measured, and how many of that it is."""
 PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
 """By a counter's base unit, the unit of its rise per second."""
-_SPELLINGS = str.maketrans({"°": "", "℃": "C", "µ": "u", "μ": "u"})
+_SPELLINGS = str.maketrans({"°": "", "'": "", "℃": "C", "µ": "u", "μ": "u"})
+GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
+"""By GT/s of a lane, the PCIe generation."""
+_SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 _MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
 
@@ -99,6 +104,16 @@ def whole(value: object) -> int | None:
     """Return a whole number that is an identifier (an index, a process); None where it is none."""
     digits = text(value)
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
+
+
+def coded(**codes: int) -> Callable[[object], object]:
+    """Make a field's ``convert`` of words that stand for numbers, in any case and with ``_`` for a blank. Others stay what they are."""
+    known = {word.replace("_", " "): code for word, code in codes.items()}
+    return lambda said: known.get(text(said).lower().replace("_", " "), said)
+
+
+switched = coded(on=1, enable=1, enabled=1, off=0, disable=0, disabled=0)
+"""Take a text for 1 where it says that something is on, for 0 where it says that it is off."""
 
 
 def number(printed: object, unit: str = "", target: str = "1") -> Value:
@@ -146,9 +161,8 @@ def convert(value: Number, unit: str, target: str) -> Number | None:
 @lru_cache(maxsize=256)
 def _scale(unit: str) -> tuple[str, float] | None:
     """Return the base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
-    plain = unit.translate(_SPELLINGS).strip().lower()
-    multiple = None if plain == "1" else _MULTIPLE.fullmatch(plain)
-    measured = _UNITS.get(multiple[2] if multiple else plain)
+    multiple = _MULTIPLE.fullmatch(unit)  # of a unit that a row declares: none that is printed begins with a digit
+    measured = _UNITS.get((multiple[2] if multiple else unit).translate(_SPELLINGS).strip().lower())
     return (measured[0], measured[1] * float(multiple[1])) if measured and multiple else measured
 
 
@@ -156,6 +170,20 @@ def base_unit(unit: str) -> str:
     """Return the base unit of what a unit measures; one that is unknown stays what it is."""
     measured = _scale(unit)
     return unit if measured is None else measured[0]
+
+
+def pcie_generation(speed: object, per: float = 1) -> object:
+    """Return the PCIe generation of a speed; what is no speed stays what it is.
+
+    Args:
+        speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
+        per: What 1e9 of them are in the speed's unit.
+    """
+    match = _SPEED.fullmatch(quoted(speed))
+    if match is None:
+        return speed
+    transfers = float(match[1]) / per
+    return GENERATIONS.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
 
 
 class Says(NamedTuple):
@@ -218,6 +246,8 @@ class Rate(NamedTuple):
         rose: Whether only that it rose is told: 1 or 0.
         words: As in :class:`Field`.
         of_whole: As in :class:`Field`.
+        within: Seconds in which it may wrap: longer ones give no rate. 0 for a counter that does not wrap that soon.
+        zero_is_missing: Whether a counter at 0 counts nothing, and makes way for the next place, and one that stands still gives no rate.
     """
 
     metric: str
@@ -228,6 +258,8 @@ class Rate(NamedTuple):
     rose: bool = False
     words: str = ""
     of_whole: bool = False
+    within: float = 0.0
+    zero_is_missing: bool = False
 
 
 class Derived(NamedTuple):
@@ -287,8 +319,8 @@ class DeviceRecord:
         return self._places.get(place.lower())
 
     def instances(self, place: str) -> Iterable[str]:
-        """Return what stands directly below a place, for rows that are read of each: the positions of a list, the keys of an object."""
-        below = f"{place.lower()}."
+        """Return what stands where a place has ``{}``, for rows that are read of each: the positions of a list, the keys of an object."""
+        below = f"{place.lower().partition('.{}')[0]}."
         return dict.fromkeys(path[len(below) :].partition(".")[0] for path in self._places if path.startswith(below))
 
 
@@ -327,8 +359,8 @@ Chosen = dict[str, tuple[str, str]]
 """By metric, the source and the place that gave its first value, kept for as long as the device is open: no other may stand in for them."""
 COMPUTED = ""
 """The place of a value that is made of others."""
-Counters = dict[str, tuple[float, Number, Value]]
-"""By metric, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
+Counters = dict[tuple[Rate, str], tuple[float, Number, Value]]
+"""By row and place, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
 
 
 class Table:
@@ -358,7 +390,7 @@ class Table:
         self._derived = tuple(row for row in every if isinstance(row, Derived))
         self._metrics = {row.metric: _metric(row.metric, kind, own) for row in every if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
-        self._instances: dict[str, Field | Rate] = {}
+        self._instances: dict[tuple[Field | Rate, str], Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
         names = [name for name, metric in self._metrics.items() if metric.unit == "Cel" and not name.startswith("tempLimit.")]
         self._temperatures = tuple(names)
@@ -399,6 +431,7 @@ class Table:
         """
         found: dict[str, Value] = {}
         chosen = {} if chosen is None else chosen
+        at = counted_at(at)
         for row in self._each(record):
             known = found.get(row.metric)
             if row.metric in given or not (known is None or isinstance(known, Unavailable)):
@@ -424,16 +457,16 @@ class Table:
             if "{" not in row.metric:
                 yield row
                 continue
-            for instance in islice(record.instances(_places(row)[0].partition(".{}")[0]), MOST_DEVICES):
-                name = _filled(row.metric, instance)
-                if name not in self._instances:
+            for instance in islice(record.instances(_places(row)[0]), MOST_DEVICES):
+                if (row, instance) not in self._instances:
                     if len(self._instances) >= _MOST_INSTANCES or not instance.isprintable():
                         continue
+                    name = _filled(row.metric, instance)
                     self._metrics[name] = self._metrics[row.metric]
                     self._names[name] = tuple(_filled(each, instance) for each in self._names[row.metric])
                     where = tuple(place.replace("{}", instance) for place in _places(row))
-                    self._instances[name] = row._replace(metric=name, where=where)
-                yield self._instances[name]
+                    self._instances[row, instance] = row._replace(metric=name, where=where)
+                yield self._instances[row, instance]
 
     def value(self, metric: str, record: DeviceRecord) -> Value:
         """Read one metric that stands in a record."""
@@ -479,7 +512,7 @@ class Table:
         """
         metric = self._metrics.get(row.metric)
         convert = row.convert if isinstance(row, Field) else None
-        target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit)
+        target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit or "1")
         why: Unavailable | None = None
         for place in _places(row) if only is None else (only,):
             said = record.get(place)
@@ -488,6 +521,8 @@ class Table:
             if said is None:
                 continue
             value = number(said, row.unit, target)
+            if value == 0 and self._zero_says_nothing(row):
+                value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{place}", which is no measurement')
             if isinstance(said, str) and isinstance(value, Unavailable):
                 meant = next((reason for words, reason in self._says if words.search(said)), value.reason)
                 value = value._replace(reason=meant)
@@ -499,10 +534,11 @@ class Table:
     def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float, only: str | None = None) -> tuple[Value, str | None]:
         base, metric = base_unit(row.unit), self._metrics.get(row.metric)
         count, place = self._field(row, record, only)
-        if isinstance(count, Unavailable):
-            counters.pop(row.metric, None)
+        if isinstance(count, Unavailable) or place is None:
+            for each in _places(row):
+                counters.pop((row, each), None)
             return count, place
-        before = counters.get(row.metric)
+        before = counters.get((row, place))
         if before is not None and (at <= before[0] or at - before[0] < row.pace):
             return before[2], place
         rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
@@ -512,13 +548,23 @@ class Table:
                 risen += convert(2**row.bits, row.unit, base) or 0
             if risen < 0:
                 rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
+            elif row.within and at - before[0] > row.within:
+                rate = Unavailable(Reason.NEEDS_INTERVAL, f"the counter may wrap within {row.within:g} s: read it more often")
+            elif risen == 0 and row.zero_is_missing:
+                rate = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} "{place}" stands still')
             elif row.rose:
                 rate = int(risen > 0)
             else:
                 unit = PER_SECOND.get(base, base)
                 rate = number(risen / (at - before[0]), unit, unit if metric is None else metric.unit)
-        counters[row.metric] = (at, count, rate)
+        counters[row, place] = (at, count, rate)
         return rate, place
+
+    @staticmethod
+    def _zero_says_nothing(row: Row) -> bool:
+        if isinstance(row, Rate):
+            return row.zero_is_missing
+        return row.metric in NEVER_ZERO or (isinstance(row, Field) and row.zero_is_missing)
 
     def _possible(self, row: Row, value: Value) -> Value:
         """Return the value where it is possible, in the form that the catalogue asks for."""
@@ -529,9 +575,8 @@ class Table:
             if metric.unit == "1" and value != round(value):
                 return Unavailable(Reason.PARSE_ERROR, "no whole number")
             value = round(value)
-        if value == 0 and ((isinstance(row, Field) and row.zero_is_missing) or row.metric in NEVER_ZERO):
-            what = row.words if isinstance(row, Derived) else f'"{_places(row)[0]}"'
-            return Unavailable(Reason.NOT_SUPPORTED, f"{self._source} gives 0 for {what}, which is no measurement")
+        if value == 0 and isinstance(row, Derived) and self._zero_says_nothing(row):
+            return Unavailable(Reason.NOT_SUPPORTED, f"{self._source} gives 0 for {row.words}, which is no measurement")
         low, high = possible(metric, row.high if isinstance(row, Field) else None)
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read in the same instant

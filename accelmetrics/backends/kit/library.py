@@ -13,14 +13,16 @@ import errno
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from accelmetrics.backends.guard import waiting_for
+from accelmetrics.backends.kit.tap import through
 from accelmetrics.backends.loading import import_modules, loading
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 LATER = (
     *("json", "_socket", "_csv", "array", "binascii", "_datetime", "math", "select", "unicodedata", "zlib", "_bz2", "_lzma"),
@@ -45,6 +47,7 @@ class SharedLibrary(ctypes.CDLL):
         return self._FuncPtr(address)
 
 
+@through
 def load_library(name: str) -> ctypes.CDLL:
     """Load a shared library by its path, or by a name that the system's loader finds.
 
@@ -83,6 +86,29 @@ def loading_failure(name: str, error: OSError | ImportError, *, seen: bool = Fal
     return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {said}")
 
 
+def load_first(name: str, places: Sequence[str], install: str, broken: str = "") -> ctypes.CDLL:
+    """Load a library from the first of several places where it is.
+
+    Args:
+        name: What it is called.
+        places: As for :func:`load_library`.
+        install: What to do where none is there.
+        broken: What to do where one is there and does not load.
+
+    Raises:
+        SourceError: None is there, or one is and does not load (``driver_unavailable``, ``no_permission``); another one hangs while it is
+            loaded (``timed_out``).
+    """
+    for place in places:
+        try:
+            return load_library(place)
+        except OSError as error:
+            if (failure := loading_failure(place, error)) is not None:
+                raise SourceError(*failure, advice=broken) from error
+    raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{name} was not found ({', '.join(places)})", advice=install)
+
+
+@through
 def import_library(name: str) -> ModuleType:
     """Import a vendor's Python module; one that is a shared library itself is loaded as such first.
 

@@ -30,7 +30,7 @@ from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.guard import at_fork, waiting_for
-from accelmetrics.backends.kit.commands import SHOWN, Child, Command
+from accelmetrics.backends.kit.commands import SHOWN, Child, Command, start
 from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.metric import NOTHING
@@ -233,7 +233,7 @@ class LineProcess:
 
     def _run(self) -> Unavailable:
         """Run one child from its start to its end, and return why it has ended."""
-        with Child(self._argv, environment=self._environment, files=self._files) as child:
+        with start(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
                 self._words = b""
                 self._due = self.clock.monotonic() + max(self._silence, START_UP)

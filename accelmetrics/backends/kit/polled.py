@@ -56,11 +56,11 @@ from accelmetrics.backends.kit.fields import (
     weightier,
     whole,
 )
-from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, node_pattern, process_values
-from accelmetrics.backends.kit.system import find_pci, let_sleep, pci_address
+from accelmetrics.backends.kit.processes import FOUND_HERE, DriverNumbers, ProcessTree, node_pattern, process_values
+from accelmetrics.backends.kit.system import find_driven, find_pci, let_sleep, link_name
 from accelmetrics.backends.visible import declare_list
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
+from accelmetrics.schemas.errors import ADVICE, DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, pci_address
 from accelmetrics.schemas.metric import NOTHING, Metric
 
 PATIENCE = 3
@@ -71,8 +71,9 @@ AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
 NUMBER = "vendor_index"
-NUMBERS = (NUMBER, "numa_node", "cores")
+NUMBERS = (NUMBER, "numa_node", "cores", "gpu_instance_id", "minor_number", "chassis_slot", "tray_index", "host_id", "module_id")
 """Parts of an identity that are whole numbers."""
+ADDRESS = "pci_bus_id"
 NAMES = ("uuid", "serial")
 """Parts of an identity that tell one device from all others."""
 
@@ -85,7 +86,8 @@ class DeviceSample(NamedTuple):
 
     Attributes:
         record: What the source says of it: a document's object, or a record that reads when it is asked.
-        processes: The processes that use it, or why they are not known; None where the source lists none of any device.
+        processes: The processes that use it, or why they are not known; None where the source lists none of any device. Or what finds
+            them, which is called with the list that reports progress where a consumer wants to know.
         read_at: When the source took the numbers, on the monotonic clock; None for when the poll ended.
         begin: Called with the list that reports progress before a record that reads is looked up; raises ``SourceError`` for a device
             that cannot be read.
@@ -97,7 +99,7 @@ class DeviceSample(NamedTuple):
     """
 
     record: Printed
-    processes: Processes = None
+    processes: Processes | Callable[[list[Any]], Processes] = None
     read_at: float | None = None
     begin: Callable[[list[Any]], None] | None = None
     machine: bool = False
@@ -110,7 +112,8 @@ PollOnce = Callable[[], Iterable[DeviceSample]]
 a method ``close``, and a true attribute ``reopens`` where it opens its source again by itself: its failures then do not close it. To
 answer with the same tuple again is to say that nothing has changed: what was made of it is then given again."""
 Connect = Callable[[], PollOnce]
-"""Opens the source, or raises ``SourceError``."""
+"""Opens the source, or raises ``SourceError``. A false attribute ``wakes`` says that asking it wakes no device: it is then asked, too,
+while one of the backend's devices sleeps."""
 
 
 class Source(NamedTuple):
@@ -152,12 +155,14 @@ class PolledBackend:
         vendor: The vendor in one word; the name when left out.
         exclusive: Whether a device is one program's at a time: where a process is watched, devices that it does not use are then
             ``not_in_use``. If not, what its processes use is given as ``{kind}.process.{i}``.
-        processes: Where its samples' processes are read, in words; empty where nothing is given of them as metrics.
+        processes: Where its samples' processes are read, in words; empty where nothing is given of them as metrics. Or by metric, where
+            more is given than their memory.
         advice: What to do where no device is listed, unless a failure has advice of its own.
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
         visible: The variable that lists the numbers of the devices that a program sees.
         says: The vendor's words in the place of a number, and what they mean.
+        remark: What a person should know of how it is read, for ``doctor``.
         clock: Where ages and rates are taken from.
     """
 
@@ -175,12 +180,13 @@ class PolledBackend:
         also: Sequence[Source] = (),
         vendor: str = "",
         exclusive: bool = False,
-        processes: str = "",
+        processes: str | Mapping[str, str] = "",
         advice: str = "",
         detect: Callable[[], Detection] | None = None,
         own_metrics: Sequence[Metric] = (),
         visible: str = "",
         says: Sequence[Says] = (),
+        remark: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -193,6 +199,7 @@ class PolledBackend:
         self.exclusive = exclusive
         self.processes = processes
         self.advice = advice
+        self.remark = remark
         self.clock = clock
         self._detect = detect
         self._own = tuple(own_metrics)
@@ -214,14 +221,15 @@ class PolledBackend:
         return PolledDriver(self)
 
     def coverage(self) -> Coverage:
-        names = ("memoryAllocated", "memoryAllocatedBytes")
+        memory = ("memoryAllocated", "memoryAllocatedBytes")
+        told = dict.fromkeys(memory, self.processes) if isinstance(self.processes, str) else self.processes
         devices, machine = (
             joined_words(pair for table in tables for pair in table.words.items()) for tables in zip(*self.tables, strict=True)
         )
         return Coverage(
             {name: words for name, words in devices.items() if "{" not in name},
             machine={name: words for name, words in machine.items() if "{" not in name},
-            processes=dict.fromkeys(names, self.processes) if self.processes and not self.exclusive else NOTHING,
+            processes=told if self.processes and not self.exclusive else NOTHING,
             optional={name: words for name, words in (devices | machine).items() if "{" in name},
         )
 
@@ -238,6 +246,7 @@ class PolledDriver:
 
     def __init__(self, backend: PolledBackend) -> None:
         self.backend = backend
+        self.remark = backend.remark
         self.machine_wide = any(source.machine for source in backend.sources)
         self.interval = backend.interval
         self._lock = threading.Lock()
@@ -292,11 +301,14 @@ class PolledDriver:
         machine = [sample for sample in samples if sample.machine]
         found = {MACHINE: machine[-1]} if machine else {}
         # Where there is no number, the position stands for it.
-        identities = source.identify([sample.record for sample in listed])
-        seen = [(told, {NUMBER: position, **told}, listed[position]) for position, told in enumerate(identities)]
+        identities = source.identify(listed)
+        seen = [(told, {NUMBER: position, **told}, of_card, listed[position]) for position, (told, of_card) in enumerate(identities)]
         with self._lock:
             devices, units = list(self.devices), dict(self._units)
-            for told, about, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
+            is_beside = any(other.latest.units for other in self.sources[: source.rank] if not other.spec.interval)
+            for told, about, of_card, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
+                if is_beside and source.repeated and not keys_of(told):
+                    continue  # its place in this list says nothing of a device that another source lists
                 keys = keys_of(about)
                 alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
                 unit = next(alike, len(devices))
@@ -310,11 +322,15 @@ class PolledDriver:
                     keys = keys_of(about)
                     devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
-                units.update(dict.fromkeys(keys, unit))
                 # What a better source tells of a device stands.
-                best = {part: told[part] for part in told if source.rank <= self._told_by.get((unit, part), source.rank)}
+                best = {
+                    part: value for part, value in (told | of_card).items() if source.rank <= self._told_by.get((unit, part), source.rank)
+                }
                 self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
                 devices[unit] = devices[unit]._replace(**best)
+                # And a number that it does not have here is another device's.
+                stands = keys_of({part: value for part, value in devices[unit]._asdict().items() if value != ""})
+                units.update((key, unit) for key in keys if key in stands)
             self._units = units
             if tuple(devices) != self.devices:
                 self.devices = tuple(devices)
@@ -323,16 +339,16 @@ class PolledDriver:
 
 def keys_of(told: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return what a device is found by, the surest first."""
-    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", NUMBER) if part in told]
-    return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
+    parts = [(part, told[part]) for part in ("uuid", ADDRESS, NUMBER) if part in told]
+    return [(part, pci_address(value) if part == ADDRESS else value) for part, value in parts]
 
 
 def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
     """Return whether a device is the one of which a record tells these parts of an identity."""
     if known.uuid and "uuid" in told:
         return bool(known.uuid == told["uuid"])
-    if known.pci_bus_id and "pci_bus_id" in told:
-        return pci_address(known.pci_bus_id) == pci_address(told["pci_bus_id"])
+    if known.pci_bus_id and ADDRESS in told:
+        return pci_address(known.pci_bus_id) == pci_address(told[ADDRESS])
     return bool(known.vendor_index == told[NUMBER])
 
 
@@ -347,11 +363,8 @@ class PolledReader:
         # with a pace of their own the ones that give what is wanted, or what it may be made of.
         backend, wants = driver.backend, options.metrics.wants_some
         device_key, process_key = f"{backend.kind}.{{i}}.", f"{backend.kind}.process.{{i}}."
-        every = (
-            options.metrics.processes
-            or any(wants(device_key + name) for table, _ in backend.tables for name in table.derived)
-            or any(wants(process_key + name) for name in backend.coverage().processes)
-        )
+        self._lists = options.metrics.processes or any(wants(process_key + name) for name in backend.coverage().processes)
+        every = self._lists or any(wants(device_key + name) for table, _ in backend.tables for name in table.derived)
         gives = [
             every or any(wants(device_key + name) for name in table.words) or any(map(wants, machine.words))
             for table, machine in backend.tables
@@ -383,12 +396,17 @@ class PolledReader:
             raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
         found, read_at = self._values(place, state, polls, samples, progress)
         listed = [sample for sample in samples if sample is not None]
-        answers = [sample.processes for sample in listed if sample.processes is not None]
+        answers = [answer for sample in listed if (answer := self._processes(sample, progress)) is not None]
         processes = next((answer for answer in answers if not isinstance(answer, Unavailable)), answers[0] if answers else None)
         made = self._reading(found, processes, read_at)
         if all(sample.begin is None for sample in listed):
             state.reading = made
         return made
+
+    def _processes(self, sample: DeviceSample, progress: list[Any]) -> Processes:
+        if callable(sample.processes):
+            return sample.processes(progress) if self._lists else NOT_NEEDED
+        return sample.processes
 
     def _values(
         self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
@@ -406,8 +424,8 @@ class PolledReader:
             if poll is NOT_WANTED:
                 continue
             if sample is None:
-                absent = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} does not list this device")
-                values = table.missing(poll.failure.unavailable if poll.failure is not None else absent)
+                absent = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} does not list this device, or not by an identity of its own")
+                values = table.missing(absent if poll.failure is None else _advised(poll.failure))
             else:
                 at = poll.finished if sample.read_at is None else sample.read_at
                 if sample.begin is not None:
@@ -434,7 +452,7 @@ class PolledReader:
         """
         driver, named = self._driver, pid == self._options.pid
         children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
-        if driver.backend.exclusive or self._tree.shared:
+        if driver.backend.exclusive or self._tree.shared or driver.backend.name in FOUND_HERE:
             return named or (children and self._tree.owns(pid, now))
         nodes = node_pattern(driver.devices[0]) if driver.devices else ""
         return (named or children) and self._tree.owns(pid, now, DriverNumbers([pid, *listed]), nodes)
@@ -488,6 +506,7 @@ class _OpenSource:
         rank: Its place among the backend's sources, the best of which is 0.
         ask: Asks it once; None while it is closed, as it is after some failures, but for one that opens itself again.
         latest: The latest poll.
+        repeated: Ids, addresses and numbers that several devices of one poll had, by which none of them is found.
     """
 
     def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
@@ -504,7 +523,7 @@ class _OpenSource:
         self.ask: PollOnce | None = None
         self._answer: object = None
         self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
-        self._repeated: set[tuple[str, object]] = set()
+        self.repeated: set[tuple[str, object]] = set()
         self._addresses: list[str] = []
         self._failures = 0
         self._retry_at = -math.inf
@@ -546,7 +565,7 @@ class _OpenSource:
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
         if self.ask is not None:
-            let_sleep(self._addresses, self.name)
+            self._let_sleep()
         answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
@@ -570,25 +589,36 @@ class _OpenSource:
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
         row = BUILT_IN.get(self._driver.backend.name)
-        self._addresses = find_pci(() if row is None else row.pci)
-        let_sleep(self._addresses, self.name)
+        if row is not None:
+            self._addresses = [*find_pci(row.pci), *(link_name(f"{path}/device") for path in find_driven(row.drivers))]
+        self._let_sleep()
         self.ask = self.spec.connect()
         return self.ask
 
-    def identify(self, records: Sequence[Printed]) -> list[dict[str, Any]]:
-        """Return what the records tell of their devices' identities.
+    def _let_sleep(self) -> None:
+        if getattr(self.spec.connect, "wakes", True):
+            let_sleep(self._addresses, self.name)
+
+    def identify(self, samples: Sequence[DeviceSample]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return what the samples tell of their devices' identities, and what else is true of these, by which none is found.
 
         An id or an address that several devices of one poll share tells none of them apart: it is left out until the driver is opened
-        again. Where a number repeats, no number is trusted.
+        again. The address of a card is true of its parts if these name the card and have ids. Where a number repeats, none is trusted.
         """
-        identities = [self._identity(flat(record)) for record in records]
+        identities = [self._identity(flat(sample.record)) for sample in samples]
         keys = [keys_of(told) for told in identities]
-        self._repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
-        numbered = all(part != NUMBER for part, _ in self._repeated)
+        cards: dict[object, set[str]] = {}
+        for sample, each in zip(samples, keys, strict=True):
+            for key in each:
+                cards.setdefault(key, set()).add(sample.whole)
+        self.repeated.update(key for key, times in Counter(key for each in keys for key in each).items() if times > 1)
+        numbered = all(part != NUMBER for part, _ in self.repeated)
+        found = []
         for told, each in zip(identities, keys, strict=True):
-            for part in [key[0] for key in each if key in self._repeated or (key[0] == NUMBER and not numbered)]:
-                del told[part]
-        return identities
+            shared = {key: told.pop(key[0]) for key in each if key in self.repeated or (key[0] == NUMBER and not numbered)}
+            address = {key[0]: value for key, value in shared.items() if key[0] == ADDRESS and len(cards[key]) == 1 and all(cards[key])}
+            found.append((told, address if "uuid" in told else {}))
+        return found
 
     def _identity(self, record: DeviceRecord) -> dict[str, Any]:
         """Return what one record tells; one that stays the same object is asked until it has told all."""
@@ -623,6 +653,12 @@ def _failure(outcome: Outcome[Any]) -> SourceError | None:
     return outcome.error if isinstance(outcome.error, SourceError) else SourceError(outcome.failure.reason, outcome.failure.detail)
 
 
+def _advised(failure: SourceError) -> Unavailable:
+    """Return why the values of one source of several are missing, with what to do about that source where its message has it not."""
+    is_said = failure.advice.rpartition(": ")[2] in failure.message
+    return failure.unavailable if is_said else failure.unavailable._replace(detail=f"{failure.message}: {failure.advice}")
+
+
 def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: bool = False) -> SourceError:
     """Combine the failures of several sources: a new error for each reader, since one raised in two threads gets both tracebacks.
 
@@ -634,4 +670,7 @@ def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: boo
     first = next((each for each in failures if isinstance(each, DriverGoneError)), None)
     why = first.unavailable if first is not None else reduce(weightier, (each.unavailable for each in failures))
     advice = next((each.advice for each in failures if each.advice), backend.advice)
+    # A tool that refuses this user is there: that it lists nothing, or that another source is missing, is not what is wrong.
+    if why.reason == Reason.NO_PERMISSION and not any(each.advice for each in failures if each.reason == why.reason):
+        advice = "; ".join(filter(None, (ADVICE[why.reason], advice)))
     return (DriverGoneError if gone or first is not None else SourceError)(why.reason, why.detail, backend=backend.name, advice=advice)

@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Any
 
 from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.backends.contract import Number
+from accelmetrics.backends.contract import Number, Processes
 from accelmetrics.backends.kit.system import exists, list_directory, read_once, read_text, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
@@ -61,11 +61,12 @@ _KERNEL_THREAD, _FLAGS = 0x00200000, 6
 NODES: Mapping[str, str] = {
     "nvidia": r"/dev/nvidia\d+",
     "amd": r"/dev/(kfd|dri/(card|renderD)\d+)",
+    "intel": r"/dev/(dri/(card|renderD)|accel/accel)\d+",
     "tpu": r"/dev/(accel|vfio/)\d+",
     "neuron": r"/dev/neuron\d+",
 }
 """By backend, the device nodes that its processes hold open; those of others stand in their registrations."""
-FOUND_HERE = frozenset({"amd", "tpu"})
+FOUND_HERE = frozenset({"amd", "tpu", *(row.name for row in BUILT_IN.values() if row.found_here)})
 """Backends that look for processes in ``/proc`` themselves, so that a number there that is gone is that of a process that has ended."""
 
 
@@ -262,7 +263,8 @@ def node_pattern(device: DeviceIdentity) -> str:
     if device.backend in NODES:
         return NODES[device.backend]
     registered = BUILT_IN.get(device.backend)
-    return "|".join(re.escape(node).replace(r"\*", r"\d+") for node in registered.nodes) if registered is not None else ""
+    nodes = () if registered is None else (registered.held,) if registered.held else registered.nodes
+    return "|".join(re.escape(node).replace(r"\*", r"\d+(-\d+)?") for node in nodes)
 
 
 def read_status(pid: int | str) -> tuple[int, tuple[int, ...]] | None:
@@ -564,6 +566,24 @@ class NodeHolders:
         except OSError:  # it has ended
             return {}, True, 1
         return nodes, len(looked) == len(descriptors), 1 + len(looked)
+
+
+class NumberedNodes(NodeHolders):
+    """The same, where the names of the nodes have their device's number.
+
+    Args:
+        form: A regular expression of the nodes' paths; its group is the number.
+    """
+
+    def __init__(self, form: str) -> None:
+        self._form = re.compile(form, re.ASCII)
+        super().__init__(lambda path: self._form.fullmatch(path) is not None)
+
+    def on(self, number: object) -> Processes:
+        """Return the processes that hold nodes of a device; a reason where none was found, and there may be some."""
+        held = ((pid, self._form.fullmatch(node)) for pid, nodes in self.held().items() for node in nodes.values())
+        pids = dict.fromkeys(pid for pid, found in held if found is not None and found[1] == number)
+        return tuple(DeviceProcess(pid, "compute") for pid in pids) if pids or self.complete else UNSEEN
 
 
 def _target(link: str) -> str:

@@ -28,6 +28,7 @@ class SourcesBackend:
 
     Attributes:
         interval: 0: a driver that is read in the background has an interval of its own.
+        sources: What can be pinned, by name.
     """
 
     interval = 0.0
@@ -50,6 +51,7 @@ class SourcesBackend:
         self.coverage = coverage
         self.clock = clock
         self.pin = pin
+        self.sources = tuple(sources)
         self._sources = sources
         self._default = tuple(default) or tuple(sources.values())
         self._pinned: dict[str, SourcesBackend] = {}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+from accelmetrics.schemas.identity import pci_address
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_ANY_ADDRESS = r"(?a:(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]))"
+"""A PCI address as the kernel writes it, and :func:`~accelmetrics.schemas.identity.pci_address` any vendor's."""
 ASLEEP = ("suspended", "suspending")
 """``power/runtime_status`` of a PCI device that is powered down: almost any question to its driver would wake it."""
 BUS_LASTS = 1.0
 """Seconds for which a look at the PCI bus serves."""
 _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
-_MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
 _FIRST_SIZE = 4096
 _LONGEST_LINE = 2048
 """Bytes, several times what a line of a list of devices has."""
@@ -97,6 +97,14 @@ def link_name(path: str) -> str:
         return os.readlink(sysroot() + path).rpartition("/")[2]  # noqa: PTH115 - asked at every reading, and a Path costs more
     except OSError:
         return ""
+
+
+def inode(path: str) -> int:
+    """Return a system file's number, which another file of the same name does not have; 0 where it is not there."""
+    try:
+        return os.stat(sysroot() + path).st_ino  # noqa: PTH116 - asked at every reading, and a Path costs more
+    except OSError:
+        return 0
 
 
 def reason_of(error: OSError | ValueError, what: str) -> Unavailable:
@@ -212,15 +220,20 @@ def parse_meminfo(data: bytes) -> Memory:
     Raises:
         ValueError: Total or free memory is missing or impossible.
     """
-    fields = {name: count(value) * 1024 for name, value in _MEMINFO.findall(data)}
-    total = fields.get(b"MemTotal", 0)
-    available = fields.get(b"MemAvailable")
-    if available is None and b"MemFree" in fields:
+    lines = b"\n" + data
+
+    def field(name: bytes) -> int | None:
+        # One search for each line costs a fifth of a regular expression over all of them.
+        _, there, rest = lines.partition(b"\n" + name + b":")
+        return count(rest.partition(b" kB")[0].strip()) * 1024 if there else None
+
+    total, available = field(b"MemTotal"), field(b"MemAvailable")
+    if available is None and (free := field(b"MemFree")) is not None:
         # Kernels before 3.14 leave the estimate to the reader.
-        available = fields[b"MemFree"] + fields.get(b"Cached", 0) + fields.get(b"SReclaimable", 0)
+        available = free + (field(b"Cached") or 0) + (field(b"SReclaimable") or 0)
     if not total or available is None:
         raise ValueError("MemTotal, or both MemAvailable and MemFree, is missing")
-    return Memory(total, min(available, total), fields.get(b"SwapTotal"), fields.get(b"SwapFree"))
+    return Memory(total, min(available, total), field(b"SwapTotal"), field(b"SwapFree"))
 
 
 _BUS: dict[object, tuple[float, dict[str, list[str]]]] = {}
@@ -273,14 +286,6 @@ def find_pci(ids: Sequence[str]) -> list[str]:
     return sorted(address for address in found if not exists(f"{PCI}/{address}/physfn"))
 
 
-def pci_address(printed: str) -> str:
-    """Write a PCI address in one way: vendors print its domain with four digits, eight or none, and in either case."""
-    domain, colon, rest = printed.strip().lower().partition(":")
-    if ":" not in rest:  # no domain
-        return f"0000:{domain}{colon}{rest}"
-    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
-
-
 def pci_slot(address: str) -> tuple[int | None, str]:
     """Read where a PCI device is plugged in.
 
@@ -291,10 +296,10 @@ def pci_slot(address: str) -> tuple[int | None, str]:
         Its NUMA node, None where there is no such thing; and the CPUs near to it, as ranges (``0-31,64-95``), empty where the kernel
         does not say.
     """
-    found = re.fullmatch(_ANY_ADDRESS, address.strip().lower())
-    if found is None:
+    address = pci_address(address)
+    if PCI_ADDRESS.fullmatch(address) is None:
         return None, ""
-    device = f"{PCI}/{int(found[1] or '0', 16):04x}:{found[2]}"
+    device = f"{PCI}/{address}"
     # The node is -1 on a machine that has none.
     node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
     return int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else ""
@@ -324,10 +329,33 @@ def find_nodes(patterns: Sequence[str]) -> list[str]:
     return found
 
 
+def find_driven(drivers: Sequence[str]) -> dict[str, str]:
+    """Find the devices that kernel drivers drive: by their directory, the driver.
+
+    Args:
+        drivers: Each behind a class of devices, or the platform bus: ``drm/xe``, ``accel/intel_vpu``, ``platform/v3d``.
+    """
+    found = {}
+    for place, driver in (each.split("/") for each in drivers):
+        base = "/sys/bus/platform/devices" if place == "platform" else f"/sys/class/{place}"
+        for name in list_directory(f"/sys/bus/platform/drivers/{driver}" if place == "platform" else base):
+            # Of the class drm there are connectors and render nodes of each card too.
+            below = "driver" if place == "platform" else "device/driver"
+            if (place != "drm" or re.fullmatch(r"card\d+", name)) and link_name(f"{base}/{name}/{below}") == driver:
+                found[f"{base}/{name}"] = driver
+    return found
+
+
 def find_hardware(
-    vendor: str, kind: str, pci: Sequence[str] = (), nodes: Sequence[str] = (), python_module: str = "", pass_nodes: str = ""
+    vendor: str,
+    kind: str,
+    pci: Sequence[str] = (),
+    nodes: Sequence[str] = (),
+    python_module: str = "",
+    pass_nodes: str = "",
+    drivers: Sequence[str] = (),
 ) -> Detection:
-    """Look for a vendor's devices by hard facts: PCI ids, device nodes, a Python module that could be imported.
+    """Look for a vendor's devices by hard facts: PCI ids, device nodes, kernel drivers, a Python module that could be imported.
 
     Args:
         vendor: The vendor, for people.
@@ -336,23 +364,34 @@ def find_hardware(
         nodes: Device nodes as :func:`find_nodes` takes them. They are evidence by themselves: none that several vendors share.
         python_module: A module of the vendor that is evidence by itself. It is looked for, not imported.
         pass_nodes: How to start a container that is to have the device nodes, where ``--device`` does not say it.
+        drivers: Kernel drivers as :func:`find_driven` takes them. Cards on the PCI bus that another driver has, as one that passes them
+            through to a virtual machine, are then none.
     """
-    cards, there = find_pci(pci), find_nodes(nodes)
+    cards, there, driven = find_pci(pci), find_nodes(nodes), find_driven(drivers)
+    names = dict.fromkeys(each.partition("/")[2] for each in drivers)
+    others = {card: driver for card in cards if names and (driver := link_name(f"{PCI}/{card}/driver")) not in ("", *names)}
+    cards = [card for card in cards if card not in others]
     importable = bool(python_module) and PathFinder.find_spec(python_module) is not None
     words, advice = [], ""
     if cards:
         words.append(f"{len(cards)} {kind.upper()}{'' if len(cards) == 1 else 's'} on the PCI bus ({', '.join(cards)})")
     elif importable and not there:
         words.append("none on this PCI bus (they may be reached over the network)")
-    elif pci and not there:
+    elif pci and not (there or others):
         vendors = ", ".join(dict.fromkeys(f"0x{each.partition(':')[0]}" for each in pci))
         words.append(f"no device of {vendor.title()} ({vendors}) on the PCI bus")
+    words += [f"{card} is driven by {driver}, which shows nothing of it" for card, driver in others.items()]
+    words += [f"{path.rpartition('/')[2]} driven by {driver}" for path, driver in driven.items()]
     words += there
     if nodes and not there and (cards or not importable):
         words.append(f"no {', no '.join(nodes)}")
     if cards and nodes and not there:
         how = pass_nodes or f"--device={nodes[0].replace('*', '0')}"
         advice = f"{'' if pass_nodes else 'load the kernel driver; '}in a container, start it with {how}"
+    if names and not driven and (cards or not pci):
+        words.append(f"no {kind.upper()} driven by {' or '.join(names)}")
+        advice = f"load the kernel driver: sudo modprobe {' or '.join(names)}" if cards else ""
     if python_module:
         words = [f"Python module {python_module}", *words] if importable else [*words, f"no Python module {python_module}"]
-    return Detection(bool(cards or there or importable), ", ".join(words), max(len(cards), len(there)), advice)
+    found = max(len(cards), len(there), len(driven))
+    return Detection(bool(found or importable), ", ".join(words), found, advice)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from pytest_mock import MockerFixture
 
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, number, total
+from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, coded, difference, number, switched, tap, total
 from accelmetrics.backends.kit.fields import Counters, DeviceRecord, Row, Table, flat, make_reading, quoted, text
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
@@ -66,7 +67,8 @@ def test_values_as_printed(printed: object, unit: str, target: str, value: float
 
 
 @pytest.mark.parametrize(
-    "printed", [7j, ["1 W"], True, "1 W" * 100, "1 2 W", "W", "0x10 W", "١٢ W", "--5 W", "no errors", "12 C", "3 furlongs", "12,6 W"]
+    "printed",
+    [7j, ["1 W"], True, "1 W" * 100, "1 2 W", "W", "0x10 W", "١٢ W", "--5 W", "no errors", "12 C", "3 furlongs", "12,6 W", "4°0W", "4°2 W"],
 )
 def test_what_is_no_number_of_the_unit_is_a_parse_error(printed: object) -> None:
     assert reason_of(number(printed, "W", "W")) == Reason.PARSE_ERROR
@@ -383,6 +385,12 @@ def test_a_rate_needs_two_readings() -> None:
     assert (second, third) == (25.0, 100)
 
 
+def test_a_recording_has_no_rates(mocker: MockerFixture) -> None:
+    mocker.patch.object(tap, "TAPS", [mocker.Mock(moment=5.0)])
+    found = rates(Rate("utilization", "busy", "us"), (10.0, {"busy": 0}), (12.0, {"busy": 500_000}), (13.0, {"busy": 500_000}))
+    assert set(map(reason_of, found)) == {Reason.NEEDS_INTERVAL}
+
+
 def test_energy_gives_power() -> None:
     assert rates(Rate("powerWatts", "energy", "uJ"), (0.0, {"energy": 0}), (2.0, {"energy": 300_000_000}))[1] == 150.0
 
@@ -406,6 +414,26 @@ def test_a_counter_that_is_missing_for_a_while_begins_again() -> None:
     told = rates(Rate("utilization", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {}), (2.0, {"busy": 900}), (3.0, {"busy": 1000}))
     assert [reason_of(value) for value in told[:3]] == [Reason.NEEDS_INTERVAL, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL]
     assert told[3] == pytest.approx(10.0)
+
+
+def test_rows_of_one_metric_keep_their_counters_apart() -> None:
+    """Also where the second one's counter is not there, and of rows that are read once for each link."""
+    rows = (Rate("powerWatts", "board", "J"), Rate("powerWatts", "chip", "mJ"))
+    counters: Counters = {}
+    found = [read(rows, {"board": energy}, counters, at)["powerWatts"] for at, energy in ((0.0, 0), (1.0, 300), (2.0, 500))]
+    assert found[1:] == [300, 200]
+    own = Metric("npu.{i}.port.{link}.sent", "By/s", "gauge", "Sent over a port.")
+    rows, counters = (Rate("port.{link}.sent", "ports.{}.frames", "KB"), Rate("port.{link}.sent", "ports.{}.tx", "B")), {}
+    told = [read(rows, {"ports": [{"tx": sent}]}, counters, at, own=(own,)) for at, sent in ((0.0, 0), (1.0, 100), (2.0, 300))]
+    assert told[1:] == [{"port.0.sent": 100}, {"port.0.sent": 200}]
+
+
+def test_places_of_one_row_keep_their_counters_apart() -> None:
+    """Both rise by 50 to 100 J a second, and stand 300 J apart."""
+    row = Rate("powerWatts", ("board", "chip"), "J")
+    told = rates(row, (0.0, {"board": 100}), (1.0, {"chip": 450}), (2.0, {"board": 260}), (3.0, {"chip": 590}), (4.0, {"board": 400}))
+    assert list(map(reason_of, told[:2])) == [Reason.NEEDS_INTERVAL] * 2
+    assert told[2:] == [80, 70, 70]
 
 
 def test_a_little_more_than_the_whole_is_the_whole() -> None:
@@ -545,3 +573,16 @@ def test_a_value_that_was_computed_first_stays_computed() -> None:
         found = table.read(flat({"junction": 51, "edge": printed, "printed": printed, "used": 50, "total": 100}), {}, 1.0, chosen=chosen)
         table.derive(found, chosen)
         assert (found["temp"], found["memoryAllocated"]) == (51, share_)
+
+
+@pytest.mark.parametrize(
+    ("printed", "meant"),
+    [(" Enabled", 1), ("off", 0), ("N/A", "N/A"), ("unknown", "unknown"), (["Enabled"], ["Enabled"]), (None, None), (1, 1)],
+)
+def test_words_for_on_and_off(printed: object, meant: object) -> None:
+    assert switched(printed) == meant
+
+
+def test_words_that_stand_for_numbers() -> None:
+    code = coded(default=0, exclusive_process=3)
+    assert [code(said) for said in ("Default", "Exclusive_Process", "exclusive process", "Shared")] == [0, 3, 3, "Shared"]

@@ -13,7 +13,7 @@ from accelmetrics.backends.contract import NOT_NEEDED, Reading, ReadOptions
 from accelmetrics.backends.kit import MEMORY, POWER_SHARE, DeviceSample, Field, PolledBackend, Rate, Source, polled
 from accelmetrics.backends.kit.fields import DeviceRecord
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.schemas.errors import ADVICE, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.testing import FakeClock
@@ -30,6 +30,7 @@ class Tool:
         self.processes: dict[int, tuple[DeviceProcess, ...]] = {}
         self.error: BaseException | None = None
         self.reopens = False
+        self.whole: Callable[[Mapping[str, Any]], str] = lambda _: ""
         self.connects = 0
         self.polls = 0
         self.closes = 0
@@ -41,7 +42,7 @@ class Tool:
     def __call__(self) -> Iterable[DeviceSample]:
         self.polls += 1
         for number, record in enumerate(self.records):
-            yield DeviceSample(dict(record), self.processes.get(number))
+            yield DeviceSample(dict(record), self.processes.get(number), whole=self.whole(record))
         if self.error is not None:
             raise self.error
 
@@ -218,6 +219,11 @@ def test_a_failed_poll_is_shared_and_the_next_one_is_tried(tool: Tool, clock: Fa
             reader.read(unit, [])
         assert (caught.value.reason, caught.value.backend, caught.value.advice) == (Reason.NO_PERMISSION, "acme", "ask")
     assert tool.polls == 2
+    tool.fail(SourceError(Reason.NO_PERMISSION, "not for you"))
+    clock.advance(2.0)
+    with pytest.raises(SourceError) as caught:
+        reader.read(0, [])
+    assert caught.value.advice.startswith(ADVICE[Reason.NO_PERMISSION])
     tool.fail(None, npu(0), npu(1))
     clock.advance(2.0)
     assert values(reader.read(0, []))["powerWatts"] == 100
@@ -382,6 +388,22 @@ def test_devices_that_share_an_identity_are_all_there(clock: FakeClock, shared: 
     assert driver.devices == before
 
 
+def test_parts_of_one_card_keep_its_address(clock: FakeClock) -> None:
+    """They are told apart by their ids, in whatever order they come; without ids, or without a word for the card, it is no one's."""
+    parts = [npu(number, bdf=f"0000:C{number // 2}:00.0", power=100 + number) for number in range(4)]
+    tool = Tool(*parts)
+    tool.whole = lambda record: record["bdf"]
+    driver = opened(tool, clock)
+    reader = driver.reader(WATCHING)
+    assert [device.pci_bus_id for device in driver.devices] == ["0000:C0:00.0"] * 2 + ["0000:C1:00.0"] * 2
+    tool.records = [*parts[::-1]]
+    clock.advance(2.0)
+    assert [values(reader.read(unit, []))["powerWatts"] for unit in range(4)] == [100, 101, 102, 103]
+    nameless = Tool(*(part | {"uuid": "N/A"} for part in parts))
+    nameless.whole = tool.whole
+    assert {device.pci_bus_id for device in opened(nameless, clock).devices} == {""}
+
+
 def test_an_id_that_a_new_device_brings_again_costs_neither(tool: Tool, clock: FakeClock) -> None:
     """As when a card is partitioned while it is watched."""
     driver = opened(tool, clock)
@@ -396,6 +418,16 @@ def test_a_source_beside_joins_nothing_by_what_repeats(tool: Tool, clock: FakeCl
     info = Tool(*({"npu": 0, "uuid": f"RBLN-{number}", "limit": 250 + number} for number in (1, 0)), {"npu": 0, "limit": 999})
     reader = opened(tool, clock, also=[slow(info, LIMIT)]).reader(WATCHING)
     assert [values(reader.read(unit, []))["enforcedPowerLimitWatts"] for unit in (0, 1)] == [250, 251]
+
+
+@pytest.mark.parametrize("interval", [0.0, 60.0])
+def test_a_source_beside_whose_numbers_repeat_is_not_joined_by_its_order(tool: Tool, clock: FakeClock, interval: float) -> None:
+    info = Tool({"npu": 0, "limit": 999}, {"npu": 0, "limit": 251}, {"npu": 0, "uuid": "RBLN-0", "limit": 250})
+    reader = opened(tool, clock, also=[slow(info, LIMIT, interval)]).reader(WATCHING)
+    first, second = (reader.read(unit, []) for unit in (0, 1))
+    assert values(first)["enforcedPowerLimitWatts"] == 250
+    reason, detail = second.unavailable["enforcedPowerLimitWatts"]
+    assert (reason, detail.partition(" does ")[2]) == (Reason.NOT_SUPPORTED, "not list this device, or not by an identity of its own")
 
 
 def test_the_value_of_a_whole_stands_once(clock: FakeClock) -> None:
@@ -576,6 +608,22 @@ def test_where_every_source_fails_each_is_told(tool: Tool, clock: FakeClock) -> 
     assert (caught.value.reason, caught.value.advice) == (Reason.NO_PERMISSION, "be root")
     with pytest.raises(SourceError, match=r"^acme-smi has gone; acme-stat is for root$"):
         opened(tool, clock, also=[also])
+
+
+def test_sources_that_disagree_about_numbers_add_no_devices(tool: Tool, clock: FakeClock) -> None:
+    """One still says the numbers from before the driver was loaded again; a third one knows numbers alone."""
+    second, third = Tool(npu(0), npu(1)), Tool({"npu": 0, "temp": "50C"}, {"npu": 1, "temp": "51C"})
+    also = [
+        Source("second", second.connect, (), identity=IDENTITY),
+        Source("third", third.connect, FIELDS[1:], identity={"vendor_index": "npu"}),
+    ]
+    driver = opened(tool, clock, also=also, fields=FIELDS[:1])
+    reader = driver.reader(ReadOptions(1))
+    second.records = [npu(0, uuid="RBLN-1"), npu(1, uuid="RBLN-0")]
+    for _ in range(3):
+        clock.advance(2.0)
+        assert (values(reader.read(0, []))["temp"], values(reader.read(1, []))["temp"]) == (50, 51)
+    assert len(driver.devices) == 2
 
 
 def test_a_source_that_stands_in_is_asked_while_the_other_gives_no_device(tool: Tool, clock: FakeClock) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends import kit
+from accelmetrics.backends.kit.polled import NUMBERS
+from accelmetrics.schemas.identity import DeviceIdentity
 
 
 def declared() -> set[str]:
@@ -26,11 +28,21 @@ def test_every_public_name_is_there_for_programs_and_for_type_checkers() -> None
         kit.wafers  # noqa: B018
 
 
-def test_every_public_name_stands_in_an_example_of_the_documentation() -> None:
-    """The examples themselves are run with those of the other pages."""
+def test_all_that_an_import_gives_stands_in_an_example_of_the_documentation() -> None:
+    """And nothing else does. The examples themselves are run with those of the other pages."""
     page = Path(__file__).parents[3].joinpath("docs", "backends.md").read_text(encoding="utf-8")
     imported = re.findall(r"^from accelmetrics\.backends\.kit import (.*)$", page, re.MULTILINE)
-    assert set(dir(kit)) <= {name for line in imported for name in line.split(", ")}
+    given: dict[str, object] = {}
+    exec("from accelmetrics.backends.kit import *", given)  # noqa: S102 - what is tested
+    assert given.keys() - {"__builtins__"} == set(dir(kit)) == {name for line in imported for name in line.split(", ")}
+
+
+def test_every_part_of_an_identity_is_named_in_the_documentation() -> None:
+    """But for those that a backend does not tell by its table; and each that is a whole number is read as one."""
+    page = Path(__file__).parents[3].joinpath("docs", "backends.md").read_text(encoding="utf-8")
+    told = {name: kind for name, kind in DeviceIdentity.__annotations__.items() if name not in {"kind", "vendor", "memory_total_bytes"}}
+    assert {name for name in told if f"`{name}`" not in page} == set()
+    assert set(NUMBERS) == {name for name, kind in told.items() if "int" in kind}
 
 
 def test_looking_for_hardware_loads_no_more_than_that() -> None:

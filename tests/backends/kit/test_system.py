@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.system import find_hardware, find_nodes, find_pci, pci_devices, pci_slot
+from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit.system import find_driven, find_hardware, find_nodes, find_pci, pci_devices, pci_slot
 from tests.sampling.conftest import until
+from tests.simulators.drm import DrmTree
 
 AMD, NVIDIA = "0x1002", "0x10de"
 
@@ -203,3 +205,54 @@ def test_what_the_kernel_does_not_know_of_a_slot_is_left_out(system: Path, node:
 @pytest.mark.parametrize("address", ["", "../../0000:c1:00.0", "0000:c1:00.0/..", "c1", "\udcff", "x" * 100_000])
 def test_what_is_no_address_has_no_slot(address: str) -> None:
     assert pci_slot(address) == (None, "")
+
+
+# Kernel drivers
+
+
+def test_devices_are_found_by_the_kernel_driver_that_has_them(system: Path) -> None:
+    """Of every class, and of boards: each once, though a card has render nodes and connectors too."""
+    tree = DrmTree(system)
+    tree.add("0000:03:00.0", "xe", {})
+    tree.add("0000:00:02.0", "i915", {}, number=1)
+    tree.add("0000:04:00.0", "amdgpu", {}, number=2)
+    tree.add("1002000000.v3d", "v3d", {}, number=3)
+    tree.add("0000:00:0b.0", "intel_vpu", {}, node="accel/accel")
+    tree.add("fb000000.gpu", "panfrost", {}, node="devfreq/fb000000.gpu")
+    drivers = ("drm/i915", "drm/xe", "accel/intel_vpu", "devfreq/panfrost", "platform/v3d", "platform/panthor", "accel/qaic")
+    assert find_driven(drivers) == {
+        "/sys/class/drm/card1": "i915",
+        "/sys/class/drm/card0": "xe",
+        "/sys/class/accel/accel0": "intel_vpu",
+        "/sys/class/devfreq/fb000000.gpu0": "panfrost",
+        "/sys/bus/platform/devices/1002000000.v3d": "v3d",
+    }
+
+
+FACTS = {"vendor": "0x8086", "device": "0x56a0", "class": "0x030000"}
+
+
+def intel() -> Detection:
+    return find_hardware("intel", "gpu", ("8086:*:03",), drivers=("drm/i915", "drm/xe"))
+
+
+def test_the_kernel_driver_is_evidence_and_advice(system: Path) -> None:
+    """A card without one is there and to be told of; one of another driver's, say passed through to a virtual machine, is not ours."""
+    tree = DrmTree(system)
+    assert intel() == (False, "no device of Intel (0x8086) on the PCI bus", 0, "")
+    card = tree.add("0000:03:00.0", "", FACTS, node="")
+    evidence = "1 GPU on the PCI bus (0000:03:00.0), no GPU driven by i915 or xe"
+    assert intel() == (True, evidence, 1, "load the kernel driver: sudo modprobe i915 or xe")
+    tree.remove(card)
+    tree.add("0000:03:00.0", "vfio-pci", FACTS, node="")
+    passed = intel()
+    assert passed == (False, "0000:03:00.0 is driven by vfio-pci, which shows nothing of it", 0, "")
+    tree.add("0000:00:02.0", "xe", FACTS)
+    evidence = "1 GPU on the PCI bus (0000:00:02.0), 0000:03:00.0 is driven by vfio-pci, which shows nothing of it, card0 driven by xe"
+    assert intel() == (True, evidence, 1, "")
+
+
+def test_a_board_is_found_by_its_driver_alone(system: Path) -> None:
+    assert find_hardware("raspberry", "gpu", drivers=("platform/v3d",)) == (False, "no GPU driven by v3d", 0, "")
+    DrmTree(system).add("1002000000.v3d", "v3d", {})
+    assert find_hardware("raspberry", "gpu", drivers=("platform/v3d",)) == (True, "1002000000.v3d driven by v3d", 1, "")

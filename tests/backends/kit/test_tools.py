@@ -49,6 +49,16 @@ def test_each_poll_runs_it(tool: CommandStandIn) -> None:
     assert tool.calls == [["dump", "-n", "1"]]
 
 
+def test_sources_that_ask_a_tool_in_several_ways_share_what_it_is(tool: CommandStandIn) -> None:
+    """That it is the right vendor's is found out once."""
+    tool.behave("ACME\n", asked="whose")
+    tool.behave(f"{HEAD}1, 0, 30.5\n")
+    shared = command(tool, "dump", proof=("whose", "acme"))
+    for more in ((), ("--errors", "-v")):
+        opened(shared.poll(parse, *more))
+    assert tool.calls == [["whose"], ["dump"], ["dump", "--errors", "-v"]]
+
+
 SAYS = (
     Says("not in group acme", Reason.NO_PERMISSION, "acme-smi may not read the devices", "join the group"),
     Says("kmd is (down|gone)", Reason.DRIVER_UNAVAILABLE, advice="load it", gone=True),
