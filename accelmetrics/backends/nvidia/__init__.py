@@ -27,9 +27,11 @@ on a thread beside the readings, every ten seconds, or each second where it is a
 Deliberately not done: no call within a reading that measures inside the driver, no sleeping between two GPM samples (they are those of
 two consecutive readings), no question about the fabric on drivers that it crashes.
 
-Which file: detection, without the driver, is here. ``nvml`` is the library and its return codes, ``metrics`` the table of what
+Which file: detection, without the driver, is here. ``maker`` says where the libraries of other vendors
+differ that have NVML's form. ``nvml`` is the library and its return codes, ``metrics`` the table of what
 there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read. One value more is a row in ``metrics`` and
+consumer, out of what ``calls``, ``links``, ``gpm``, ``pcie``, ``xid`` and ``processes`` read. ``references`` asks the same of
+nvidia-ml-py and nvidia-smi, for ``accelmetrics verify``. One value more is a row in ``metrics`` and
 one in the catalogue, then ``make generate``.
 """
 
@@ -38,27 +40,36 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
-from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, sysroot
+from accelmetrics.backends.kit.system import PCI, PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, sysroot
+from accelmetrics.backends.kit.tap import through
+from accelmetrics.backends.nvidia.maker import Maker
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.contract import Coverage, Driver
+    from accelmetrics.backends.contract import Coverage, Driver, ReadOptions, Reference
     from accelmetrics.schemas.identity import DeviceKind
     from accelmetrics.schemas.metric import Metric
 
-VENDOR = "0x10de"
+NAME, VENDOR = "nvidia", "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers. Audio and USB functions on the same board have other classes."""
 CONTROL = "/dev/nvidiactl"
-WSL = "/dev/dxg"
+WSL, WSL_FOLDER = "/dev/dxg", "/usr/lib/wsl/lib"
+"""The device of WSL2, and where Windows' driver puts its libraries there: some distributions have no cache of the loader that lists it."""
 LOADER_CACHE = "/etc/ld.so.cache"
 """Where the system's loader keeps the paths of the libraries that it knows, each between two zero bytes."""
 LOADER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
 """Where it looks for others."""
+INTEGRATED = "/sys/bus/platform/drivers/gk20a"
+"""Where the driver of Jetsons' GPUs before Thor has them."""
+THOR = "/sys/class/devfreq/gpu-gpc-0"
+SHARES_CHIP = re.compile(r"\b(?:nvgpu|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
+"""What NVML calls the GPU of a Jetson: ``Orin (nvgpu)``, ``NVIDIA Thor``."""
+OF_JETSON = "the GPU of a Jetson is read by the backend jetson"
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _START = (
     "start the container with its GPUs: `docker run --gpus all`, `podman run --device nvidia.com/gpu=all`, nvidia.com/gpu in Kubernetes"
@@ -72,7 +83,7 @@ class NvidiaBackend:
         clock: What the paces of slow values and the intervals of rates are measured on.
     """
 
-    name = "nvidia"
+    name = NAME
     kind: DeviceKind | None = "gpu"
     interval = 0.0
 
@@ -82,8 +93,10 @@ class NvidiaBackend:
     def detect(self) -> Detection:
         """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
         name = library_name()
+        gpus = len(pci_devices(VENDOR, GPU_CLASSES)) - len(integrated_gpus())
+        if is_jetson() and gpus <= 0:
+            return Detection(False, f"no NVIDIA GPU but the integrated one: {OF_JETSON}")
         library, node = is_installed(), _is_there(sysroot() + CONTROL)
-        gpus = len(pci_devices(VENDOR, GPU_CLASSES))
         on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
         evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
         present = library or node or gpus > 0
@@ -92,21 +105,45 @@ class NvidiaBackend:
     def open(self) -> Driver:
         from accelmetrics.backends.nvidia.gpu import open_driver
 
-        return open_driver(self._clock)
+        return open_driver(self._clock, NVIDIA)
 
     def coverage(self) -> Coverage:
         from accelmetrics.backends.nvidia.metrics import coverage
 
-        return coverage()
+        return coverage(NVIDIA)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()
+
+    def references(self, options: ReadOptions) -> Sequence[Reference]:
+        """Return NVIDIA's own binding and NVIDIA's own command."""
+        from accelmetrics.backends.nvidia.references import NvidiaMlPy, NvidiaSmi
+
+        return NvidiaMlPy(options), NvidiaSmi()
+
+
+def is_jetson() -> bool:
+    """Return whether this is a Jetson: by the driver of GPUs before Thor, or by a directory that Thor's alone has."""
+    return _is_there(sysroot() + INTEGRATED) or _is_there(sysroot() + THOR)
+
+
+def integrated_gpus() -> list[str]:
+    """Return the PCI address of a Thor's GPU; empty elsewhere. Before Thor the GPU of a Jetson is no PCI device."""
+    if not _is_there(sysroot() + THOR):
+        return []
+    above = [name for name in os.path.realpath(sysroot() + THOR).split("/") if PCI_ADDRESS.fullmatch(name)]
+    return above[-1:] or pci_devices(VENDOR, GPU_CLASSES)[:1]
+
+
+def why_integrated(name: str) -> str:
+    """Say why NVIDIA's backend leaves a GPU of this name to another one; empty where it does not."""
+    return OF_JETSON if SHARES_CHIP.search(name) is not None and is_jetson() else ""
 
 
 def driven_gpus() -> list[str]:
     """List the PCI addresses of the GPUs that NVIDIA's driver has; in a container, of those that it was given, where that is shown."""
     given = list_directory("/proc/driver/nvidia/gpus")
-    found = pci_devices(VENDOR, GPU_CLASSES)
+    found = [address for address in pci_devices(VENDOR, GPU_CLASSES) if address not in integrated_gpus()]
     if given:
         return [address for address in found if address in given]
     # Others belong to a virtual machine (vfio-pci) or to nouveau. Without any driver a GPU may sleep too, and nothing here would wake it.
@@ -120,8 +157,14 @@ def library_name() -> str:
 
 
 def library_path() -> str:
-    """Return what the library is loaded by: its name, where the system's loader knows the rest."""
-    return next(filter(os.path.exists, _windows_paths()), library_name()) if sys.platform == "win32" else library_name()
+    """Return what the library is loaded by: its name, where the system's loader knows the rest, else its path."""
+    name = library_name()
+    if sys.platform == "win32":
+        return next(filter(os.path.exists, _windows_paths()), name)
+    for folder in wsl_folders():
+        if _is_there(outside := f"{sysroot()}{folder}/{name}") and not knows_loader(name):
+            return outside
+    return name
 
 
 def _windows_paths() -> tuple[str, ...]:
@@ -130,11 +173,21 @@ def _windows_paths() -> tuple[str, ...]:
     return f"{windows}/System32/{library_name()}", f"{programs}/NVIDIA Corporation/NVSMI/{library_name()}"
 
 
+def wsl_folders() -> tuple[str, ...]:
+    """Return where Windows' driver puts its libraries and commands on WSL2; nothing elsewhere."""
+    return (WSL_FOLDER,) if _is_there(sysroot() + WSL) else ()
+
+
+@through
 def is_installed() -> bool:
-    """Return whether the library's file is where the loader looks for it, without loading it."""
-    name = library_name()
+    """Return whether the library's file is where it is loaded from, without loading it."""
     if sys.platform == "win32":
         return any(map(_is_there, _windows_paths()))
+    return knows_loader(library_name()) or library_path() != library_name()
+
+
+def knows_loader(name: str) -> bool:
+    """Return whether the system's loader finds a library by its file's name, without loading it."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     if any(_is_there(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
         return True
@@ -171,4 +224,33 @@ def advise(library: bool) -> str:
     return "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
 
 
+NVIDIA = Maker(
+    NAME,
+    brand="NVIDIA",
+    source="nvml",
+    vendor_id=VENDOR.removeprefix("0x"),
+    nodes="/dev/nvidia*",
+    paths=lambda: (library_path(),),
+    is_installed=is_installed,
+    advise=advise,
+    devices=driven_gpus,
+    module_version=kernel_module_version,
+    architectures={
+        2: "Kepler",
+        3: "Maxwell",
+        4: "Pascal",
+        5: "Volta",
+        6: "Turing",
+        7: "Ampere",
+        8: "Ada Lovelace",
+        9: "Hopper",
+        10: "Blackwell",
+        11: "Orin",
+    },
+    faults="Xid messages",
+    load=" (`modprobe nvidia`)",
+    reset=" (`nvidia-smi --gpu-reset -i N`)",
+    start=" (`docker run --gpus all`)",
+    leaves=why_integrated,
+)
 backend = NvidiaBackend()

@@ -37,7 +37,6 @@ from accelmetrics.backends.nvidia.nvml import (
     NOT_SUPPORTED,
     Forms,
     Library,
-    check_device,
     field_unavailable,
     impossible,
     unavailable,
@@ -418,7 +417,7 @@ class CallGroup(Paced):
             status = buffer.statuses[index] = buffer.bound[index]()
             progress.append(status)
             # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
-            check_device(status, buffer.layout.calls[index].function)
+            self._library.check(status, buffer.layout.calls[index].function)
         raw = buffer.numbers()
         answered = (*buffer.statuses, *raw)
         if answered == self._answered:
@@ -519,7 +518,7 @@ class FastValues(LatestValues):
         buffer = self._buffer
         places, calls = buffer.layout.places, buffer.layout.calls
         for index, status in zip(buffer.live, statuses, strict=True):
-            check_device(status, calls[index].function)
+            self._library.check(status, calls[index].function)
             buffer.statuses[index] = status
         if statuses and self._stale.issuperset(statuses):
             raise self._stale_error()
@@ -530,7 +529,8 @@ class FastValues(LatestValues):
             self._bind(*self._ways[-1])
             return self.read(progress)
         self._relate(answers)
-        names = [name for name in self._names if name not in self._left_out]
+        # One batch has all fields, those of other vendors' calls too.
+        names = [name for name in self._names if name not in self._left_out and self._library.maker.covers(name)]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
         self.keep({name: answers[name] for name in (*names, *missing)})
         self._flagged = bool(self._flags) and not missing

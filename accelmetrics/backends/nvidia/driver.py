@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers, node_pattern
 from accelmetrics.backends.kit.system import ASLEEP, KeptFile, parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import CallGroup, Derive, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
+from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, needed_for
 from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
 from accelmetrics.backends.nvidia.pcie import PcieMeter
@@ -19,6 +20,9 @@ from accelmetrics.backends.nvidia.processes import DeviceProcesses, add_up
 from accelmetrics.backends.nvidia.xid import XidListener, Xids
 from accelmetrics.schemas.errors import PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+
+if TYPE_CHECKING:
+    from accelmetrics.schemas.topology import Details
 
 Reasons = Mapping[str, Unavailable]
 SLEEPS = "the GPU is powered down, and reading it would wake it"
@@ -135,7 +139,7 @@ class Listed:
         except OSError:  # it is off the bus: the driver says more
             return
         if asleep:
-            raise SourceError(Reason.SUSPENDED, SLEEPS, backend="nvidia")
+            raise SourceError(Reason.SUSPENDED, SLEEPS, backend=self.identity.vendor)
 
     def refresh(self, now: float, progress: list[Any]) -> BoundDevice:
         """Do what is due: find the device if it was lost, read the slower values.
@@ -180,6 +184,8 @@ class NvidiaDriver:
         runtime_version: The newest CUDA version that it supports, empty when unknown.
 
     Attributes:
+        maker: Whose library it is.
+        source: What is read, in one word.
         listener: Counts Xid errors.
         samples: Lends GPM sample buffers.
         meter: Measures PCIe throughput.
@@ -188,11 +194,12 @@ class NvidiaDriver:
         needed: The metrics that any consumer has needed so far: it only grows, since calls are bound anew for more.
     """
 
-    source = "nvml"
     machine_wide = False
 
     def __init__(self, library: Library, clock: Clock, driver_version: str, runtime_version: str) -> None:
         self.library = library
+        self.maker = library.maker
+        self.source = self.maker.source
         self.clock = clock
         self.listener = XidListener(library)
         self.samples = SamplePool(library)
@@ -200,14 +207,19 @@ class NvidiaDriver:
         self.listed: list[Listed] = []
         self.devices: tuple[DeviceIdentity, ...] = ()
         self.needed: frozenset[str] = frozenset()
-        self._blank = DeviceIdentity("gpu", "nvidia", 0, driver_version=driver_version, runtime_version=runtime_version)
+        self._blank = DeviceIdentity(self.maker.kind, self.maker.name, 0, driver_version=driver_version, runtime_version=runtime_version)
         self._lock = threading.Lock()
 
     def reader(self, options: ReadOptions) -> NvidiaReader:
-        needed = needed_for(options.metrics)
+        needed = needed_for(options.metrics, self.maker)
         with self._lock:
             self.needed |= needed
         return NvidiaReader(self, options.pid, needed)
+
+    def details(self, unit: int, progress: list[Any]) -> Details:
+        from accelmetrics.backends.nvidia.details import details_of  # which readings do not need
+
+        return details_of(self.library, self.listed[unit], self.listed, self.clock.monotonic(), progress)
 
     def close(self) -> None:
         ended = self.listener.close(), self.meter.close()
@@ -267,7 +279,7 @@ class NvidiaReader:
             if not self._needed <= listed.needed:
                 listed.bind(device.handle, self._driver.needed)
                 device = listed.refresh(now, progress)
-            reader = self._readers[unit] = DeviceReader(listed, device, self._tree, self._needed, reader)
+            reader = self._readers[unit] = DeviceReader(self._driver.maker, listed, device, self._tree, self._needed, reader)
         return reader.read(now, progress)
 
     def events(self, unit: int) -> Mapping[str, Number]:
@@ -280,6 +292,7 @@ class DeviceReader:
     """One consumer's readings of one device.
 
     Args:
+        maker: Whose device it is.
         listed: The device's place in the list.
         device: Its bound calls.
         tree: The watched process and its descendants.
@@ -287,8 +300,17 @@ class DeviceReader:
         before: Its readings of the calls that were bound before; None for a device that is new to it.
     """
 
-    def __init__(self, listed: Listed, device: BoundDevice, tree: ProcessTree, needed: frozenset[str], before: DeviceReader | None) -> None:
+    def __init__(
+        self,
+        maker: Maker,
+        listed: Listed,
+        device: BoundDevice,
+        tree: ProcessTree,
+        needed: frozenset[str],
+        before: DeviceReader | None,
+    ) -> None:
         self.device = device
+        self._maker = maker
         self._listed = listed
         # Calls that were bound anew since another consumer wants more leave this one's samples as they were.
         same = before is not None and before.device.handle is device.handle and before.device.partitioned == device.partitioned
@@ -303,7 +325,7 @@ class DeviceReader:
 
     def read(self, now: float, progress: list[Any]) -> Reading:
         """Read the device now."""
-        device, gpm = self.device, self._gpm
+        device, gpm, maker = self.device, self._gpm, self._maker
         values, flags = device.fast.read(progress)
         if now >= gpm.due:
             gpm.read(now, progress)
@@ -315,13 +337,14 @@ class DeviceReader:
             if device.partitioned:
                 missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
                 self._merged.update(dict.fromkeys(missing, _PARTITIONED))
+            self._merged = {name: maker.reason(reason) for name, reason in self._merged.items() if maker.covers(name)}
         blocks = [values, flags, gpm.block, *device.blocks]
         if device.table is None:
             return Reading(blocks, self._merged, NOT_NEEDED)
         if device.table.pending:
             device.table.decode()
         if device.table.refusal is not None:
-            return Reading(blocks, self._merged, device.table.refusal)
+            return Reading(blocks, self._merged, maker.reason(device.table.refusal))
         processes = device.table.processes
         if processes and device.whole:
             self._add_share(blocks, device.table, now)
@@ -337,7 +360,8 @@ class DeviceReader:
             pids = self._members.among(table.pids, now)
             self._processes, self._until = table.processes, now + PACE
             members = [process for process in table.processes if process.pid in pids]
-            self._own = add_up(members, self._listed.identity.memory_total_bytes) if members else None
+            own = add_up(members, self._listed.identity.memory_total_bytes) if members else None
+            self._own = None if own is None else {self._maker.called(name): value for name, value in own.items()}
         if self._own is None:
             return
         fast, limit = blocks[0], self.device.limit

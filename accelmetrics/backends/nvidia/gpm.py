@@ -20,7 +20,7 @@ from typing import Any
 from accelmetrics.backends.contract import NO_REASONS, Block, Value
 from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_RATES, GPM_SUPPORT, MIB, ONCE
-from accelmetrics.backends.nvidia.nvml import MISFIT, Handle, Library, check_device, impossible, unavailable
+from accelmetrics.backends.nvidia.nvml import MISFIT, Handle, Library, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
@@ -34,8 +34,9 @@ METRICS_OFFSET = 24
 """Of ``nvmlGpmMetricsGet_t``: version, count, two sample pointers, then the metrics."""
 SAMPLES_OFFSET = 8
 METRICS_VERSION = 1
-FEWEST_METRICS = 98
-"""How many metrics the first header has room for; later ones, with more, have the same version, so the driver goes by the count."""
+FEWEST_METRICS, MOST_METRICS = 98, 512
+"""How many metrics the first header has room for; later ones, with more, have the same version, so the driver goes by the count. A
+library may fill all the room that its own header has (T-Head's 250)."""
 _HEAD, _IDENTIFIER = struct.Struct("=II"), struct.Struct("=I")
 _METRIC_SIZE = struct.calcsize(f"={METRIC_LAYOUT}")
 _ROOM = 1024
@@ -71,6 +72,7 @@ class Gpm(Paced):
         self._factors = tuple(MIB if name in GPM_RATES else 1.0 for name in self._names)
         self._limits = tuple(GPM_RATES.get(name, 100.0) for name in self._names)
         self._support = CallGroup(library, handle, (GPM_SUPPORT,), ONCE)
+        self._library = library
         self._pool = samples
         self._samples: Samples | None = None
         self._sampled = False
@@ -81,7 +83,7 @@ class Gpm(Paced):
         elif instance is not None:  # what the whole GPU's samples say would pass for the instance's
             self.due = math.inf
             self.keep(dict.fromkeys(self._names, instance))
-        get = self._get = ctypes.create_string_buffer(METRICS_OFFSET + FEWEST_METRICS * _METRIC_SIZE + _ROOM)
+        get = self._get = ctypes.create_string_buffer(METRICS_OFFSET + MOST_METRICS * _METRIC_SIZE + _ROOM)
         _HEAD.pack_into(get, 0, METRICS_VERSION, len(self._names))
         for number, identifier in enumerate(self._identifiers):
             _IDENTIFIER.pack_into(get, METRICS_OFFSET + number * _METRIC_SIZE, identifier)
@@ -140,7 +142,7 @@ class Gpm(Paced):
 
     def _miss(self, status: int, function: str) -> Mapping[str, Value]:
         """Make a call's return code the reason of all metrics, or raise it as the device's failure."""
-        check_device(status, function)
+        self._library.check(status, function)
         return dict.fromkeys(self._names, unavailable(status))
 
 

@@ -21,22 +21,25 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Clock, Reading, ReadOptions, Value
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, pci_address, pci_slot, read_text
-from accelmetrics.backends.nvidia import driven_gpus, kernel_module_version
+from accelmetrics.backends.kit.system import PCI, KeptFile, exists, is_asleep, pci_slot, read_text
 from accelmetrics.backends.nvidia.calls import EARLY, MEMORY_NAMES, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_called, convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.driver import SLEEPS, BoundDevice, Listed, NvidiaDriver, host_memory_total, of_unified_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
+from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import (
     CALLED_ROWS,
     COLDEST,
+    ENERGY_ROWS,
     FAST_ROWS,
     HOTTEST,
     MARGIN,
     MEMORY_ROWS,
+    MODULE_ENERGY,
     OF_LINKS,
     OF_XIDS,
     ONCE,
@@ -49,9 +52,9 @@ from accelmetrics.backends.nvidia.metrics import (
     T_LIMITS,
     TEN_SECONDS,
     NvmlMetric,
+    own_rows,
 )
 from accelmetrics.backends.nvidia.nvml import (
-    BACKEND,
     DECISIVE,
     GONE,
     GPU_NOT_FOUND,
@@ -66,14 +69,13 @@ from accelmetrics.backends.nvidia.nvml import (
     is_unsupported,
     no_device,
     open_library,
-    source_error,
     unavailable,
 )
 from accelmetrics.backends.nvidia.pcie import PcieThroughput
 from accelmetrics.backends.nvidia.processes import DeviceProcesses
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, PartitionRemovedError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, pci_address
 
 MOST_GPUS = 1024
 """The most GPUs that are believed to be in one machine."""
@@ -92,36 +94,41 @@ USUAL_INSTANCES, MOST_INSTANCES = 7, 64
 """How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
 _SHARES_MEMORY = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
 """Names of products that have no memory of their own: ``NVIDIA GB10``, ``NVIDIA Thor``, ``Orin (nvgpu)``. GH200 and GB200 have some."""
+_COUNTS_MODULE = re.compile(r"\bGH200\b", re.IGNORECASE)
+"""Products whose energy counter counts the module, Grace CPU and memory too, beside a power of the GPU alone: so measured by Zeus
+(ml-energy/zeus#172). Of GB200, whose modules have two GPUs, nothing of the kind is known: its counter is held against its power."""
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
 
 
+_OTHERS = frozenset(each.partition(":")[0] for row in BUILT_IN.values() for each in row.pci)
+"""PCI ids of vendors that have a backend."""
 WAYS = ((FAST_ROWS, convert_gpu), (CALLED_ROWS, convert_called))
 """What is read of a GPU at every reading; and the same where fields that stand for calls are missing."""
 
 
-def open_driver(clock: Clock) -> NvidiaDriver | SleepingDriver:
+def open_driver(clock: Clock, maker: Maker) -> NvidiaDriver | SleepingDriver:
     """Initialise NVML and enumerate its devices, unless all of them sleep, which that would wake.
 
     Raises:
         SourceError: That is not possible, or there are none.
     """
-    addresses = driven_gpus()
+    addresses = maker.devices()
     asleep = list(filter(is_asleep, addresses))
     if asleep and asleep == addresses:
-        return SleepingDriver(addresses)
-    library = open_library()
+        return SleepingDriver(maker, addresses)
+    library = open_library(maker)
     with ExitStack() as on_failure:
         on_failure.callback(library.close)
         counting = Queries(library, [], frozenset())
         count = counting.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
         if count is None:
-            raise source_error(counting.status, "the driver does not say how many GPUs there are")
+            raise library.error(counting.status, "the driver does not say how many GPUs there are")
         if count > MOST_GPUS:
             words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
-            raise SourceError(Reason.INVALID_VALUE, words, backend=BACKEND, advice="reload the driver, or reboot")
+            raise SourceError(Reason.INVALID_VALUE, maker.spell(words), backend=maker.name, advice="reload the driver, or reboot")
         if count == 0:
-            raise no_device()
+            raise no_device(maker)
         queries = Queries(library, [], GONE)
         cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2", most=MOST_CUDA) or 0
         version = queries.text("nvmlSystemGetDriverVersion")
@@ -132,6 +139,12 @@ def open_driver(clock: Clock) -> NvidiaDriver | SleepingDriver:
         driver.listed.extend(gpus)
         on_failure.callback(driver.listed.clear)  # no thread could be started: nothing is asked of them
         open_all(gpus)
+        if all(gpu.stranger for gpu in gpus):
+            words = f"{maker.paths()[0]} lists no {maker.chip} of {maker.brand}: {gpus[0].stranger}"
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, words, backend=maker.name)
+        for gpu in gpus:
+            if gpu.left:
+                driver.listed.remove(gpu)
         on_failure.pop_all()
     driver.update()
     return driver
@@ -161,11 +174,11 @@ def _as_nvml(address: str) -> bytes:
     return f"{domain:0>8}:{rest}".upper().encode()
 
 
-def _seen_asleep(address: str) -> dict[str, Any]:
+def _seen_asleep(maker: Maker, address: str) -> dict[str, Any]:
     """Return what the kernel knows of a GPU without waking it: the parts of its identity by which it is listed."""
-    printed = read_text(f"/proc/driver/nvidia/gpus/{address}/information") or ""
+    printed = read_text(f"/proc/driver/{maker.name}/gpus/{address}/information") or ""
     model, uuid = (re.search(form, printed, re.MULTILINE) for form in (r"^Model:\s+(\S.*)$", r"^GPU UUID:\s+(GPU-[0-9a-f-]+)$"))
-    name = model[1] if model else f"NVIDIA GPU ({read_text(f'{PCI}/{address}/device') or 'of an unknown model'})"
+    name = model[1] if model else f"{maker.brand} {maker.chip} ({read_text(f'{PCI}/{address}/device') or 'of an unknown model'})"
     # The UUID has question marks until the GPU was first used.
     return {"name": name, "uuid": uuid[1] if uuid else "", "pci_bus_id": _as_nvml(address).decode()}
 
@@ -174,6 +187,7 @@ class SleepingDriver:
     """GPUs of which all sleep: listed as the kernel knows them. NVML is not opened before one of them is awake.
 
     Args:
+        maker: Whose they are.
         addresses: Their PCI addresses.
 
     Attributes:
@@ -183,10 +197,11 @@ class SleepingDriver:
     source = "sysfs"
     machine_wide = False
 
-    def __init__(self, addresses: list[str]) -> None:
-        version = kernel_module_version()
+    def __init__(self, maker: Maker, addresses: list[str]) -> None:
+        version = maker.module_version()
+        self._maker = maker
         self.devices = tuple(
-            DeviceIdentity("gpu", BACKEND, number, driver_version=version, **_seen_asleep(address))
+            DeviceIdentity(maker.kind, maker.name, number, driver_version=version, **_seen_asleep(maker, address))
             for number, address in enumerate(addresses)
         )
         self._addresses = addresses
@@ -196,8 +211,10 @@ class SleepingDriver:
 
     def read(self, _unit: int, _progress: list[Any]) -> Reading:
         if all(map(is_asleep, self._addresses)):
-            raise SourceError(Reason.SUSPENDED, SLEEPS, backend=BACKEND)
-        raise DriverGoneError(Reason.SUSPENDED, "a GPU has woken up: the driver is opened", backend=BACKEND)
+            raise SourceError(Reason.SUSPENDED, SLEEPS, backend=self._maker.name)
+        raise DriverGoneError(Reason.SUSPENDED, "a GPU has woken up: the driver is opened", backend=self._maker.name)
+
+    details = read
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -256,8 +273,8 @@ def read_once(library: Library, handle: Handle, rows: tuple[NvmlMetric, ...]) ->
     return CallGroup(library, handle, (*rows, *(_NOW if limits else ()), *limits), ONCE, derive)
 
 
-def _gone() -> SourceError:
-    return SourceError(Reason.DEVICE_LOST, "the MIG instance does not answer, nor does its GPU", backend=BACKEND)
+def _gone(backend: str) -> SourceError:
+    return SourceError(Reason.DEVICE_LOST, "the MIG instance does not answer, nor does its GPU", backend=backend)
 
 
 class Gpu(Listed):
@@ -267,16 +284,23 @@ class Gpu(Listed):
         driver: The open driver.
         index: NVML's number of the GPU.
         address: Its PCI address, where it is to be looked up by that.
+
+    Attributes:
+        stranger: Why it is not the vendor's, as where a container has another vendor's stand-in for NVML; empty for one that is.
+        left: Why another backend lists it; empty where none does.
     """
 
+    stranger = left = ""
+
     def __init__(self, driver: NvidiaDriver, index: int, address: str = "") -> None:
-        words = f"NVIDIA GPU {index} is being opened: a call has not returned"
-        super().__init__(driver.identify(index), SourceError(Reason.TIMED_OUT, words, backend=BACKEND))
+        self._called = f"{driver.maker.brand} {driver.maker.chip}"
+        words = f"{self._called} {index} is being opened: a call has not returned"
+        super().__init__(driver.identify(index), SourceError(Reason.TIMED_OUT, words, backend=driver.maker.name))
         self._driver = driver
         self._index = index
         self._address = address
         if address:
-            self._learn(**_seen_asleep(address))
+            self._learn(**_seen_asleep(driver.maker, address))
         self._handle: Handle | None = None
         self._wait = FIRST_WAIT
         self._partitioned = False
@@ -359,16 +383,22 @@ class Gpu(Listed):
         if handle is None and status not in DECISIVE:
             handle = lookup.handle(names[1], where)
             # The first form numbers only the GPUs that it can open.
-            if handle is not None and not self._address and lookup.number("nvmlDeviceGetIndex", handle) != self._index:
+            numbered = handle is not None and not self._address and self._driver.library.forms("nvmlDeviceGetIndex")
+            if numbered and lookup.number("nvmlDeviceGetIndex", handle) != self._index:
                 handle = None
         if handle is None:
-            raise source_error(status, f"NVIDIA GPU {self._index} cannot be opened")
+            raise self._driver.library.error(status, f"{self._called} {self._index} cannot be opened")
         if self._address:
             self._learn(vendor_index=queries.number("nvmlDeviceGetIndex", handle))
         address, identifier = queries.pci(handle)
         name = queries.text("nvmlDeviceGetName", handle)
+        other = next((each for each in _OTHERS if each in identifier.split(":") and each != self._driver.maker.vendor_id), "")
+        self.left = self._driver.maker.leaves(name)
+        self.stranger = f"its devices are those of the PCI vendor 0x{other}" if other else self.left
+        if self.stranger:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, self.stranger, backend=self._driver.maker.name)
         if not name and not queries.status and identifier:  # a garbled one
-            name = f"NVIDIA GPU {identifier}"
+            name = f"{self._called} {identifier}"
         self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
         if queries.complete:
             self._handle = handle
@@ -405,10 +435,10 @@ class Gpu(Listed):
         self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
 
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
-        library = self._driver.library
+        library, maker = self._driver.library, self._driver.maker
         self.needed = needed
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
-        used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
+        used = {pace: tuple(row for row in own_rows(rows, maker) if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
         slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows and pace != ONCE]
         if used[ONCE]:
             slow.append(read_once(library, handle, used[ONCE]))
@@ -425,8 +455,12 @@ class Gpu(Listed):
         table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None
         memory = CallGroup(library, handle, MEMORY_ROWS, READING, of_unified_memory(table)) if shares and table is not None else None
         by_call = needed.difference(MEMORY_NAMES) if shares else needed
-        stale = partial(source_error, UNINITIALIZED, "the device's handle is no longer valid")
-        fast = FastValues(library, handle, WAYS, STALE, stale, by_call)
+        if _COUNTS_MODULE.search(self.identity.name) and not needed.isdisjoint({ENERGY_ROWS[0].name, MODULE_ENERGY}):
+            slow.append(CallGroup(library, handle, ENERGY_ROWS, READING, _of_module))
+            by_call = by_call.difference({ENERGY_ROWS[0].name})
+        stale = partial(library.error, UNINITIALIZED, "the device's handle is no longer valid")
+        ways = tuple((own_rows(rows, maker), convert) for rows, convert in WAYS)
+        fast = FastValues(library, handle, ways, STALE, stale, by_call)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
         self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned, memory)
 
@@ -434,6 +468,12 @@ class Gpu(Listed):
         """Note how the GPU stands in the NVLink fabric."""
         self.identity = self.identity._replace(fabric=words)
         self._driver.update()
+
+
+def _of_module(said: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Give the energy counter of a GPU its name where it is the module's."""
+    joules, why = said[ENERGY_ROWS[0].name], "the driver counts the energy of the module, CPU and memory included: moduleEnergyJoules"
+    return {MODULE_ENERGY: joules, ENERGY_ROWS[0].name: Unavailable(Reason.NOT_SUPPORTED, why)}
 
 
 def _ask_gpu_instance(queries: Queries, handle: Handle) -> int | Unavailable:
@@ -459,7 +499,7 @@ class Instance(Listed):
     def __init__(
         self, driver: NvidiaDriver, parent: Handle, handle: Handle, gpu_instance: int | Unavailable, identity: DeviceIdentity
     ) -> None:
-        super().__init__(identity, _gone())
+        super().__init__(identity, _gone(identity.vendor))
         self.opened = True
         self._driver = driver
         self._parent = parent
@@ -504,7 +544,8 @@ class Instance(Listed):
                 modes = (ctypes.c_uint * 2)()
                 answers = queries.call("nvmlDeviceGetMigMode", self._parent, ctypes.byref(modes), ctypes.byref(modes, 4))
                 gone = "the MIG instance no longer exists: its GPU answers, and does not have it"
-                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, gone, backend=BACKEND) if answers else _gone()
+                backend = self.identity.vendor
+                self._failure = PartitionRemovedError(Reason.DEVICE_LOST, gone, backend=backend) if answers else _gone(backend)
         return self._again
 
     def _look_for(self) -> SourceError:
@@ -513,4 +554,4 @@ class Instance(Listed):
         self.find(self._driver.clock.monotonic(), [])
         if self.device is None:
             return self.failure()
-        return SourceError(Reason.DRIVER_ERROR, "the MIG instance was made again just now", backend=BACKEND)
+        return SourceError(Reason.DRIVER_ERROR, "the MIG instance was made again just now", backend=self.identity.vendor)

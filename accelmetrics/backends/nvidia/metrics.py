@@ -12,6 +12,7 @@ import math
 from functools import lru_cache
 
 from accelmetrics.backends.contract import Coverage
+from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
 
@@ -441,6 +442,8 @@ FAST_ROWS = tuple(row for row in METRICS if row.every == READING)
 SLOW_ROWS = {pace: tuple(row for row in METRICS if row.every == pace) for pace in (SECOND, TEN_SECONDS, ONCE)}
 CALLED_ROWS = tuple(row.otherwise or row for row in FAST_ROWS)
 """The same where the fields that stand for calls are missing."""
+ENERGY_ROWS = tuple(row for row in FAST_ROWS if row.name == "energyJoules")
+MODULE_ENERGY = "moduleEnergyJoules"
 MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
 """What a MIG instance has of them: the rest is the board's and stays with the GPU, so that sums over devices are right."""
 
@@ -496,19 +499,24 @@ PROCESSES = "process"
 
 
 @lru_cache(maxsize=8)
-def needed_for(metrics: MetricSelection) -> frozenset[str]:
+def needed_for(metrics: MetricSelection, maker: Maker) -> frozenset[str]:
     """Find the metrics that are read for a selection: those that may be wanted, and those that others are computed from."""
-    covered = coverage()
-    parts = ("gpu.{i}", "gpu.{i}.mig.{i}")
+    covered, device = coverage(maker), f"{maker.kind}.{{i}}"
+    parts = (device, f"{device}.mig.{{i}}")
     names = {name for name in (*covered.devices, *covered.optional) if any(metrics.wants_some(f"{part}.{name}") for part in parts)}
-    of_process = {name for name in covered.processes if metrics.wants_some(f"gpu.process.{{i}}.{name}")}
+    of_process = {name for name in covered.processes if metrics.wants_some(f"{maker.kind}.process.{{i}}.{name}")}
     if of_process or metrics.processes:
         names |= {PROCESSES, *of_process.intersection((*BOARD_METRICS, POWER_LIMIT))}
     names.update(part for share, parts in SHARES.items() if share in names for part in parts)
     by_name = [item for item in metrics.items if "pcie" in item and not item.startswith("-")]
-    if by_name and any(name in names and MetricSelection(by_name).wants_some(f"gpu.{{i}}.{name}") for name in PCIE_RATES):
+    if by_name and any(name in names and MetricSelection(by_name).wants_some(f"{device}.{name}") for name in PCIE_RATES):
         names.add(PCIE_EACH_SECOND)
     return frozenset(names)
+
+
+def own_rows(rows: tuple[NvmlMetric, ...], maker: Maker) -> tuple[NvmlMetric, ...]:
+    """Return rows as they are in a maker's library."""
+    return tuple([maker.rows.get(row.name, row) for row in rows]) if maker.rows else rows
 
 
 def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
@@ -517,9 +525,9 @@ def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
     return (*plain, *(share for share, (part, _) in SHARES.items() if part in plain))
 
 
-def coverage() -> Coverage:
-    """List every metric with the words that say where it is read."""
-    rows = {name: row.words for row in METRICS for name in row.names if not row.flags}
+def coverage(maker: Maker) -> Coverage:
+    """List every metric that a maker's library gives with the words that say where it is read."""
+    rows = {name: row.words for row in own_rows(METRICS, maker) for name in row.names if not row.flags}
     for bit, name in enumerate(THROTTLE):
         reason = name.removeprefix("throttle.")
         rows[name] = f"{EVENT_REASONS.function}, bit nvmlClocksEventReason{reason[0].upper()}{reason[1:]} (0x{1 << bit:x})"
@@ -552,7 +560,7 @@ def coverage() -> Coverage:
         "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses, 1 s, "
         "and of …GraphicsRunningProcesses and …MPSComputeRunningProcesses, 1 s, 10 s while empty"
     )
-    return Coverage(
+    whole = Coverage(
         devices={
             **rows,
             **shares,
@@ -563,16 +571,22 @@ def coverage() -> Coverage:
         },
         partitions={name: {**rows, **shares}[name] for name in fast_names(MEMORY_ROWS)} | {name: gpm[name] for name in GPM_OF_INSTANCES},
         processes={
-            "gpu": "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
+            maker.called("gpu"): "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
             "memory": "nvmlDeviceGetProcessUtilization().memUtil, 1 s",
             "memoryAllocated": "memoryAllocatedBytes / total",
             "memoryAllocatedBytes": held,
-            **{name: f"as `gpu.{{i}}.{name}`" for name in (*BOARD_METRICS, POWER_LIMIT)},
+            **{name: f"as `{maker.kind}.{{i}}.{name}`" for name in (*BOARD_METRICS, POWER_LIMIT)},
         },
         optional={
             "lastXid": "nvmlEventData_t.eventData, 1 s",
+            MODULE_ENERGY: f"{ENERGY_ROWS[0].words} on GH200",
             "xid.{code}.errors": "nvmlEventData_t.eventData, 1 s",
             "nvlink.{link}.state": f"{LINK_STATE.words}, else {LINK_STATE_CALL.words}, 10 s",
             **traffic,
         },
     )
+    devices, partitions, machine, processes, optional = (
+        {name: maker.spell(words) for name, words in part.items() if maker.covers(f"process.{name}" if part is whole.processes else name)}
+        for part in whole
+    )
+    return Coverage(devices, partitions, machine, processes, optional)

@@ -12,6 +12,7 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
@@ -19,11 +20,10 @@ from weakref import WeakSet
 from accelmetrics.backends.contract import Value
 from accelmetrics.backends.guard import at_fork
 from accelmetrics.backends.kit.library import load_library, loading_failure
-from accelmetrics.backends.nvidia import advise, is_installed, kernel_module_version, library_path
+from accelmetrics.backends.kit.tap import through
+from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import ALL_ONES, MEMORY, MOST_MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
-
-BACKEND = "nvidia"
 
 SUCCESS = 0
 UNINITIALIZED = 1
@@ -47,12 +47,15 @@ LOST = GONE | {GPU_IS_LOST}
 """Answers that speak for the whole device or driver, not for the call's own values alone."""
 MISFIT = -1
 """Not NVML's: the call succeeded, and what it filled is not of the layout that was asked for."""
+NOT_RECORDED = -2
+"""Not NVML's: a bundle answers in the library's place (``recorded.py``), and has none of this call."""
 
 
-_LOST = "look for Xid messages in the kernel log; the GPU comes back with a reset or a reboot, if the hardware is sound"
+_LOST = "look for {faults} in the kernel log; the {chip} comes back with a reset or a reboot, if the hardware is sound"
 
 MEANINGS: dict[int, tuple[str, Reason, str]] = {
     MISFIT: ("", Reason.PARSE_ERROR, "the driver's answer is of a layout that is not known"),
+    NOT_RECORDED: ("", Reason.DRIVER_UNAVAILABLE, "the bundle has no answer to this call: it was not made while it was recorded"),
     1: ("NVML_ERROR_UNINITIALIZED", Reason.DRIVER_UNAVAILABLE, "the driver's library is not initialised"),
     2: ("NVML_ERROR_INVALID_ARGUMENT", Reason.DRIVER_ERROR, "the driver refuses the call's arguments"),
     3: ("NVML_ERROR_NOT_SUPPORTED", Reason.NOT_SUPPORTED, "this GPU does not have it"),
@@ -87,14 +90,14 @@ MEANINGS: dict[int, tuple[str, Reason, str]] = {
 }
 """By return code: its name in the header, the reason under which a value goes missing because of it, and what it says."""
 ADVICE = {
-    NO_PERMISSION: "run as a user who may read /dev/nvidia*, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)",
-    DRIVER_NOT_LOADED: "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel",
+    NO_PERMISSION: "run as a user who may read {nodes}, or ask for the permission that the driver wants (root, CAP_SYS_ADMIN)",
+    DRIVER_NOT_LOADED: "load the driver's kernel module{load}, or install the driver that fits the running kernel",
     GPU_IS_LOST: _LOST,
-    16: "stop what runs on the GPU and reset it (`nvidia-smi --gpu-reset -i N`), or reboot",
-    17: "start the container with its GPUs (`docker run --gpus all`), and check that its device cgroup allows /dev/nvidia*",
+    16: "stop what runs on the {chip} and reset it{reset}, or reboot",
+    17: "start the container with its {chip}s{start}, and check that its device cgroup allows {nodes}",
     GPU_NOT_FOUND: _LOST,
 }
-"""What can be done about some of them."""
+"""What can be done about some of them, with the maker's words."""
 DECISIVE = LOST | {code for code, (_, reason, _) in MEANINGS.items() if reason in (Reason.DEVICE_LOST, Reason.NO_PERMISSION)}
 """Answers that an older form of the call would give too."""
 
@@ -130,19 +133,6 @@ def impossible(function: str) -> Unavailable:
 def is_unsupported(answer: Value) -> bool:
     """Return whether the driver said that the device does not have it."""
     return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
-
-
-def source_error(code: int, doing: str) -> SourceError:
-    """Make the error of a failure that costs a whole device, or the whole driver."""
-    symbol, reason, words = meaning(code)
-    kind = DriverGoneError if code in GONE else SourceError
-    return kind(reason, f"{doing}: {words} ({symbol})", backend=BACKEND, advice=ADVICE.get(code, ""))
-
-
-def check_device(code: int, doing: str) -> None:
-    """Raise ``SourceError`` for a code that speaks for the whole device or driver."""
-    if code in LOST:
-        raise source_error(code, doing)
 
 
 NvmlFunction = Callable[..., int]
@@ -211,18 +201,21 @@ class Library:
 
     Args:
         loaded: The shared library.
+        maker: Whose it is.
 
     Attributes:
+        maker: Whose it is.
         chosen: By device and call or metric, the place of the source that has answered: it stays the source while the driver is open.
     """
 
-    def __init__(self, loaded: ctypes.CDLL) -> None:
+    def __init__(self, loaded: ctypes.CDLL, maker: Maker) -> None:
         self._loaded = loaded
+        self.maker = maker
         self.chosen: dict[object, int] = {}
 
     def forms(self, *names: str) -> list[NvmlFunction]:
         """List those of some functions that the driver has, in their order."""
-        return [getattr(self._loaded, name) for name in names if hasattr(self._loaded, name)]
+        return [getattr(self._loaded, name) for name in map(self.maker.spell, names) if hasattr(self._loaded, name)]
 
     def function(self, name: str) -> NvmlFunction:
         """Look up a function; without it, one that answers as NVML would."""
@@ -231,6 +224,18 @@ class Library:
     def close(self) -> None:
         """Shut NVML down. It counts its users, so another one in this process goes on undisturbed."""
         self.function("nvmlShutdown")()  # a driver that is gone says so, and has nothing left to give back
+
+    def error(self, code: int, doing: str) -> SourceError:
+        """Make the error of a failure that costs a whole device, or the whole driver."""
+        symbol, reason, words = meaning(code)
+        kind = DriverGoneError if code in GONE else SourceError
+        maker = self.maker
+        return kind(reason, maker.spell(f"{doing}: {words} ({symbol})"), backend=maker.name, advice=advice_for(code, maker))
+
+    def check(self, code: int, doing: str) -> None:
+        """Raise ``SourceError`` for a code that speaks for the whole device or driver."""
+        if code in LOST:
+            raise self.error(code, doing)
 
 
 class Queries:
@@ -261,7 +266,7 @@ class Queries:
         self.status = call(*arguments)
         self._progress.append(name)
         if self.status in self._fatal:
-            raise source_error(self.status, name)
+            raise self._library.error(self.status, name)
         self.complete = self.complete and self.status in (SUCCESS, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
         return self.status == SUCCESS
 
@@ -282,14 +287,20 @@ class Queries:
 
     def pci(self, handle: Handle) -> tuple[str, str]:
         """Ask for a GPU's PCI address, as NVML writes it (``00000000:C1:00.0``), and its vendor's and its own id (``10de:2330``)."""
+        return self._pci(("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"), handle)
+
+    def remote_pci(self, handle: Handle, link: int) -> str:
+        """Ask for the PCI address of what an NVLink leads to."""
+        return self._pci(("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"), handle, link)[0]
+
+    def _pci(self, names: Sequence[str], *arguments: Any) -> tuple[str, str]:
         info = ctypes.create_string_buffer(4 * PCI_INFO_SIZE)
-        names = ("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo")
-        if not self._ask(names[0], Forms(self._library.forms(*names)), handle, info):
+        if not self._ask(names[0], Forms(self._library.forms(*names)), *arguments, info):
             return "", ""
-        domain, bus, device, identifier = PCI_NUMBERS.unpack_from(info)
+        domain, bus, device, identifier, text = struct.unpack_from(self._library.maker.pci, info)
         address = f"{domain:08X}:{bus:02X}:{device:02X}.0"
         # Older forms end before the long text. A structure of another layout has no text that fits its numbers.
-        texts = [info.raw[start:].partition(b"\0")[0].decode("ascii", "replace").upper() for start in (PCI_BUS_ID, 0)]
+        texts = [found.partition(b"\0")[0].decode("ascii", "replace").upper() for found in (text, info.raw)]
         long, short = ((text if _ADDRESS.fullmatch(text) else "") for text in texts)
         words = f"{identifier & 0xFFFF:04x}:{identifier >> 16:04x}" if identifier else ""
         return long or (address if short and address.endswith(short[-8:]) else ""), words
@@ -315,7 +326,7 @@ class Queries:
 
     def architecture(self, handle: Handle) -> str:
         """Ask for a GPU's architecture in words."""
-        return ARCHITECTURES.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
+        return self._library.maker.architectures.get(self.number("nvmlDeviceGetArchitecture", handle) or 0, "")
 
     def compute_capability(self, handle: Handle) -> str:
         """Ask for a GPU's CUDA compute capability: ``9.0``."""
@@ -343,19 +354,6 @@ class Queries:
         return total if given and 0 < total <= MOST_MEMORY else None
 
 
-ARCHITECTURES = {
-    2: "Kepler",
-    3: "Maxwell",
-    4: "Pascal",
-    5: "Volta",
-    6: "Turing",
-    7: "Ampere",
-    8: "Ada Lovelace",
-    9: "Hopper",
-    10: "Blackwell",
-    11: "Orin",
-}
-"""``NVML_DEVICE_ARCH_…``; numbers that are not here are newer than this table."""
 PLATFORM = struct.Struct("=I16s16s5B3x")
 """``nvmlPlatformInfo_v2_t``: InfiniBand GUID, serial number of the chassis, slot, tray, host, type of peer and module."""
 PLATFORM_VERSIONS = (0x0200002C, 0x0100002C)
@@ -365,10 +363,8 @@ LONGEST_TEXT = 96
 """Bytes: the longest that NVML has, that of a UUID."""
 MOST_CPUS = 8192
 """CPUs that Linux can have; the driver fills masks of any length."""
-PCI_INFO_SIZE, PCI_BUS_ID = 68, 36
-"""Bytes of ``nvmlPciInfo_t``, and where in it the address stands as text."""
-PCI_NUMBERS = struct.Struct("=16x4I")
-"""Its first text (skipped), which the older forms have alone; domain, bus, device; the device's and its vendor's id as one number."""
+PCI_INFO_SIZE = 68
+"""Bytes of the longest form of a device's PCI address."""
 _ADDRESS = re.compile(r"(?:[0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")
 
 
@@ -401,81 +397,105 @@ def _two_characters(group: bytes) -> str:
     return (chr(point & 0xFFFF) + chr(point >> 16)).rstrip("\0")
 
 
-_LOCKS: WeakSet[threading.Lock] = WeakSet()
-_held: list[threading.Lock] = []
+_LOCKS: WeakSet[threading.RLock] = WeakSet()
+_held: list[threading.RLock] = []
 LONGEST_HOLD = 0.1
 """Seconds that a fork waits for a call in progress."""
 
 
-def lock_of_calls() -> threading.Lock:
+def lock_of_calls() -> threading.RLock:
     """Make a lock that a thread of ours holds while it is in the driver.
 
     A fork waits for it: a child must not inherit the library in the middle of a call, with a lock of its own held for ever.
     """
-    lock = threading.Lock()
+    lock = threading.RLock()
     _LOCKS.add(lock)
     return lock
 
 
 def _before_fork() -> None:
-    _held.extend(lock for lock in list(_LOCKS) if lock.acquire(timeout=LONGEST_HOLD))
+    for lock in list(_LOCKS):
+        _held.append(lock)  # first: Ctrl-C may come between the two
+        lock.acquire(timeout=LONGEST_HOLD)
 
 
 def _after_fork() -> None:
     while _held:
-        _held.pop().release()
+        with suppress(RuntimeError):  # it is another thread's still
+            _held.pop().release()
 
 
 at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
-def open_library() -> Library:
-    """Load and initialise NVML.
+@through
+def load_nvml(maker: Maker) -> Any:
+    """Load a vendor's library; None where it is not there.
+
+    Raises:
+        SourceError: It is there, and cannot be loaded.
+    """
+    for name in maker.paths():
+        try:
+            return load_library(name)
+        except OSError as error:
+            failure = loading_failure(name, error, seen=maker.is_installed())
+            if failure is not None:
+                # The same words as detection's, where that has any: they are shown once.
+                advice = (
+                    maker.advise(True)
+                    or "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
+                )
+                raise SourceError(failure.reason, failure.detail, backend=maker.name, advice=advice) from error
+    return None
+
+
+def open_library(maker: Maker) -> Library:
+    """Load and initialise the library.
 
     Raises:
         SourceError: Why that is not possible, and what to do about it.
     """
-    name = library_path()
-    try:
-        library = Library(load_library(name))
-    except OSError as error:
-        failure = loading_failure(name, error, seen=is_installed())
-        if failure is None:
-            raise _refusal(LIBRARY_NOT_FOUND, None) from error
-        # The same words as detection's, where that has any: they are shown once.
-        advice = (
-            advise(library=True)
-            or "install the driver again for this system: `ldd` on the library says what it lacks, `file` for which machine it is"
-        )
-        raise SourceError(failure.reason, failure.detail, backend=BACKEND, advice=advice) from error
-    if status := library.function("nvmlInitWithFlags")(0):
-        raise _refusal(status, library)
+    loaded = load_nvml(maker)
+    if loaded is None:
+        raise _refusal(LIBRARY_NOT_FOUND, None, maker)
+    library = Library(loaded, maker)
+    flags = [partial(form, 0) for form in library.forms("nvmlInitWithFlags")]
+    if status := (flags or library.forms("nvmlInit_v2", "nvmlInit") or [function_not_found])[0]():
+        raise _refusal(status, library, maker)
     return library
 
 
-def _refusal(code: int, loaded: Library | None) -> SourceError:
+def advice_for(code: int, maker: Maker) -> str:
+    """Say what can be done about a return code; empty where nothing is known."""
+    return ADVICE.get(code, "").format_map(maker._asdict())
+
+
+def _refusal(code: int, library: Library | None, maker: Maker) -> SourceError:
     """Make the error of a library that cannot be loaded, or initialised."""
     symbol, reason, said = meaning(code)
-    words, advice = f"{said} ({symbol})", ADVICE.get(code, "")
+    words, advice = maker.spell(f"{said} ({symbol})"), advice_for(code, maker)
     if code in (NOT_FOUND, GPU_NOT_FOUND):
-        return no_device()
+        return no_device(maker)
     if code == LIBRARY_NOT_FOUND:
-        advice = advise(library=False)
+        advice = maker.advise(False)
     elif code == DRIVER_NOT_LOADED:
-        advice = advise(library=True) or advice
+        advice = maker.advise(True) or advice
     elif code == LIB_RM_VERSION_MISMATCH:
-        kernel = kernel_module_version() or "of an unknown version"
+        kernel = maker.module_version() or "of an unknown version"
         # NVML puts its own major number in front: ``12.535.161.07``.
-        version = Queries(loaded, [], frozenset()).text("nvmlSystemGetNVMLVersion") if loaded is not None else ""
-        library = version.partition(".")[2] or "of another version"
-        words = f"the loaded kernel module is {kernel}, the installed library {library} ({symbol})"
-        advice = "reboot, or stop what uses the GPUs and reload the kernel module; then start this program again"
-    return SourceError(reason, words, backend=BACKEND, advice=advice)
+        version = Queries(library, [], frozenset()).text("nvmlSystemGetNVMLVersion") if library is not None else ""
+        installed = version.partition(".")[2] or "of another version"
+        words = f"the loaded kernel module is {kernel}, the installed library {installed} ({symbol})"
+        advice = f"reboot, or stop what uses the {maker.chip}s and reload the kernel module; then start this program again"
+    return SourceError(reason, words, backend=maker.name, advice=advice)
 
 
-def no_device() -> SourceError:
+def no_device(maker: Maker) -> SourceError:
     """Make the error of a driver that works and lists no device."""
     advice = (
-        "check that the GPU is seated and powered (`lspci -d 10de:`), not bound to another driver, and given to this container or machine"
+        f"check that the {maker.chip} is seated and powered (`lspci -d {maker.vendor_id}:`), not bound to another driver, "
+        "and given to this container or machine"
     )
-    return SourceError(Reason.DRIVER_UNAVAILABLE, "the NVIDIA driver is loaded and lists no GPU", backend=BACKEND, advice=advice)
+    words = f"the {maker.brand} driver is loaded and lists no {maker.chip}"
+    return SourceError(Reason.DRIVER_UNAVAILABLE, words, backend=maker.name, advice=advice)

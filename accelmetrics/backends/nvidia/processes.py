@@ -33,7 +33,6 @@ from accelmetrics.backends.nvidia.nvml import (
     Forms,
     Handle,
     Library,
-    check_device,
     unavailable,
 )
 from accelmetrics.schemas.errors import Unavailable
@@ -82,6 +81,7 @@ class ProcessList:
 
     def __init__(self, library: Library, handle: Handle, forms: Mapping[str, tuple[int, ...]], layout: struct.Struct) -> None:
         self._name = next(iter(forms))
+        self._library = library
         # Without a reference to this object: what is bound anew is freed at once.
         calls = [partial(ProcessList._fill, function=form, sizes=sizes) for name, sizes in forms.items() for form in library.forms(name)]
         self._call = Forms(calls, chosen=library.chosen, key=(handle.value, self._name))
@@ -106,7 +106,7 @@ class ProcessList:
         status = self._call(self, progress, since)
         self._answered = self._answered or status == 0
         self.supported = status != NOT_SUPPORTED or self._answered
-        check_device(status, self._name)
+        self._library.check(status, self._name)
         return status
 
     def watch(self, now: float) -> None:
@@ -135,9 +135,11 @@ class ProcessList:
             else:
                 status = function(self._handle, self._entries, ctypes.byref(self._count), ctypes.c_ulonglong(since))
             progress.append(status)
-            if status != INSUFFICIENT_SIZE or not self._room < self._count.value <= _MOST:
+            if status != INSUFFICIENT_SIZE or self._count.value > _MOST:
                 break
-            self._reserve(2 * self._count.value if self._room > 2 * _ROOM else self._count.value + _SPARE)
+            # Not every library says how many there are.
+            wanted = max(self._count.value, 2 * self._room if self._count.value <= self._room else 0)
+            self._reserve(2 * wanted if self._room > 2 * _ROOM else wanted + _SPARE)
         if status or not self._count.value:
             return status
         filled = ctypes.string_at(self._entries, self._bytes).rstrip(_UNWRITTEN)

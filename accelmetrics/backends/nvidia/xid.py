@@ -31,7 +31,6 @@ from accelmetrics.backends.nvidia.nvml import (
     Forms,
     Handle,
     Library,
-    check_device,
     function_not_found,
     lock_of_calls,
     unavailable,
@@ -54,12 +53,14 @@ class XidListener:
     """The event sets of an open driver, and the thread that looks into them.
 
     Attributes:
+        library: The open library.
         failures: By GPU's handle, the return code of the last look; 0 while looking works.
         counts: By GPU's handle, how many Xid errors there were of each code, the newest code last; 0 stands for those that are none.
         calling: Held while the thread is in the driver.
     """
 
     def __init__(self, library: Library) -> None:
+        self.library = library
         self._create = library.function("nvmlEventSetCreate")
         self._register = library.function("nvmlDeviceRegisterEvents")
         forms = library.forms("nvmlEventSetWait_v2", "nvmlEventSetWait")
@@ -153,7 +154,7 @@ class Xids(Paced):
         if status == NOT_SUPPORTED:
             self.due = math.inf
         elif status:
-            check_device(status, "nvmlDeviceRegisterEvents")
+            self._listener.library.check(status, "nvmlDeviceRegisterEvents")
         if failure := status or self._listener.failures.get(self._handle.value, 0):
             return {"xidErrors": unavailable(failure)}
         return self.known()

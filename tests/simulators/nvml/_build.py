@@ -21,6 +21,8 @@ from pathlib import Path
 from tests.support.locking import locked
 from tests.support.missing import MissingHere
 
+from ._clones import FOLDER, Clone
+
 SOURCES = Path(__file__).resolve().parent / "csrc"
 REPOSITORY = Path(__file__).resolve().parents[3]
 CACHE = REPOSITORY / ".cache" / "nvmlsim"
@@ -55,32 +57,39 @@ class SimulatorUnavailable(MissingHere):
     """The simulator cannot be built here; the message says what is missing and how to get it."""
 
 
-def build(directory: Path | None = None, hide: Iterable[str] = ()) -> Path:
+def build(directory: Path | None = None, hide: Iterable[str] = (), clone: Clone | None = None) -> Path:
     """Builds the library, or finds the one built before from the same input, and returns its path.
 
     It is compiled once per state of the sources and linked once per variant; processes that want it at the same time wait for
     the one that builds. Each variant lies in its own folder below `directory` (default: `.cache/nvmlsim` in the repository)
     as `libnvidia-ml.so.1`, so that the folder can go to `LD_LIBRARY_PATH`; beside it the same code as `libnvmlsim.so`, with
     which a test controls a simulator without having an NVML library in its own process. `hide` names functions that the
-    library then does not export, as an older driver's does not. Variants built from the same sources can share a state file.
+    library then does not export, as an older driver's does not. `clone` is another vendor's library of the same form. Variants
+    built from the same sources can share a state file.
     """
-    return _build_once(directory or CACHE, tuple(sorted(set(hide))))
+    return _build_once(directory or CACHE, tuple(sorted(set(hide))), clone)
 
 
 @functools.cache
-def _build_once(directory: Path, hidden: tuple[str, ...]) -> Path:
+def _build_once(directory: Path, hidden: tuple[str, ...], clone: Clone | None) -> Path:
     """Reading the sources to know whether they changed takes 50 ms: once per process is enough."""
     found, header = compiler(), _header()
     generated = _generate(header)
     objects = directory / _digest(header, generated)
-    library = objects / (_name_of(hidden) if hidden else "all") / SONAME
+    variant = _name_of(hidden) if hidden else "all"
+    library = objects / (f"{clone.name}-{variant}" if clone else variant) / (clone.soname if clone else SONAME)
     if not library.exists():
         with locked(directory / "build.lock"):  # test runs and their workers build side by side
             if not objects.exists():
                 _compile(found, header, generated, objects)
             if not library.exists():
-                _link(found, objects, hidden, library.parent)
+                _link(found, header, objects, hidden, clone, library.parent)
     return library
+
+
+def state_variable(clone: Clone | None) -> str:
+    """The variable that names the state file: each library of a process has a machine of its own."""
+    return f"{clone.name.upper() if clone else 'NVML'}SIM_STATE"
 
 
 def compiler() -> str:
@@ -183,14 +192,14 @@ def _stubs_source(stubs: list[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _export_map(hidden: tuple[str, ...]) -> str:
-    local = "".join(f" {name};" for name in hidden)
-    return f"{{ global: nvml*; nvmlsim_*; local:{local} *; }};\n"
+def _export_map(exported: Iterable[str], hidden: tuple[str, ...]) -> str:
+    listed, local = ("".join(f" {name};" for name in names) for names in (exported, hidden))
+    return f"{{ global:{listed} nvmlsim_*; local:{local} *; }};\n"
 
 
 def _digest(header: Path, generated: dict[str, str]) -> str:
     digest = hashlib.sha256(header.read_bytes())
-    for path in sorted(SOURCES.iterdir()):
+    for path in sorted((*SOURCES.iterdir(), *FOLDER.iterdir())):
         digest.update(path.read_bytes())
     for name in sorted(generated):
         digest.update(generated[name].encode())
@@ -214,18 +223,28 @@ def _compile(program: str, header: Path, generated: dict[str, str], target: Path
         folder.rename(target)
 
 
-def _link(program: str, objects: Path, hidden: tuple[str, ...], target: Path) -> None:
-    """Link one variant, which differs from the others in what it exports alone. The folder is there when it is complete."""
-    unknown = set(hidden) - set((objects / EXPORTED).read_text().split("\n"))
+def _link(program: str, header: Path, objects: Path, hidden: tuple[str, ...], clone: Clone | None, target: Path) -> None:
+    """Link one variant: what it exports, and under which names. The folder is there when it is complete."""
+    known = set((objects / EXPORTED).read_text().split("\n"))
+    functions = clone.functions if clone else {}
+    unknown = set(hidden) - known - functions.keys()
     if unknown:
         raise ValueError(f"cannot hide what is not exported: {', '.join(sorted(unknown))}")
     files = sorted(str(path) for path in objects.glob("*.o"))
     with tempfile.TemporaryDirectory(dir=objects) as scratch:
         folder = Path(scratch, "libraries")
         folder.mkdir()
-        (folder / "exports.map").write_text(_export_map(hidden))
-        for name in (CONTROL, SONAME):
-            _run(folder, [program, "-shared", f"-Wl,-soname,{name}", *LINK, *files, "-lpthread", "-lm", "-o", name])
+        (folder / "exports.map").write_text(_export_map(functions or ("nvml*",), hidden))
+        (folder / "variant.c").write_text(f'const char sim_state_variable[] = "{state_variable(clone)}";\n')
+        own = [FOLDER / f"{clone.name}.c"] if clone else []
+        includes = [f"-I{objects}", f"-I{SOURCES}", "-isystem", str(header.parent)]
+        _run(folder, [program, "-c", *FLAGS, *includes, "variant.c", *map(str, own)])
+        written = {name for path in own for name in re.findall(r"^nvmlReturn_t (\w+)\(.*\)$", path.read_text(), re.MULTILINE)}
+        renamed = [(name, nvmls) for name, nvmls in functions.items() if name not in written | {nvmls} and nvmls in known]
+        aliases = [f"-Wl,--defsym={name}={nvmls}" for name, nvmls in renamed]
+        files += ["variant.o", *(f"{path.stem}.o" for path in own)]
+        for name in (CONTROL, clone.soname if clone else SONAME):
+            _run(folder, [program, "-shared", f"-Wl,-soname,{name}", *LINK, *aliases, *files, "-lpthread", "-lm", "-o", name])
         folder.rename(target)
 
 

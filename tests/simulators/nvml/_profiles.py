@@ -117,11 +117,11 @@ PRODUCTS = {
 }  # fmt: skip
 
 
-def settings(profile: str, index: int) -> Settings:
+def settings(profile: str | Product, index: int) -> Settings:
     """The values of GPU `index`, if it is one of these products."""
-    if profile not in PRODUCTS:
+    if isinstance(profile, str) and profile not in PRODUCTS:
         raise KeyError(f"no profile {profile!r}; there are: {', '.join(sorted(PRODUCTS))}")
-    product = PRODUCTS[profile]
+    product = PRODUCTS[profile] if isinstance(profile, str) else profile
     parts: list[Callable[[Product, int], Settings]] = [_identity, _activity, _clocks, _modes, _pcie]
     optional: list[tuple[bool, Callable[[Product, int], Settings]]] = [
         (product.memory_mib is not None, _memory),
@@ -215,6 +215,9 @@ def _clocks(product: Product, index: int) -> Settings:
         "boost_clock_sm": sm,
         "boost_clock_mem": memory,
         "boost_clock_video": video,
+        "supported_memory": [memory, memory // 2],
+        "supported_graphics_high": [graphics, graphics // 2],
+        "supported_graphics_low": 210,
         "pstate": 0,
         "clocks_event_reasons": (IDLE, SW_POWER_CAP, SW_THERMAL)[index % 3],
         "supported_clocks_event_reasons": 0x1FF,

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from . import _build, _control, _profiles
+from ._clones import CLONES
 from ._mig import Instance, lay_out
 from ._names import NOT_AVAILABLE, Crash, Ret, ValueType, field_id, gpm_id
 from ._profiles import Number, Ramp, Value
@@ -127,6 +128,8 @@ class NvmlSimulator:
 
     `gpus` is a number, or one profile name per GPU. `hide` names functions that the library does not have, as an older
     driver's; since a process keeps the first library it loaded, use that in a process of its own.
+    `clone` names another vendor's library of the same form (`hgml`), which then stands in the place of NVIDIA's with devices of
+    that vendor; rules and counts go by NVML's names. Several may be in one process, each with a machine of its own.
     Raises `SimulatorUnavailable` where it cannot be built.
     """
 
@@ -137,10 +140,13 @@ class NvmlSimulator:
         *,
         hide: Iterable[str] = (),
         directory: Path | None = None,
+        clone: str = "",
     ) -> None:
+        made = CLONES[clone] if clone else None
         profiles = [profile] * gpus if isinstance(gpus, int) else list(gpus)
-        settings = [_profiles.settings(name, index) for index, name in enumerate(profiles)]
-        self.library = _build.build(hide=hide)
+        settings = [_profiles.settings(made.product if made else name, index) for index, name in enumerate(profiles)]
+        self.library = _build.build(hide=hide, clone=made)
+        self._variable = _build.state_variable(made)
         self.state = (directory or _shared_memory()) / f"nvmlsim-{os.getpid()}-{uuid.uuid4().hex}"
         self._control = _control.Control(self.library.with_name(_build.CONTROL), self.state, len(profiles))
         self._previous: dict[str, str | None] = {}
@@ -179,7 +185,7 @@ class NvmlSimulator:
         """The variables that make a subprocess see this machine."""
         rest = os.environ.get("LD_LIBRARY_PATH", "")
         path = f"{self.library.parent}:{rest}" if rest else str(self.library.parent)
-        return {"LD_LIBRARY_PATH": path, _STATE_VARIABLE: str(self.state)}
+        return {"LD_LIBRARY_PATH": path, self._variable: str(self.state)}
 
     def load(self) -> ctypes.CDLL:
         """Makes this process see this machine, until the simulator is closed; returns the library.
@@ -230,6 +236,10 @@ class NvmlSimulator:
     def remove_instance(self, instance: Instance) -> None:
         """Destroys one MIG device; the others stay where they are."""
         self._control.empty_slot(instance.gpu, instance.slot)
+
+    def uuid(self, gpu: int) -> str:
+        """The UUID of a GPU."""
+        return self._identities[gpu][1]
 
     # --- what goes wrong ---
 

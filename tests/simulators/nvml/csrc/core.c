@@ -94,7 +94,7 @@ static nvmlReturn_t state_for_init(sim_state **state)
 {
     pthread_mutex_lock(&local_lock);
     *state = references ? sim_current() : NULL;
-    const char *path = getenv("NVMLSIM_STATE");
+    const char *path = getenv(sim_state_variable);
     if (!*state && path)
         *state = map_locked(path);
     pthread_mutex_unlock(&local_lock);

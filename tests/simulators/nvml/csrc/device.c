@@ -196,6 +196,47 @@ nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, nvmlClockType_t
     return clock_of(gpu, V_app_clock_graphics, type, clock);
 }
 
+/* Clocks from `high` down to `low`, 15 MHz apart. */
+static nvmlReturn_t list_clocks(int64_t high, int64_t low, unsigned int *count, unsigned int *clocks)
+{
+    unsigned int room = *count, steps = (unsigned int)((high - low) / 15 + 1);
+    *count = steps;
+    if (room < steps)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int step = 0; step < steps; step++)
+        clocks[step] = (unsigned int)high - 15 * step;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned int *count, unsigned int *clocks)
+{
+    ENTER_DEVICE(nvmlDeviceGetSupportedMemoryClocks);
+    NEED(count);
+    unsigned int room = *count, found = 0;
+    int64_t clock;
+    TRY(sim_integer(&gpu->values[V_supported_memory], &clock));
+    for (int place = 0; place < 4 && sim_integer(&gpu->values[V_supported_memory + place], &clock) == NVML_SUCCESS; place++, found++)
+        if (found < room)
+            clocks[found] = (unsigned int)clock;
+    *count = found;
+    return found <= room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned int memory, unsigned int *count, unsigned int *clocks)
+{
+    ENTER_DEVICE(nvmlDeviceGetSupportedGraphicsClocks);
+    NEED(count);
+    for (int place = 0; place < 4; place++) {
+        int64_t clock, high, low;
+        if (sim_integer(&gpu->values[V_supported_memory + place], &clock) != NVML_SUCCESS || clock != (int64_t)memory)
+            continue;
+        TRY(sim_integer(&gpu->values[V_supported_graphics_high + place], &high));
+        TRY(sim_integer(&gpu->values[V_supported_graphics_low], &low));
+        return list_clocks(high, low, count, clocks);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
 nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
 {
     ENTER_DEVICE(nvmlDeviceGetDefaultApplicationsClock);

@@ -72,12 +72,15 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned i
     return NVML_SUCCESS;
 }
 
-/* The far end is a switch at a made-up address of its own per link. */
+/* The far end is another GPU where `nvlink_remote_gpu` says so, else a switch at a made-up address of its own per link. */
 nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
 {
     ENTER_DEVICE(nvmlDeviceGetNvLinkRemotePciInfo_v2);
     NEED(pci);
     TRY(need_link(gpu, link));
+    int64_t peer;
+    if (sim_integer(&gpu->values[V_nvlink_remote_gpu + (int)link], &peer) == NVML_SUCCESS)
+        return sim_fill_pci(&state->gpus[peer], pci);
     memset(pci, 0, sizeof *pci);
     pci->bus = 0xf0 + link % 8;
     memcpy(pci->busId, "00000000:F0:00.0", 17);

@@ -52,7 +52,11 @@ static nvmlReturn_t list(sim_state *state, sim_gpu *gpu, const sim_instance *ins
     table all;
     NEED(count);
     snapshot(gpu, instance, kinds, &all);
-    TRY(need_room(&all, count, out));
+    unsigned int space = *count;
+    nvmlReturn_t room = need_room(&all, count, out);
+    if (room == NVML_ERROR_INSUFFICIENT_SIZE && atomic_load(&state->system[S_untold_lists]))
+        *count = space;
+    TRY(room);
     size_t set = (size_t)atomic_load(&state->system[S_process_bytes]), size = set ? set : usual;
     for (unsigned int i = 0; i < all.count; i++) {
         const sim_process *entry = &all.entries[i];

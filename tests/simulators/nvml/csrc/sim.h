@@ -116,6 +116,8 @@ enum {
 #undef S
     S_COUNT
 };
+extern const char sim_state_variable[]; /* differs between the libraries of one process */
+
 enum { ST_driver_version, ST_nvml_version, ST_driver_branch, ST_COUNT };
 
 typedef struct {
@@ -334,6 +336,9 @@ static inline size_t sim_excess(sim_state *state)
     return (size_t)atomic_load(&state->system[S_excess]);
 }
 #define EXCEED(structure) memset((char *)(structure) + sizeof *(structure), 0, sim_excess(state))
+
+/* What is told of a GPU's place on the PCI bus. */
+nvmlReturn_t sim_fill_pci(sim_gpu *gpu, nvmlPciInfo_t *pci);
 
 /* A function that only hands out one value. */
 #define GETTER(function, type, slot) \

@@ -306,7 +306,7 @@ nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
     return sim_copy_text(&gpu->texts[T_gsp_version], version, NVML_GSP_FIRMWARE_VERSION_BUF_SIZE);
 }
 
-static nvmlReturn_t fill_pci(sim_gpu *gpu, nvmlPciInfo_t *pci)
+nvmlReturn_t sim_fill_pci(sim_gpu *gpu, nvmlPciInfo_t *pci)
 {
     memset(pci, 0, sizeof *pci);
     READ(V_pci_domain, &pci->domain);
@@ -322,7 +322,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     ENTER_DEVICE(nvmlDeviceGetPciInfo_v3);
     NEED(pci);
-    return fill_pci(gpu, pci);
+    return sim_fill_pci(gpu, pci);
 }
 
 /* The older versions fill a struct that ends before the long bus id. */
@@ -331,7 +331,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
     ENTER_DEVICE(nvmlDeviceGetPciInfo_v2);
     NEED(pci);
     nvmlPciInfo_t whole;
-    TRY(fill_pci(gpu, &whole));
+    TRY(sim_fill_pci(gpu, &whole));
     memcpy(pci, &whole, offsetof(nvmlPciInfo_t, busId));
     return NVML_SUCCESS;
 }
@@ -341,7 +341,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
     ENTER_DEVICE(nvmlDeviceGetPciInfo);
     NEED(pci);
     nvmlPciInfo_t whole;
-    TRY(fill_pci(gpu, &whole));
+    TRY(sim_fill_pci(gpu, &whole));
     memcpy(pci, &whole, offsetof(nvmlPciInfo_t, pciSubSystemId));
     return NVML_SUCCESS;
 }
@@ -352,7 +352,7 @@ nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
     NEED(pci);
     NEED_VERSION(pci, nvmlPciInfoExt_v1);
     nvmlPciInfo_t whole;
-    TRY(fill_pci(gpu, &whole));
+    TRY(sim_fill_pci(gpu, &whole));
     pci->domain = whole.domain;
     pci->bus = whole.bus;
     pci->device = whole.device;
@@ -400,19 +400,24 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int size,
     return fill_set(gpu, V_memory_affinity, V_memory_affinity_last - V_memory_affinity + 1, size, set);
 }
 
-static nvmlReturn_t numa_of(sim_state *state, nvmlDevice_t device, int64_t *node)
+/* Whether both have this number, and the same one. */
+static bool share(sim_gpu *gpu, sim_gpu *other, int slot)
 {
-    NEED(sim_is_device(state, device));
-    return sim_integer(&state->gpus[(uintptr_t)device & HANDLE_INDEX_MASK].values[V_numa_node], node);
+    int64_t here = 0, there = 0;
+    return sim_integer(&gpu->values[slot], &here) == NVML_SUCCESS && sim_integer(&other->values[slot], &there) == NVML_SUCCESS && here == there;
 }
 
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t *level)
 {
     ENTER_DEVICE(nvmlDeviceGetTopologyCommonAncestor);
     NEED(level && sim_is_device(state, other));
-    int64_t here = 0, there = 0;
-    bool known = numa_of(state, device, &here) == NVML_SUCCESS && numa_of(state, other, &there) == NVML_SUCCESS;
-    *level = device == other ? NVML_TOPOLOGY_INTERNAL : known && here == there ? NVML_TOPOLOGY_NODE : NVML_TOPOLOGY_SYSTEM;
+    sim_gpu *peer = &state->gpus[(uintptr_t)other & HANDLE_INDEX_MASK];
+    *level = device == other                       ? NVML_TOPOLOGY_INTERNAL
+        : share(gpu, peer, V_pci_switch)      ? NVML_TOPOLOGY_SINGLE
+        : share(gpu, peer, V_pci_root_port)   ? NVML_TOPOLOGY_MULTIPLE
+        : share(gpu, peer, V_pci_host_bridge) ? NVML_TOPOLOGY_HOSTBRIDGE
+        : share(gpu, peer, V_numa_node)       ? NVML_TOPOLOGY_NODE
+                                              : NVML_TOPOLOGY_SYSTEM;
     return NVML_SUCCESS;
 }
 
