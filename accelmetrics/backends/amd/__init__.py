@@ -1,4 +1,4 @@
-"""AMD GPUs, and Hygon's, which are built on the same design.
+"""AMD GPUs. Hygon's are built on the same design, and their backend reads their files by the code of this folder.
 
 Where the numbers come from is a table of sources, the best first; the first that opens is used, unless one is pinned:
 
@@ -52,6 +52,15 @@ DEFAULT: tuple[Open, ...] = (_in_process, _amd_smi, _rocm_smi)
 """What is tried where nothing is pinned, in order."""
 
 
+PROCESSES = {
+    "gpu": "drm-engine-gfx and drm-engine-compute in /proc/*/fdinfo, 1 s",
+    "memoryAllocated": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s / total",
+    "memoryAllocatedBytes": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s",
+    **{name: f"as `gpu.{{i}}.{name}`" for name in ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")},
+}
+"""What is read of the watched process, and where."""
+
+
 def _coverage() -> Coverage:
     from accelmetrics.backends.amd import amd_smi, amdsmi, rocm_smi, sysfs
     from accelmetrics.backends.kit.fields import joined_words
@@ -61,12 +70,7 @@ def _coverage() -> Coverage:
     return Coverage(
         joined_words(pair for words in sources for pair in words.items()),
         sysfs.PARTITIONS.words,
-        processes={
-            "gpu": "drm-engine-gfx and drm-engine-compute in /proc/*/fdinfo, 1 s",
-            "memoryAllocated": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s / total",
-            "memoryAllocatedBytes": "drm-memory-vram in /proc/*/fdinfo (an APU: as of the device), 1 s",
-            **{name: f"as `gpu.{{i}}.{name}`" for name in ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")},
-        },
+        processes=PROCESSES,
     )
 
 

@@ -27,11 +27,10 @@ from accelmetrics.backends.amd.values import (
     exact_joules,
     memory_rows,
     of_card,
-    pcie_generation,
 )
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, PollOnce, json_documents
-from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, text
+from accelmetrics.backends.kit import Command, Completed, DeviceSample, PolledBackend, PollOnce, coded, json_documents
+from accelmetrics.backends.kit.fields import Derived, Field, Says, flat, pcie_generation, text
 from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -69,11 +68,7 @@ STATIC_PLACES = [place for row in STATIC_FIELDS for place in ((row.where,) if is
 _THROTTLE = "throttle.{}_violation_status"
 
 
-def _active(said: object) -> object:
-    """Return whether a cause holds the clocks down, printed in words."""
-    return {"active": 1, "not active": 0}.get(text(said).lower(), said)
-
-
+_active = coded(active=1, not_active=0)
 FIELDS = of_card(
     Field("gpu", ("usage.gfx_activity", "usage.gfx_usage"), "%"),
     Field("memory", ("usage.umc_activity", "usage.mem_usage"), "%"),

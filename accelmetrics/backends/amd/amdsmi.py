@@ -46,10 +46,10 @@ from typing import Any
 
 from accelmetrics.backends.amd.cards import compute_memory
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import TOTAL, UNDOCUMENTED_ENERGY, USED, device_memory, memory_rows
 from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import WAITS, Outcome, at_fork, guarded, waiting_for
-from accelmetrics.backends.kit.fields import Chosen, DeviceRecord, Field, Table
+from accelmetrics.backends.kit.fields import Chosen, DeviceRecord, Field, Table, pcie_generation
 from accelmetrics.backends.kit.library import load_library, loading_failure
 from accelmetrics.backends.kit.system import is_asleep
 from accelmetrics.backends.loading import loading

@@ -1,7 +1,8 @@
 """What is known of AMD's cards whatever source reads them: which are here, and how they are partitioned.
 
-Hygon's accelerators (DCU) are built on the same design, and their driver shows the same files. Hardware is found by PCI ids and what
-the kernel driver shows, never by a tool's name: another vendor has a ``rocm-smi`` as well, and a tool without a card is no card.
+Hygon's accelerators (DCU) are built on the same design, and their driver shows the same files: ``hygon.py`` reads them by the code of this
+folder. Hardware is found by PCI ids and what the kernel driver shows, never by a tool's name: another vendor has a ``rocm-smi`` as well,
+and a tool without a card is no card.
 Nothing here wakes a card.
 """
 
@@ -12,17 +13,36 @@ from collections.abc import Mapping
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit.system import PCI_ADDRESS, exists, is_asleep, link_name, list_directory, pci_devices, read_text, system_path
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.identity import pci_address
+from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import counted
+from accelmetrics.schemas.topology import Link
 
-VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
-"""By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
-MAKERS = {"amd": "AMD", "hygon": "Hygon"}
-"""The same, as they write themselves."""
-CLASSES = ("0x03", "0x12")
-"""Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""
+
+class Maker(NamedTuple):
+    """A vendor whose cards the files of this driver family show.
+
+    Attributes:
+        name: Its name in one word.
+        brand: The same for people.
+        vendor_id: PCI vendor id, as the kernel writes it.
+        classes: Beginnings of the PCI classes of its cards: other devices of the vendor's have others.
+        drivers: The kernel drivers that show these files.
+    """
+
+    name: str
+    brand: str
+    vendor_id: str
+    classes: tuple[str, ...]
+    drivers: tuple[str, ...]
+
+
 DRIVER = "amdgpu"
-DRIVERS = (DRIVER, "hydcu", "hycu")
-"""The kernel drivers that show these files: AMD's, and the names that Hygon gave its own."""
+AMD = Maker("amd", "AMD", "0x1002", ("0x03", "0x12"), (DRIVER,))
+HYGON = Maker("hygon", "Hygon", "0x1d94", ("0x03", "0x0b40", "0x12"), ("hydcu", "hycu", DRIVER))
+MAKERS = {maker.vendor_id: maker for maker in (AMD, HYGON)}
+DRIVERS = frozenset(driver for maker in MAKERS.values() for driver in maker.drivers)
 INTEGRATED_FORMAT = 2
 """Of ``gpu_metrics``, in its third byte: format 1 is for cards, 2 and later for processors with a GPU in them."""
 PROCESSORS = frozenset(
@@ -43,9 +63,9 @@ INSTINCT = {
 """The same of the cards of data centres, where no such list is installed."""
 
 
-def gpus() -> list[str]:
-    """List the PCI addresses of the GPUs under any driver, in address order."""
-    return sorted(address for vendor in VENDORS for address in pci_devices(vendor, CLASSES))
+def gpus(maker: Maker = AMD) -> list[str]:
+    """List the PCI addresses of a maker's GPUs under any driver, in address order."""
+    return sorted(pci_devices(maker.vendor_id, maker.classes))
 
 
 def device_path(address: str) -> str:
@@ -53,9 +73,9 @@ def device_path(address: str) -> str:
     return f"/sys/bus/pci/devices/{address}"
 
 
-def vendor_of(address: str) -> str:
-    """Return the vendor in one word."""
-    return VENDORS.get(read_text(f"{device_path(address)}/vendor") or "", "amd")
+def maker_of(address: str) -> Maker:
+    """Return who made a device."""
+    return MAKERS.get(read_text(f"{device_path(address)}/vendor") or "", AMD)
 
 
 def is_driven(address: str) -> bool:
@@ -70,7 +90,7 @@ def is_integrated(address: str, device: str = "") -> bool | None:
         address: Its PCI address.
         device: Its PCI device id, where that was printed: ``0x13c0``.
     """
-    normalized = address.lower()
+    normalized = pci_address(address)
     shown = PCI_ADDRESS.fullmatch(normalized) is not None
     if (device or (read_text(f"{device_path(normalized)}/device") if shown else None) or "").lower().removeprefix("0x") in PROCESSORS:
         return True
@@ -115,8 +135,9 @@ def counts_energy(name: str, device: str) -> bool:
 # Partitions, as the compute driver shows them
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
-AMD = 0x1002
 PARTITION_SHIFT = 28
+XGMI, XGMI_WEIGHT = 11, 15
+"""The type of such links (``CRAT_IOLINK_TYPE_XGMI``), and the weight of one."""
 LOCAL_HEAPS = (1, 2)
 """Memory of the GPU itself: the part that the processor reaches, and the part that it does not."""
 
@@ -155,9 +176,28 @@ def gpu_nodes() -> list[TopologyNode]:
     return [TopologyNode(path, values) for path, values in found.items() if values.get("simd_count")]  # others are processors
 
 
+def xgmi_links(address: str) -> tuple[Link, ...] | Unavailable:
+    """Return the XGMI links of a GPU to others, as the compute driver shows them, without how many there are.
+
+    The kernel makes a link's weight of the hops that data takes: 15 for each (``kfd_crat.c``). Partitions of one GPU are no others.
+    """
+    nodes = gpu_nodes()
+    by_number = {node.path.rpartition("/")[2]: node.address for node in nodes}
+    if address not in by_number.values():
+        return Unavailable(Reason.NOT_SUPPORTED, f"the compute driver does not show the GPU in {NODES}")
+    found: dict[str, int] = {}
+    for path in (node.path for node in nodes if node.address == address):
+        for name in list_directory(f"{path}/io_links"):
+            shown = properties(f"{path}/io_links/{name}/properties")
+            to = by_number.get(str(shown.get("node_to", "")), "")
+            if shown.get("type") == XGMI and to not in ("", address):
+                found[to] = shown.get("weight", 0)
+    return tuple(Link("xgmi", to, None, weight // XGMI_WEIGHT or None) for to, weight in found.items())
+
+
 def compute_memory(address: str) -> int | None:
     """Return the bytes of memory that the compute driver shows of a GPU, None where it shows none. Partitions have theirs apart."""
-    return sum(node.memory or 0 for node in gpu_nodes() if node.address == address.lower()) or None
+    return sum(node.memory or 0 for node in gpu_nodes() if node.address == pci_address(address)) or None
 
 
 def properties(path: str) -> dict[str, int]:
@@ -178,27 +218,24 @@ FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed 
 def detect() -> Detection:
     """Look at the PCI bus, then at what the driver shows."""
     drivers = {address: link_name(f"{device_path(address)}/driver") for address in gpus()}
-    loaded = any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in DRIVERS)
+    loaded = any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in AMD.drivers)
     advice = "" if exists("/dev/kfd") or exists("/dev/dri") else PASS_DEVICES
     usable = {address: driver for address, driver in drivers.items() if driver not in FOREIGN}
     if usable:
-        makers = Counter(MAKERS[vendor_of(address)] for address in usable)
-        counts = " and ".join(counted(number, f"{maker} GPU") for maker, number in sorted(makers.items()))
-        found = f"{counts} on the PCI bus ({', '.join(usable)})"
-        driver = next((driver for driver in DRIVERS if driver in usable.values()), "")
-        if not loaded and not driver:
+        found = f"{counted(len(usable), 'AMD GPU')} on the PCI bus ({', '.join(usable)})"
+        if not loaded and DRIVER not in usable.values():
             return Detection(True, f"{found}, but the kernel driver amdgpu is not loaded", len(usable), LOAD_DRIVER)
-        found = f"{found}, {driver or DRIVER} loaded"
-        unbound = [address for address, driver in usable.items() if driver not in DRIVERS]
+        found = f"{found}, {DRIVER} loaded"
+        unbound = [address for address, driver in usable.items() if driver != DRIVER]
         if unbound and len(unbound) < len(usable):
             found = f"{found}, not driven by it: {', '.join(unbound)}"
         return Detection(True, f"{found}, no /dev/kfd and no /dev/dri" if advice else found, len(usable), advice)
     # Where the PCI bus is hidden, the compute driver may still show them.
-    nodes = sum(node.vendor == AMD for node in gpu_nodes())
+    nodes = sum(node.vendor == int(AMD.vendor_id, 16) for node in gpu_nodes())
     if nodes:
         return Detection(True, f"{counted(nodes, 'AMD GPU')} in the compute driver's topology, none visible on the PCI bus", nodes, advice)
     if drivers:
         bound = (f"{count} bound to {driver} ({FOREIGN[driver]})" for driver, count in Counter(drivers.values()).items())
         return Detection(False, f"no AMD GPU for compute: {', '.join(bound)}")
     words = "; amdgpu is loaded without one" if loaded else ""
-    return Detection(False, f"no display or accelerator device of AMD (0x1002) or Hygon (0x1d94) on the PCI bus{words}")
+    return Detection(False, f"no display or accelerator device of AMD (0x1002) on the PCI bus{words}")

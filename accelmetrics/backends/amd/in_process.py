@@ -11,46 +11,38 @@ none left, the driver has gone, and is opened again when it is back.
 Of a card with partitions (XCP) power, temperature and the like stay on the card, so that sums are right; a partition has memory and
 activity of its own.
 
-What processes use of a GPU is looked up once a second. ``/proc/PID/fdinfo/FD`` of a descriptor of a GPU tells it, in the form that all
-DRM drivers share::
-
-    drm-driver:     amdgpu
-    drm-pdev:       0000:03:00.0
-    drm-client-id:  42
-    drm-memory-vram:        1048576 KiB
-    drm-memory-gtt:         2048 KiB
-    drm-engine-gfx: 123456789 ns
-    drm-engine-compute:     987654321 ns
-
-A client is one opening of the device; descriptors that were duplicated or inherited show the same one. Memory is what the kernel accounts
-to the client; of an APU in the pools that its own memory is counted in. Engine time is that of the graphics and compute rings: what a
-runtime submits through queues of its own (ROCm) passes them by, and shows as memory alone.
+What processes use of a GPU is looked up once a second (:mod:`~accelmetrics.backends.kit.fdinfo`). Engine time is that of the graphics and
+compute rings: what a runtime submits through queues of its own (ROCm) passes them by, and shows as memory alone.
 """
 
 from __future__ import annotations
 
-import math
-import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd.amdsmi import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
-from accelmetrics.backends.amd.cards import TopologyNode, device_path, gpu_nodes, gpus, is_driven
+from accelmetrics.backends.amd.cards import AMD, Maker, TopologyNode, device_path, gpu_nodes, gpus, is_driven, xgmi_links
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, SHOWN, Card, identify, partition, pools
 from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value
+from accelmetrics.backends.kit.fdinfo import DrmClients, DrmKeys
 from accelmetrics.backends.kit.fields import Chosen, Counters, Table, make_reading
-from accelmetrics.backends.kit.processes import UNSEEN, NodeHolders, ProcessTree, process_values
-from accelmetrics.backends.kit.system import Files, exists, read_text
+from accelmetrics.backends.kit.processes import ProcessTree, process_values
+from accelmetrics.backends.kit.system import Files, exists
 from accelmetrics.schemas.catalogue import coverage_of
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.topology import Details
 
 SYSFS, AMDSMI = "sysfs", "amdsmi"
 RELIST = 30.0
 """Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
+ASLEEP = "{} is powered down, and reading it would wake it"
+OF_PARTITION = Unavailable(Reason.NOT_SUPPORTED, "a partition has none of its own: those of its card hold")
 NO_ANSWER = Unavailable(Reason.NOT_SUPPORTED, "amdsmi gives nothing")
+KEYS = DrmKeys({"compute": ("compute",), "graphics": ("gfx",)}, (("vram",),))
+"""What the driver calls what programs use. An APU's memory is in the pools that its own is counted in."""
 FIRST_OPENING, LATER_OPENING = 4.0, 0.4
 """Seconds to wait for the module to be opened where there are files too: when the driver is opened, and by a reading."""
 
@@ -83,6 +75,7 @@ class InProcessDriver:
     Args:
         clock: What intervals are taken from.
         sources: Which of the two to use; one that is not asked for alone may fail to open.
+        maker: Whose cards it reads.
 
     Attributes:
         failure: Why the module is not used, or not yet.
@@ -94,16 +87,17 @@ class InProcessDriver:
     machine_wide = False
     interval = 0.0
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, sources: Sequence[str] = (SYSFS, AMDSMI)) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, sources: Sequence[str] = (SYSFS, AMDSMI), maker: Maker = AMD) -> None:
         self.clock = clock
+        self._maker = maker
         self._files = Files()
-        self._listed = _list()
+        self._listed = _list(maker)
         self._addresses = sorted(self._listed[0])
         self._trust = Trust()
         self._library: Mapping[str, AmdsmiCard] = {}
         self.units: list[DriverUnit] = []
         if not self._addresses:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, "no GPU is driven by amdgpu here", backend="amd")
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no GPU is driven by {' or '.join(maker.drivers)} here", backend=maker.name)
         nodes = gpu_nodes()
         for number, address in enumerate(self._addresses):
             card = Card(address, self._files, [other for other in self._addresses if other != address])
@@ -119,12 +113,13 @@ class InProcessDriver:
                 raise self.failure
             words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
             advice = "" if self.failure is None else self.failure.advice
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, "; ".join(filter(None, (words, self.remark))), backend="amd", advice=advice)
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "; ".join(filter(None, (words, self.remark))), backend=maker.name, advice=advice)
         self._name_units()
         self.devices: Sequence[DeviceIdentity] = tuple(unit.identity for unit in self.units)
         self._relist_at = clock.monotonic() + RELIST
         self._looking = threading.Lock()
-        self.processes = DriverProcesses({unit.card.address: pools(unit.card.address) for unit in self.units if unit.identity.unified})
+        shared = {unit.card.address: pools(unit.card.address) for unit in self.units if unit.identity.unified}
+        self.processes = DrmClients(KEYS, shared, clock=clock)
 
     @property
     def source(self) -> str:
@@ -139,6 +134,14 @@ class InProcessDriver:
 
     def reader(self, options: ReadOptions) -> InProcessReader:
         return InProcessReader(self, options)
+
+    def details(self, unit: int, progress: list[Any]) -> Details:
+        device = self.units[unit]
+        if not device.card.is_awake(progress):
+            raise SourceError(Reason.SUSPENDED, ASLEEP.format(device.card.address), backend=self._maker.name)
+        if device.node is not None:
+            return Details(OF_PARTITION, OF_PARTITION)
+        return Details(xgmi_links(device.card.address), device.card.clocks(progress))
 
     def close(self) -> None:
         self._files.close()
@@ -201,10 +204,12 @@ class InProcessDriver:
                 self.failure = self._open_library(0.0)
                 return
             self._relist_at = now + RELIST
-            (addresses, partitions), (listed, parts) = _list(), self._listed
+            (addresses, partitions), (listed, parts) = _list(self._maker), self._listed
             there = {part for part in parts if part[0] in addresses}
             if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
-                raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
+                raise DriverGoneError(
+                    Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend=self._maker.name
+                )
             if self.failure is not None and self.failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):
                 self.failure = self._open_library(LATER_OPENING)
         finally:
@@ -222,9 +227,9 @@ class InProcessDriver:
             self.devices = devices
 
 
-def _list() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
+def _list(maker: Maker) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
     """Return which cards there are whose values the kernel shows, and which partitions."""
-    return frozenset(filter(is_driven, gpus())), frozenset((node.address, node.partition) for node in gpu_nodes())
+    return frozenset(filter(is_driven, gpus(maker))), frozenset((node.address, node.partition) for node in gpu_nodes())
 
 
 class InProcessReader:
@@ -257,7 +262,7 @@ class InProcessReader:
             device.chosen.clear()  # when it is back, it has to be looked at anew
             raise
         if not awake:
-            asleep = Unavailable(Reason.SUSPENDED, f"{card.address} is powered down, and reading it would wake it")
+            asleep = Unavailable(Reason.SUSPENDED, ASLEEP.format(card.address))
             return make_reading(dict.fromkeys(table.words, asleep))
         processes: Processes = None
         used = None
@@ -269,7 +274,7 @@ class InProcessReader:
                 driver.identify_awake(device)
             found = self._card(device, now, counters, progress)
             table.derive(found, device.chosen)
-            processes = driver.processes.on(card.address, now, progress) if self._lists else NOT_NEEDED
+            processes = driver.processes.on(card.address, progress) if self._lists else NOT_NEEDED
             owned = [each for each in processes if self._tree.owns(each.pid, now)] if not isinstance(processes, Unavailable) else []
             used = process_values("gpu", owned, found) if owned else None
         named = {name: value for metric, value in found.items() for name in table.names(metric)}
@@ -300,102 +305,3 @@ class InProcessReader:
             return said
         better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or name in lent or value is OVERDUE}
         return {**lent, **found, **better}
-
-
-# What processes use of a GPU
-
-UNITS = {"": 1, "ns": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
-MEMORY = {"vram": ("drm-memory-vram", "drm-resident-vram"), "gtt": ("drm-memory-gtt", "drm-resident-gtt")}
-"""The first is there on every kernel; the second is how newer ones spell it."""
-MOST = 2**50
-"""Bytes; more is no count."""
-
-_COUNT = re.compile(r"^(drm-[a-z0-9-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
-_ADDRESS = re.compile(r"^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
-
-
-Client = tuple[str, int, dict[str, int], dict[str, int]]
-"""One opening of one device: the device's PCI address, the kernel's number for the client, by kind of memory the bytes, as far as the
-kernel says, and by engine the nanoseconds that it has worked for the client."""
-
-
-def parse(text: str) -> Client | None:
-    """Read one file; None when it is not that of a GPU."""
-    address = _ADDRESS.search(text)
-    counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in _COUNT.findall(text)}
-    if address is None or "drm-client-id" not in counts:
-        return None
-    memory = {kind: counts[name] for kind, names in MEMORY.items() for name in reversed(names) if counts.get(name, MOST + 1) <= MOST}
-    engines = {"compute": counts.get("drm-engine-compute", 0), "graphics": counts.get("drm-engine-gfx", 0)}
-    return address[1].lower(), counts["drm-client-id"], memory, engines
-
-
-PACE = 0.95
-"""Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
-
-
-def is_gpu(node: str) -> bool:
-    """Return whether a device node is a GPU's."""
-    return node.startswith("/dev/dri/")
-
-
-class DriverProcesses:
-    """The processes on all devices of one driver. Several workers may ask; one looks, the others get what it found last.
-
-    Args:
-        pools: By address, the kinds of memory that count, where that is not ``vram`` alone.
-        holders: Where the processes are looked for.
-
-    Attributes:
-        pools: The same, to which may be added.
-    """
-
-    def __init__(self, pools: Mapping[str, Sequence[str]], holders: NodeHolders | None = None) -> None:
-        self.pools = dict(pools)
-        self._holders = holders or NodeHolders(is_gpu)
-        self._holders.look([])  # the first pass takes longer than later ones
-        self._looking = threading.Lock()
-        self._until = -math.inf
-        self._at = 0.0
-        self._worked: dict[tuple[str, int], int] = {}
-        self._found: dict[str, tuple[DeviceProcess, ...]] = {}
-
-    def on(self, address: str, now: float, progress: list[Any]) -> tuple[DeviceProcess, ...] | Unavailable:
-        """Return the processes on one device, as of at most a second ago; a reason where none was found, and there may be some."""
-        if now >= self._until and self._looking.acquire(blocking=False):
-            try:
-                self._look(now, progress)
-            finally:
-                self._looking.release()
-        return self._found.get(address, () if self._holders.complete else UNSEEN)
-
-    def _look(self, now: float, progress: list[Any]) -> None:
-        self._until = now + PACE
-        self._holders.look(progress)
-        clients: dict[tuple[str, int], list[Client]] = {}
-        seen = set()
-        for pid, nodes in self._holders.held().items():
-            for node in nodes:
-                client = parse(read_text(f"/proc/{pid}/fdinfo/{node}") or "")
-                progress.append(node)
-                # A client that was handed on shows in every process that holds it: it is counted with the first.
-                if client is not None and client[:2] not in seen:
-                    seen.add(client[:2])
-                    clients.setdefault((client[0], pid), []).append(client)
-        worked: dict[tuple[str, int], int] = {}
-        found: dict[str, tuple[DeviceProcess, ...]] = {}
-        for (address, pid), held in sorted(clients.items()):
-            kinds = self.pools.get(address, ("vram",))
-            sizes = [size for _, _, memory, _ in held for kind, size in memory.items() if kind in kinds]
-            engines = Counter[str]()
-            for _, _, _, nanoseconds in held:
-                engines.update(nanoseconds)
-            worked[address, pid] = engines.total()
-            risen, seconds = worked[address, pid] - self._worked.get((address, pid), math.inf), now - self._at
-            busy = min(100.0, risen / seconds / 1e7) if risen >= 0 and seconds > 0 else None
-            process = DeviceProcess(pid, "+".join(each for each in engines if engines[each]), sum(sizes) if sizes else None, busy)
-            found[address] = (*found.get(address, ()), process)
-        self._at, self._worked = now, worked
-        # The same object while nothing changed.
-        kept = self._found
-        self._found = {address: kept[address] if kept.get(address) == each else each for address, each in found.items()}

@@ -49,7 +49,6 @@ from accelmetrics.backends.amd.values import (
     exact_joules,
     memory_rows,
     of_card,
-    pcie_generation,
 )
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import (
@@ -65,7 +64,7 @@ from accelmetrics.backends.kit import (
     quoted,
     text,
 )
-from accelmetrics.backends.kit.fields import Says
+from accelmetrics.backends.kit.fields import Says, pcie_generation
 from accelmetrics.backends.kit.system import let_sleep
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -292,8 +291,8 @@ def architecture(printed: str) -> str:
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
 ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
-FOREIGN_KEYS = ("hcu ", "dcu ")
-"""How Hygon's tool, which has the same name, begins what AMD's begins with "GPU "."""
+FOREIGN = re.compile(r"\b[DH]CU\b")
+"""The word of Hygon's tool, which has the same name, for what AMD's calls "GPU"."""
 SAYS = (
     Says(
         "permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ",
@@ -327,19 +326,21 @@ def _connect(command: Command) -> PollOnce:
     knows_flags = True
     kinds: dict[int, bool] = {}
 
-    def poll() -> Iterable[DeviceSample]:
+    def ask() -> Completed:
         nonlocal knows_flags
-        let_sleep(gpus(), "rocm-smi")
         completed = flags.run(_gives_cards) if knows_flags else command.run(*ALL)
         if knows_flags and _refused(completed) and not _gives_cards(completed):
             knows_flags = False
             completed = command.run(*ALL)
+        return completed
+
+    def poll() -> Iterable[DeviceSample]:
+        let_sleep(gpus(), "rocm-smi")
+        while FOREIGN.search((completed := ask()).stdout):  # finding the next of this name fails where there is none
+            command.disown("is another vendor's tool of the same name (Hygon's)")
         cards, system, complete = parse(completed.stdout)
         if not cards:
             raise failure(command, completed)
-        if any(key.startswith(FOREIGN_KEYS) for card in cards.values() for key in card):
-            words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
         if knows_flags:
             missing = {place.lower(): why for place, why in flags.missing.items()}
             cards = {number_: {**missing, **card} for number_, card in cards.items()}

@@ -30,23 +30,22 @@ from typing import Any
 
 from accelmetrics.backends.amd import gpu_metrics
 from accelmetrics.backends.amd.cards import (
-    DRIVERS,
     MAKERS,
-    VENDORS,
     TopologyNode,
     card_name,
     compute_memory,
     device_path,
     is_driven,
     is_integrated,
-    vendor_of,
+    maker_of,
 )
-from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows, pcie_generation
+from accelmetrics.backends.amd.values import TOTAL, compute_pools, device_memory, memory_rows
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit.fields import Chosen, Derived, DeviceRecord, Field, Rate, Table, number, text
-from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, is_asleep, list_directory, read_text, system_path
+from accelmetrics.backends.kit.fields import Chosen, Derived, DeviceRecord, Field, Rate, Table, number, pcie_generation, text
+from accelmetrics.backends.kit.system import ASLEEP, Files, KeptFile, is_asleep, link_name, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.topology import SupportedClocks
 
 PACE = 9.95
 """Seconds for which slow values are kept; a little less than ten, so that readings every second find them outdated."""
@@ -74,6 +73,9 @@ ERRORS = {
 }
 
 _LEVEL = re.compile(r"^\s*\w+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
+_CLOCK = re.compile(r"^\s*\d+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
+"""The levels among them: the one of sleep has a letter."""
+NO_LEVELS = Unavailable(Reason.NOT_SUPPORTED, "pp_dpm_sclk and pp_dpm_mclk are not there")
 _STACK = re.compile(r"hwmon:hbm_?\d+", re.ASCII)
 _PCIE_LEVEL = re.compile(r"^\s*\d+\s*:\s*(\d+(?:\.\d+)?) *GT/s,\s*x(\d+)[^*\n]*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 _FEATURES = re.compile(r"feature mask: *0x([0-9a-f]{1,16})\s*", re.IGNORECASE | re.ASCII)
@@ -174,7 +176,7 @@ class Card:
         if not is_driven(self.address):
             if read_text(f"{self._base}/vendor") is None:
                 raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
-            raise self._lost(f"{self.address} is no longer driven by amdgpu")
+            raise self._lost(f"{self.address} is no longer driven by its kernel driver")
         # A kernel without power management has no such file.
         return self._read("power/runtime_status", progress) not in ASLEEP
 
@@ -228,6 +230,21 @@ class Card:
         mean = sum(busy) / len(busy) if busy and not isinstance(busy, Unavailable) else busy
         said = {"busy": mean, "used_memory": used, "size_in_bytes": node.memory}
         return DeviceRecord({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
+
+    def clocks(self, progress: list[Any]) -> SupportedClocks | Unavailable:
+        """Return the levels of its clocks.
+
+        Since Navi, and on Instincts, the cores' clock is a range: its ends, and between them, marked, the clock of now where it is neither
+        (``smu_v11_0``, ``smu_v13_0``). That one is no level.
+        """
+        said = [self._read(name, progress) for name in ("pp_dpm_sclk", "pp_dpm_mclk")]
+        graphics, memory = (_CLOCK.findall(each) if isinstance(each, str) else [] for each in said)
+        if len(graphics) == 3 and graphics[1][1]:
+            del graphics[1]
+        if not graphics and not memory:
+            return next((each for each in said if isinstance(each, Unavailable)), NO_LEVELS)
+        memory_mhz, graphics_mhz = (tuple(sorted({int(clock) for clock, _ in levels}, reverse=True)) for levels in (memory, graphics))
+        return SupportedClocks(memory_mhz, graphics_mhz)
 
     def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.MetricsTable | Unavailable:
         """Return ``gpu_metrics``, or why there is none; it is read once for all that is read together, if it need not be read anew."""
@@ -334,7 +351,7 @@ def outermost(address: str) -> str | None:
     for parent in parents:
         base = device_path(parent.name)
         vendor = read_text(f"{base}/vendor")
-        if vendor not in VENDORS or not (read_text(f"{base}/class") or "").startswith(BRIDGE):
+        if vendor not in MAKERS or not (read_text(f"{base}/class") or "").startswith(BRIDGE):
             return found if found or vendor is None else address
         found = parent.name
     return found
@@ -355,7 +372,7 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
     def said(file: str) -> str:
         return text(read_text(f"{device_path(address)}/{file}"))
 
-    vendor, unified = vendor_of(address), bool(is_integrated(address))
+    maker, unified = maker_of(address), bool(is_integrated(address))
     unique_id, serial = said("unique_id").lower().removeprefix("0x"), said("serial_number")
     memory = None
     if not is_asleep(address):
@@ -363,15 +380,15 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
         memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total", compute=compute)[TOTAL]
     return DeviceIdentity(
         kind="gpu",
-        vendor=vendor,
+        vendor=maker.name,
         vendor_index=number_,
-        name=said("product_name") or card_name(said("device"), said("revision"), MAKERS[vendor]),
+        name=said("product_name") or card_name(said("device"), said("revision"), maker.brand),
         uuid=f"0x{unique_id}" if unique_id.strip("0") else "",
         pci_bus_id=address,
         serial=serial if serial.strip("0x") else "",
         architecture=next((node.architecture for node in nodes if node.address == address), ""),
         # Of a driver that was installed apart from the kernel; the kernel's own has no version.
-        driver_version=next((found for driver in DRIVERS if (found := read_text(f"/sys/module/{driver}/version"))), ""),
+        driver_version=read_text(f"/sys/module/{link_name(f'{device_path(address)}/driver')}/version") or "",
         firmware=said("vbios_version"),
         part_number=said("product_number"),
         memory_total_bytes=memory if isinstance(memory, int) else None,

@@ -1,20 +1,17 @@
-"""Rules for values of AMD's cards that hold in each source: memory, generations of PCIe, energy."""
+"""Rules for values of AMD's cards that hold in each source: memory and energy."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 
 from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
 from accelmetrics.backends.contract import Value
-from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Derived, Field, Row, number, quoted
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Derived, Field, Row, number
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 USED, TOTAL = "memory.used", "memory.total"
 """Where :func:`device_memory` puts the bytes in a record."""
-GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
-"""Of PCIe, by transfers per lane, in 1e9 a second."""
 SAME_SIZE = 0.02
 """Share by which two sizes of one pool may differ: drivers round to pages and leave some out."""
 
@@ -28,8 +25,6 @@ OF_PARTITION = frozenset(
 
 UNDOCUMENTED_ENERGY = Unavailable(Reason.NOT_SUPPORTED, "of a card without HBM nothing documents what the energy counter counts")
 """One answer in every source, so that it is the same whichever of them are joined."""
-
-_SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 
 
 def memory_rows(used: str, total: str) -> tuple[Row, ...]:
@@ -111,20 +106,6 @@ def device_memory(
             else:
                 found[name] = before + value
     return found
-
-
-def pcie_generation(speed: object, per: float = 1) -> object:
-    """Return the PCIe generation of a speed; what is no speed stays what it is.
-
-    Args:
-        speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
-        per: What 1e9 of them are in the speed's unit.
-    """
-    match = _SPEED.fullmatch(quoted(speed))
-    if match is None:
-        return speed
-    transfers = float(match[1]) / per
-    return GENERATIONS.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
 
 
 def exact_joules(printed: object, unit: str) -> Value:

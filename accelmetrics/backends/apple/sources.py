@@ -79,6 +79,7 @@ MACMON_GPU = (
     Field("temp", "temp.gpu_temp_avg", "C", zero_is_missing=True),
     Field("powerWatts", "gpu_power", "W"),
     Field("memoryTotalBytes", "memory.ram_total", "B"),
+    Field("fanSpeedRpm", "fans.0.rpm", words='macmon "fans", the first, from 0.8 on'),  # 0 while it stands still
 )
 MACMON_CHIP = (
     Field("cpu.ecpu_freq", ("ecpu_freq_mhz", "ecpu_usage.0"), "MHz", zero_is_missing=True),
@@ -91,6 +92,7 @@ MACMON_CHIP = (
     Field("cpu.avg_temp", "temp.cpu_temp_avg", "C", zero_is_missing=True),
     Field("cpu.powerWatts", "cpu_power", "W", zero_is_missing=True),
     Field("soc.powerWatts", "all_power", "W", zero_is_missing=True),
+    Field("memory.powerWatts", "ram_power", "W", zero_is_missing=True),
     Field("system.powerWatts", "sys_power", "W", zero_is_missing=True),
     Field("ane.power", "ane_power", "W"),  # the Neural Engine is switched off while it is not used: 0 W is what it draws
     Field("memory.used", "memory.ram_usage", "B"),

@@ -93,9 +93,9 @@ def detect() -> Detection:
 
 def open_monitor(clock: Clock, period: float = PERIOD) -> Driver:
     """Start the tool."""
-    from accelmetrics.backends.neuron import monitor
+    from accelmetrics.backends.neuron import monitor, sysfs
 
-    return monitor.polled(clock, period).open()
+    return monitor.polled(clock, period, (sysfs.POWER_SOURCE,)).open()
 
 
 def open_sysfs(clock: Clock) -> Driver:
@@ -107,10 +107,10 @@ def open_sysfs(clock: Clock) -> Driver:
 
 def open_best(clock: Clock, period: float = PERIOD) -> Driver:
     """Start the tool where it may be run; else read the driver's counters."""
-    from accelmetrics.backends.kit.commands import find
+    from accelmetrics.backends.kit.commands import find, may_run
 
     tool = find(TOOL, DIRECTORIES)
-    if tool is not None and os.access(tool, os.X_OK):
+    if tool is not None and may_run(tool):
         return open_monitor(clock, period)
     if chips():
         return open_sysfs(clock)

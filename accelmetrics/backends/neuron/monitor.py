@@ -33,7 +33,7 @@ from typing import Any
 
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, ReadOptions, Value
-from accelmetrics.backends.kit import Command, DeviceRecord, DeviceSample, Field, PolledBackend, quoted, stream, text
+from accelmetrics.backends.kit import Command, DeviceRecord, DeviceSample, Field, PolledBackend, Source, quoted, stream, text
 from accelmetrics.backends.kit.line_process import LinePoll
 from accelmetrics.backends.neuron import PERIOD, TOOL
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
@@ -363,12 +363,13 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
     return [*cores, DeviceSample({}, machine=True, scoped=partial(scoped, None))]
 
 
-def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> PolledBackend:
+def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD, also: Sequence[Source] = ()) -> PolledBackend:
     """Make a backend of the tool.
 
     Args:
         clock: Where ages are taken from.
         period: Seconds between two reports.
+        also: Sources of what it does not print.
     """
     metrics = [{"type": section} for section in (COUNTERS, MEMORY, EXECUTION)]
     configuration = {
@@ -392,6 +393,7 @@ def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> PolledBackend
         machine=MACHINE,
         identity=IDENTITY,
         interval=period,
+        also=also,
         advice=ADVICE,
         clock=clock,
     )

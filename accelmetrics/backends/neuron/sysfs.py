@@ -7,6 +7,9 @@ last change (AWS's sysfs guide); of time (µs) and operations, ``total`` accumul
 Some runtimes do not fill the counters of time and operations: one at exactly 0 has never counted, which is no 0 %. Nothing
 here says which program uses a core.
 
+Power is a share of the chip's highest, of which the driver has a new sample each minute; no watts stand anywhere. It is read beside
+``neuron-monitor`` too, which does not print it.
+
 AWS's guide says that driver 2.31 moved several counters. What stands elsewhere there is not read: it is missing with words,
 detection says so, and ``neuron-monitor`` is needed.
 """
@@ -19,12 +22,12 @@ from typing import Any
 
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
-from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, Rate, number
+from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, PollOnce, Rate, Source, number, quoted
 from accelmetrics.backends.kit.fields import Derived, Row
 from accelmetrics.backends.kit.sysfs import DeviceDirectory
-from accelmetrics.backends.kit.system import Files
+from accelmetrics.backends.kit.system import Files, read_text
 from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, monitor
-from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY
+from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY, POWER
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor says this: install aws-neuronx-tools")
@@ -52,6 +55,9 @@ _COUNTS = (
 )
 MACHINE = (*_COUNTS, *(row for row in monitor.MACHINE if row.metric not in {each.metric for each in _COUNTS}))
 """What the tool alone says is missing with that reason."""
+VALID, NO_SAMPLE = "POWER_STATUS_VALID", "POWER_STATUS_NO_DATA"
+POWER_FILE, POWER_PACE = "stats/power/utilization", 30.0
+"""The file below a chip's directory, and the seconds between two looks at it: its numbers change once a minute."""
 IDENTITY = {
     "vendor_index": "@number",
     "name": "../info/architecture/device_name",
@@ -159,6 +165,44 @@ class CounterPoll:
         self._files.close()
 
 
+def power_of(position: int, said: object) -> object:
+    """Return one number of ``<status>,<time>,<min>,<max>,<avg>``, or why there is none: unmeasured ones are printed as 0.00."""
+    status, *numbers = str(said).strip().split(",")
+    if status == NO_SAMPLE:
+        return Unavailable(Reason.NOT_SUPPORTED, "the driver has no sample of the power")
+    if status != VALID or len(numbers) != 1 + len(POWER):
+        return Unavailable(Reason.DRIVER_ERROR, f"the driver could not sample the power: {quoted(said)}")
+    return numbers[1 + position]
+
+
+def open_power() -> PollOnce:
+    """Read the power of all chips, with no descriptor kept."""
+
+    def poll() -> Iterable[DeviceSample]:
+        said = {str(chip): read_text(f"{ROOT}/neuron{chip}/{POWER_FILE}") for chip in neuron.chips()}
+        return [DeviceSample({_CHIP: {chip: {"power": power} for chip, power in said.items() if power}}, machine=True)]
+
+    return poll
+
+
+POWER_SOURCE = Source(
+    "sysfs power",
+    open_power,
+    (),
+    POWER_PACE,
+    machine=[
+        Field(
+            f"trn.device.{{i}}.power_utilization.{statistic}",
+            f"{_CHIP}.{{}}.power",
+            "%",
+            convert=partial(power_of, position),
+            words=f"sysfs {POWER_FILE}",
+        )
+        for position, statistic in enumerate(POWER)
+    ],
+)
+
+
 def polled(clock: Clock = SYSTEM_CLOCK) -> PolledBackend:
     """Make a backend of the driver's counters, read when asked: its files cost little, and the second reading has rates already."""
     return PolledBackend(
@@ -170,6 +214,7 @@ def polled(clock: Clock = SYSTEM_CLOCK) -> PolledBackend:
         fields=FIELDS,
         machine=MACHINE,
         identity=IDENTITY,
+        also=(POWER_SOURCE,),
         advice=INSTALL_TOOL,
         clock=clock,
     )

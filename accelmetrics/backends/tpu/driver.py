@@ -212,7 +212,8 @@ class TpuDriver:
             serving = {**dict.fromkeys(left, reports[port]), **serving}
         served = {device: chip for device, chip in self._listed.items() if device in serving}
         chips = chip_groups(served or self._listed, self._per_chip)
-        second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip) for field in FIELDS}
+        cores = max((chip.cores or 1 for chip in self._chips), default=1)  # which is the same for all chips of a machine
+        second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip, cores) for field in FIELDS}
         readings = []
         for device, chip in self._listed.items():
             report = serving.get(device)

@@ -5,7 +5,8 @@ loaded only where a TPU is in use, only in a child, and only every ten seconds, 
 they use its latest answers. Where it fails it is asked ever more rarely; where it is not installed, not again.
 
 It lists devices by position: the runtime's numbers, in order, are the positions. Links are listed by the place of their chip
-(``tray1.chip3.ici0.int: 0``): a chip is as sound as its worst link, and the places in their order are the chips in theirs.
+(``tray1.chip3.ici0.int: 0``): a chip is as sound as its worst link, and the places in their order are the chips in theirs. Scores of
+throttling stand behind the number of their device (``2-0``), and utilisation may be given for each of the cores that are one device.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from accelmetrics.backends.contract import Clock, Number, Value
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.watchdog import script
-from accelmetrics.backends.tpu.values import LINK_HEALTH, MAX_LABELS, DeviceField, checked, sanitized
+from accelmetrics.backends.tpu.values import CORES, LINK_HEALTH, MAX_LABELS, THROTTLE, DeviceField, checked, sanitized
 from accelmetrics.schemas.catalogue.tpu import Family
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -149,6 +150,7 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
 
 
 _LINK = re.compile(r"(?P<chip>.*?)\.?\bici\d+[^:]*:\s*(?P<score>\S+)", re.IGNORECASE | re.ASCII)
+_SCORE = re.compile(r"\s*(?P<device>\d{1,10})\s*-\s*(?P<score>\S+)\s*", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?(e[+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE | re.ASCII)
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 LONGEST = 60
@@ -163,7 +165,7 @@ def number(text: str) -> Number | None:
 
 
 def sdk_devices(
-    field: DeviceField, series: SdkSeries | Unavailable, chips: Sequence[Sequence[int]], per_chip: int
+    field: DeviceField, series: SdkSeries | Unavailable, chips: Sequence[Sequence[int]], per_chip: int, cores: int = 1
 ) -> Mapping[int, Value] | Unavailable:
     """Return one metric of every device, by the runtime's number.
 
@@ -172,21 +174,38 @@ def sdk_devices(
         series: What the SDK said.
         chips: By chip, in order, the numbers of its devices.
         per_chip: How many devices share a duty cycle.
+        cores: How many TensorCores a device has.
     """
     if isinstance(series, Unavailable):
         return series
-    data = series[1]
+    data = series[1] if field.name != THROTTLE else _scores(series[1])
     links = field.name == LINK_HEALTH and any(map(_LINK.fullmatch, data))
     values = _worst_links(field, data) if links else [_checked(field, text) for text in data]
     if isinstance(values, Unavailable):
         return values
     devices = [device for chip in chips for device in chip]
+    if field.name == CORES and cores > 1 and len(values) == cores * len(devices):
+        values = [_mean(values[first : first + cores]) for first in range(0, len(values), cores)]
     if len(values) == len(devices) and not links:
         return dict(zip(devices, values, strict=True))
     if len(values) == len(chips) and (field.name == LINK_HEALTH or (field.per_chip and per_chip > 1)):
         return {device: value for chip, value in zip(chips, values, strict=True) for device in chip}
     what = f"the links of {len(values)} chips, and {len(chips)}" if links else f"{len(values)} devices, and {len(devices)}"
     return Unavailable(Reason.PARSE_ERROR, f"libtpu's SDK reports {what} are in use")
+
+
+def _scores(data: Sequence[str]) -> Sequence[str]:
+    """Return the scores in the order of the devices whose numbers stand before them; what has no such numbers stays what it is."""
+    found = [_SCORE.fullmatch(text) for text in data]
+    numbered = [(int(each["device"]), each["score"]) for each in found if each is not None]
+    return [score for _, score in sorted(numbered)] if len(dict(numbered)) == len(data) else data
+
+
+def _mean(values: Sequence[Value]) -> Value:
+    """Return the mean; the first that is missing, where one is."""
+    known = [value for value in values if not isinstance(value, Unavailable)]
+    missing = next((value for value in values if isinstance(value, Unavailable)), None)
+    return sum(known) / len(known) if missing is None else missing
 
 
 def _checked(field: DeviceField, text: str) -> Value:

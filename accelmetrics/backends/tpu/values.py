@@ -61,17 +61,18 @@ class DeviceField(NamedTuple):
 
 TOTAL, USED, SHARE = "hbmCapacityTotal", "hbmCapacityUsage", "hbmMemoryUsage"
 USED_ALIAS, SHARE_ALIAS = "memoryUsageBytes", "memoryUsage"
-LINK_HEALTH = "iciLinkHealth"
+LINK_HEALTH, THROTTLE, CORES = "iciLinkHealth", "throttleScore", "tensorcoreUtilization"
 
 FIELDS = (
     DeviceField("dutyCycle", "tpu.runtime.tensorcore.dutycycle.percent", ("duty_cycle_pct",), 100, momentary=True, per_chip=True),
-    DeviceField("tensorcoreUtilization", "", ("tensorcore_util", "tensorcore_utilization"), 100),
-    DeviceField("tensorcoreIdleDuration", "tpu.runtime.tensorcore.idle_duration.seconds", (), MAX_SECONDS, momentary=True),
+    DeviceField(CORES, "", ("tensorcore_util", "tensorcore_utilization"), 100),
+    DeviceField("tensorcoreIdleDuration", "tpu.runtime.tensorcore.idle_duration.seconds", ("idle_duration",), MAX_SECONDS, momentary=True),
     DeviceField(TOTAL, "tpu.runtime.hbm.memory.total.bytes", ("hbm_capacity_total",), MAX_BYTES, whole=True),
     DeviceField(USED, "tpu.runtime.hbm.memory.usage.bytes", ("hbm_capacity_usage",), MAX_BYTES, whole=True, momentary=True),
-    DeviceField("runtimeHbmUtilization", "tpu.runtime.hbm.utilization.percent", (), 100, momentary=True),
+    DeviceField("runtimeHbmUtilization", "tpu.runtime.hbm.utilization.percent", ("runtime_hbm_utilization",), 100, momentary=True),
+    DeviceField("dramActive", "", ("hbm_util",), 100),
     DeviceField(LINK_HEALTH, "", ("ici_link_health",), 10),
-    DeviceField("throttleScore", "", ("tpu_throttle_score",), 10),
+    DeviceField(THROTTLE, "", ("tpu_throttle_score",), 10),
 )
 GRPC_NAMES = (*(field.grpc for field in FIELDS if field.grpc), *(family.grpc for family in FAMILIES), QUEUE_GRPC)
 SDK_NAMES = (*(name for field in FIELDS for name in field.sdk), *(name for family in FAMILIES for name in family.sdk), *QUEUE_SDK)

@@ -127,10 +127,6 @@ FAILURES: dict[str, tuple[dict[str, object], Reason, str, str, bool]] = {
         {"output": "Still couldn't import 'rsmiBindings'. Make sure it's installed\n", "status": 1},
         *(Reason.DRIVER_UNAVAILABLE, "cannot load its library", "rocm-smi-lib", False),
     ),
-    "another vendor's": (
-        {"output": json.dumps({"card0": {"HCU use (%)": "10", "Temperature (Sensor edge) (C)": "35"}})},
-        *(Reason.DRIVER_UNAVAILABLE, "another vendor's tool", "rocm-smi-lib", False),
-    ),
     "without end": ({"output": "", "mode": "endless"}, Reason.PARSE_ERROR, "more than", "", False),
 }
 
@@ -150,6 +146,22 @@ def test_each_failure_has_its_words_on_opening_and_on_reading_and_is_got_over(st
         assert error.backend == "amd"
     stand_in.behave(output(PAIR))
     assert values(opened.reader(OPTIONS).read(1, []))["gpu"] == 97
+
+
+def test_hygons_tool_of_the_same_name_is_passed_over(stand_in: RocmSmiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told by the keys that it prints, wherever it stands in ``PATH``, and it is run once."""
+    (tmp_path / "dtk").mkdir()
+    theirs = RocmSmiStandIn(tmp_path / "dtk")
+    theirs.behave(json.dumps({"card0": {"HCU use (%)": "10", "Temperature (Sensor edge) (C)": "35"}}))
+    stand_in.behave(output(PAIR))
+    monkeypatch.setenv("PATH", f"{theirs.directory}:{stand_in.directory}")
+    opened = driver()
+    assert [values(opened.reader(OPTIONS).read(1, []))["gpu"] for _ in range(2)] == [97, 97]
+    assert len(theirs.calls) == 1
+    monkeypatch.setenv("PATH", str(theirs.directory))
+    for error in (opening_failure(), reading_failure(opened)):
+        assert f"{theirs.command} is another vendor's tool of the same name (Hygon's)" in error.message
+        assert (error.reason, "rocm-smi-lib" in error.advice) == (Reason.DRIVER_UNAVAILABLE, True)
 
 
 def test_a_missing_tool_says_what_to_install(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

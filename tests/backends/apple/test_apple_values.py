@@ -23,7 +23,7 @@ from tests.simulators.apple import (
 )
 
 MEMORY = {"memoryAllocated": 25.0, "memoryAllocatedBytes": 8_589_934_592, "memoryTotalBytes": RAM}
-GPU = {"gpu": 62.5, "scaledUtilization": 37.5, "freq": 912, "temp": 48.5, "powerWatts": 7.25} | MEMORY
+GPU = {"gpu": 62.5, "scaledUtilization": 37.5, "freq": 912, "temp": 48.5, "powerWatts": 7.25, "fanSpeedRpm": 1399} | MEMORY
 MACHINE = {
     "cpu.ecpu_percent": 12.5,
     "cpu.ecpu_freq": 1284,
@@ -32,6 +32,7 @@ MACHINE = {
     "ane.power": 0.0,
     "system.powerWatts": 24.5,
     "soc.powerWatts": 13.75,
+    "memory.powerWatts": 1.25,
     "cpu.powerWatts": 6.5,
     "cpu.avg_temp": 52.75,
     "memory.used": 17_179_869_184,
@@ -77,7 +78,19 @@ def test_what_is_given_or_explained_is_what_is_promised() -> None:
 def test_0_7_has_no_active_ratio_so_that_is_ioreg_s(mac: MacStandIn, sampler: Sampler) -> None:
     """The ratio that 0.7 prints is weighted by the clock: it is not how busy the GPU is."""
     mac.behave("macmon", json.dumps(macmon_0_7()), version="macmon 0.7.2\n")
-    assert sampler.sample().metrics == of_gpu(GPU | {"gpu": 37}) | MACHINE
+    without_fans = {name: value for name, value in GPU.items() if name != "fanSpeedRpm"}
+    assert sampler.sample().metrics == of_gpu(without_fans | {"gpu": 37}) | MACHINE
+
+
+@pytest.mark.parametrize(("fans", "rpm"), [([], None), ([{"name": "fan0", "rpm": 0, "max_rpm": 5777}], 0), (None, None)])
+def test_a_fan_that_stands_still_is_there_and_a_mac_without_one_has_none(
+    mac: MacStandIn, sampler: Sampler, fans: object, rpm: int | None
+) -> None:
+    mac.macmon(macmon_0_8(fans=fans, ram_power=0.0))
+    snapshot = sampler.sample()
+    assert snapshot.metrics.get("gpu.0.fanSpeedRpm") == rpm
+    assert ("gpu.0.fanSpeedRpm" in snapshot.unavailable) == (rpm is None)
+    assert "memory.powerWatts" in snapshot.unavailable
 
 
 def test_0_8_1_prints_both_spellings(mac: MacStandIn, sampler: Sampler) -> None:

@@ -173,7 +173,7 @@ def test_a_driver_without_cores(tree: SysfsTree, clock: FakeClock) -> None:
 def test_progress_is_reported_for_every_file(reader: PolledReader) -> None:
     progress: list[Any] = []
     reader.read(0, progress)
-    assert len(progress) == 1 + 7, "the source, and each file"
+    assert len(progress) == 2 + 7, "the sources, and each file"
 
 
 def test_nothing_is_ever_opened_for_writing(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,3 +193,39 @@ def test_nothing_is_ever_opened_for_writing(tree: SysfsTree, monkeypatch: pytest
         made.sample()
     assert flags == {os.O_RDONLY}
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_the_power_of_each_chip(tree: SysfsTree) -> None:
+    """Where nothing was sampled, zeros stand in the file."""
+    for chip in range(4):
+        tree.add_chip(chip)
+    tree.power(0, 10.25, 80.5, 42)
+    tree.power(1, status="POWER_STATUS_NO_DATA")
+    tree.power(2, status="POWER_STATUS_INVALID")
+    snapshot = once()
+    assert {key: value for key, value in snapshot.metrics.items() if "power" in key} == {
+        "trn.device.0.power_utilization.min": 10.25,
+        "trn.device.0.power_utilization.max": 80.5,
+        "trn.device.0.power_utilization.avg": 42,
+    }
+    reasons = {key: why.reason for key, why in snapshot.unavailable.items() if key.endswith("power_utilization.avg")}
+    assert reasons == {
+        "trn.device.1.power_utilization.avg": Reason.NOT_SUPPORTED,
+        "trn.device.2.power_utilization.avg": Reason.DRIVER_ERROR,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("POWER_STATUS_VALID,1,2", Reason.DRIVER_ERROR),
+        ("POWER_STATUS_VALID,1,2,3,4,5", Reason.DRIVER_ERROR),
+        ("POWER_STATUS_VALID,1,2,3,many", Reason.PARSE_ERROR),
+        ("POWER_STATUS_VALID,1,2,3,101", Reason.INVALID_VALUE),
+        ("12.5", Reason.DRIVER_ERROR),
+    ],
+)
+def test_power_that_is_not_understood(tree: SysfsTree, said: str, reason: Reason) -> None:
+    tree.add_chip(0)
+    tree.write("neuron0/stats/power/utilization", said)
+    assert once().unavailable["trn.device.0.power_utilization.avg"].reason == reason

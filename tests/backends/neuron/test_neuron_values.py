@@ -9,7 +9,7 @@ from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.backends.neuron.machine import once
-from tests.simulators.neuron import NeuronMonitorStandIn, chip_errors, hardware, report, runtime
+from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, chip_errors, hardware, report, runtime
 
 # Keys of W&B's collector for two programs: one on core 0, one on cores 0 and 1 (see the stand-in's numbers).
 WANDB = {
@@ -178,3 +178,13 @@ def test_joined_cores_are_the_logical_ones(tool: NeuronMonitorStandIn) -> None:
     assert snapshot.metrics["trn.5.neuroncore_utilization"] == 42.0
     assert snapshot.metrics["trn.5.flops"] == 6_000_000_000
     assert snapshot.devices[5].architecture == "v3d"
+
+
+def test_the_power_that_the_tool_does_not_print_is_the_drivers(tool: NeuronMonitorStandIn, tree: SysfsTree) -> None:
+    """Read beside the tool, which says which cores there are."""
+    tree.add_chip(0)
+    tree.power(0, 10.25, 80.5, 42)
+    tool.tell(report=report([runtime(12)]))
+    snapshot = once()
+    assert (snapshot.metrics["trn.device.0.power_utilization.max"], snapshot.backends[0].source) == (80.5, "neuron-monitor")
+    assert snapshot.metrics["trn.neuron_device_memory_size"] == 34_359_738_368

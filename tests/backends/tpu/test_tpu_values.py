@@ -75,6 +75,59 @@ def test_every_metric_that_only_the_sdk_has(v5e: TpuRuntime, libtpu: LibtpuStand
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "scores"),
+    [
+        (["0-0", "1-1", "2-0", "3-10"], [0, 1, 0, 10]),
+        (["3-10", "1-1", "0-0", "2-0"], [0, 1, 0, 10]),
+        (["0-0", "0-1", "2-0", "3-10"], [None] * 4),
+        (["0-0", "1-11", "2-none", "3-4"], [0, None, None, 4]),
+        (["0-0", "1-1"], [None] * 4),
+    ],
+)
+def test_scores_of_throttling_stand_behind_the_number_of_their_device(
+    v5e: TpuRuntime, libtpu: LibtpuStandIn, said: list[str], scores: list[int | None]
+) -> None:
+    """As libtpu 0.0.51 describes it: the device, a hyphen, the score."""
+    libtpu.metric("tpu_throttle_score", said)
+    del v5e
+    found = Consumer()
+    assert [found.device(number).values.get("throttleScore") for number in range(4)] == scores
+
+
+def test_what_the_sdk_has_beside_a_runtime_that_does_not_serve_it(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
+    """Names of libtpu 0.0.51, which are those of no older release."""
+    del v5e.answers[HBM_UTILIZATION], v5e.answers[IDLE]
+    libtpu.metric("runtime_hbm_utilization", ["1.5", "2.5", "3.5", "4.5"])
+    libtpu.metric("idle_duration", ["0", "10.5", "0", "0"])
+    libtpu.metric("hbm_util", ["0.00", "20.00", "0.00", "101.00"])
+    found = Consumer()
+    values = found.device(1).values
+    assert (values["runtimeHbmUtilization"], values["tensorcoreIdleDuration"], values["dramActive"]) == (2.5, 10.5, 20)
+    assert found.device(3).reason("dramActive") == "invalid_value"
+
+
+@pytest.mark.parametrize(
+    ("said", "shares"),
+    [
+        (["10", "30", "0", "1"], [20, 0.5]),
+        (["10", "30"], [10, 30]),
+        (["10", "x", "0", "1"], [None, 0.5]),
+        (["10", "30", "0"], [None, None]),
+    ],
+)
+def test_a_device_of_two_cores_has_their_mean(
+    machine: TpuMachine, start: Start, libtpu: LibtpuStandIn, said: list[str], shares: list[float | None]
+) -> None:
+    """TPU v5p: the SDK describes a share of each core, and a runtime that joins cores has one of each device."""
+    for node in machine.chips("v5p", 2):
+        machine.process(9, node)
+    start().devices(0, 1)
+    libtpu.metric("tensorcore_util", said)
+    found = Consumer()
+    assert [found.device(number).values.get("tensorcoreUtilization") for number in range(2)] == shares
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)
 def test_every_distribution(v5e: TpuRuntime, family: object) -> None:
     name, key, labelled = family.grpc, family.key, family.labelled  # type: ignore[attr-defined]
@@ -93,7 +146,7 @@ def test_the_length_of_each_queue(v5e: TpuRuntime) -> None:
 
 
 def test_every_key_of_the_catalogue_comes_out(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
-    for name in ("tensorcore_util", "tpu_throttle_score", "ici_link_health"):
+    for name in ("tensorcore_util", "tpu_throttle_score", "ici_link_health", "hbm_util"):
         libtpu.metric(name, ["1", "2", "3", "4"])
     for family in FAMILIES:
         v5e.labelled(family.grpc, {"small": EVEN})
@@ -101,7 +154,7 @@ def test_every_key_of_the_catalogue_comes_out(v5e: TpuRuntime, libtpu: LibtpuSta
     found = Consumer()
     device, machine = found.device(0), found.machine()
     assert device.reasons == machine.reasons == {}
-    owed = {name for row in CATALOGUE if row.key.startswith("tpu.") for name in row.names}
+    owed = {name for row in CATALOGUE if row.key.startswith("tpu.") for name in row.names} | {"dramActive"}
     assert {key.replace(".small", ".{label}") for key in machine.values} | device.values.keys() == owed
 
 
