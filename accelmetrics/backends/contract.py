@@ -35,10 +35,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import NOTHING, Metric
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
@@ -188,6 +188,53 @@ class Reading:
         return cls((Block(tuple(metrics), tuple(metrics.values())),), unavailable, **rest)
 
 
+class Said(NamedTuple):
+    """What a reference says of one metric.
+
+    Attributes:
+        value: The number, in the metric's unit.
+        step: What the reference rounds away.
+        over: Empty for a value of now. Over a span of time are compared a ``counter`` that began elsewhere, or whose rate per second
+            is the metric; and the ``mean`` since the last reading.
+        kept: For how many seconds the backend serves a value that it has read.
+        age: How many seconds ago the reference took it.
+    """
+
+    value: float
+    step: float = 0.0
+    over: Literal["", "counter", "mean"] = ""
+    kept: float = 1.0
+    age: float = 0.0
+
+
+class Reference(Protocol):
+    """A second way to a backend's numbers that shares no code with the first: ``accelmetrics verify`` holds one against the other."""
+
+    @property
+    def name(self) -> str:
+        """What is asked: ``nvidia-smi``."""
+        ...
+
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+        """Ask for everything, on a worker thread that is abandoned when this does not return.
+
+        Args:
+            slots: The backend's devices, for their keys and UUIDs.
+
+        Returns:
+            By whole key (``gpu.0.powerWatts``), what it says, or in words why it says nothing; under ``NAME.devices``, with the
+            backend's name, how many devices there are.
+
+        Raises:
+            SourceError: It cannot be asked.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
 class Reader(Protocol):
     """One consumer's view of an open driver.
 
@@ -212,6 +259,10 @@ class Driver(Protocol):
 
     One whose source may list some devices and not be understood in others may have an attribute ``incomplete``: why there may be more
     devices than are listed (an :class:`~accelmetrics.schemas.errors.Unavailable`), else None.
+
+    One that can tell of links between devices, or of the clocks that they can be set to, may have a method ``details(unit, progress)``,
+    which returns :class:`~accelmetrics.schemas.topology.Details`. It is called on request alone, as ``Reader.read`` is and with its
+    errors, never while the unit is read; the answer is kept while the driver is open.
     """
 
     @property
@@ -248,7 +299,10 @@ class Backend(Protocol):
     """A source of numbers that may or may not be on this machine. The first three may be plain class attributes.
 
     One that can read the same devices in several ways may have a method ``pinned(source)`` and an attribute ``pin``: the same
-    backend with that one source alone, the same object for the same name, and the name; that object must pickle.
+    backend with that one source alone, the same object for the same name, and the name; that object must pickle. Its attribute ``sources``
+    lists the names.
+
+    One whose numbers can be had in a second way may have a method ``references(options)``, which returns a :class:`Reference` for each.
     """
 
     @property

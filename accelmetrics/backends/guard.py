@@ -15,6 +15,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable, without_secrets
 from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.text import kind_of
 
 LONGEST = 1000
 """Characters of an exception's words that are kept: each metric that is missing for it carries them."""
@@ -80,7 +81,7 @@ def waiting_for(tool: str) -> Iterator[None]:
             WAITS[thread] = before
 
 
-def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+def guarded(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
     """Call foreign code; whatever it throws becomes a reason."""
     started = time.perf_counter()
     try:
@@ -89,10 +90,49 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
         reason, detail = error.unavailable
         return Outcome(None, Unavailable(reason, detail[:LONGEST]), without_frames(error), time.perf_counter() - started)
     except BaseException as error:  # the package's one broad except: foreign code may throw anything
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # the user's own
-        return Outcome(None, describe(error), without_frames(error), time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        if _of_a_signal(error):
+            raise  # the user's own: the program ends, or goes on as it says
+        if call is _put_down:  # it cannot be put into words
+            return Outcome(None, Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
+        worded = guarded(_put_down, error)
+        return Outcome(None, worded.value or Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
     return Outcome(value, None, None, time.perf_counter() - started)
+
+
+def _put_down(error: BaseException) -> Unavailable:
+    return describe(without_frames(error))
+
+
+def _of_a_signal(error: BaseException | None) -> bool:
+    """Return whether a signal ends the call: Ctrl-C, or a handler of the program's that exits. What a call raises by itself is none.
+
+    A handler runs in the main thread, between two instructions of what it interrupts. The exception came through its frame, which has the
+    interrupted one as its second argument. Python's own handler of Ctrl-C has no frame: then the innermost frame has no ``raise``.
+    """
+    if not issubclass(type(error), (KeyboardInterrupt, SystemExit)) or threading.current_thread() is not threading.main_thread():
+        return False
+    while error is not None:
+        trace, innermost = error.__traceback__, None
+        while trace is not None:
+            values = [value for found in trace.tb_frame.f_locals.values() for value in (found if type(found) is tuple else (found,))]
+            if trace.tb_frame.f_back is not None and any(value is trace.tb_frame.f_back for value in values):
+                return True
+            trace, innermost = trace.tb_next, trace
+        if isinstance(error, KeyboardInterrupt) and innermost is not None:
+            from opcode import opmap  # where a program is interrupted, and nowhere else
+
+            if innermost.tb_frame.f_code.co_code[innermost.tb_lasti] != opmap["RAISE_VARARGS"]:
+                return True
+        error = error.__context__  # a call may raise another one in the place of Ctrl-C
+    return False
+
+
+def warn_user(words: str) -> None:
+    """Warn of an option or a variable of the user's that cannot act: seen in programs that set up no logging too. Raises nothing."""
+    import warnings
+
+    guarded(warnings.warn, f"accelmetrics: {words}", RuntimeWarning, stacklevel=3)  # a program may have made errors of warnings
 
 
 class WarnOnce:
@@ -110,9 +150,16 @@ class WarnOnce:
         """Log a warning, unless there was one of this kind."""
         if kind not in self._known:
             self._known.add(kind)
-            import logging  # which a sample alone does not need
+            from accelmetrics.schemas.log import log  # it loads logging, which a sample alone does not need
 
-            guarded(logging.getLogger("accelmetrics").warning, self._head + words, *details)  # a handler of the program may raise
+            bounded = [detail[:LONGEST] if type(detail) is str else detail for detail in details]
+            guarded(log.warning, (self._head + words)[:LONGEST], *bounded)  # a handler of the program may raise
+
+    def user(self, kind: object, words: str) -> None:
+        """As :func:`warn_user`, unless there was a warning of this kind."""
+        if kind not in self._known:
+            self._known.add(kind)
+            warn_user(self._head + words)
 
 
 def without_frames(error: BaseException) -> BaseException:

@@ -30,6 +30,7 @@ from accelmetrics.backends.kit import (
     text,
     whole,
 )
+from accelmetrics.backends.kit.fields import pcie_generation
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -38,9 +39,12 @@ FIELDS = (
     Field("utilization", "util", "%"),
     Field("temp", "temperature", "C"),
     Field("powerWatts", "card_power", "W", of_whole=True),
+    Field("performanceState", "pstate", "1", convert=lambda said: text(said).removeprefix("P")),
     Field("memoryAllocatedBytes", "memory.used", "B"),
     Field("memoryTotalBytes", "memory.total", "B"),
     *MEMORY,
+    Field("pcieLinkGen", "pci.link_speed", convert=pcie_generation),
+    Field("pcieLinkWidth", "pci.link_width"),
 )
 IDENTITY = {
     "vendor_index": "number",

@@ -8,14 +8,15 @@ imported only when it is opened.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import resolve_name
 from typing import TYPE_CHECKING, cast
 
 from accelmetrics.backends import built_in
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import guarded, warn_user
 from accelmetrics.backends.kit import find_hardware
 from accelmetrics.backends.loading import import_modules
 from accelmetrics.schemas import plug_ins
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 GROUP = "accelmetrics.backends"
 ENDPOINT = "openmetrics:"
 """What stands before the address of an endpoint of metrics, which is a source too."""
+ALL, ACCELERATORS = GROUPS = ("all", "accelerators")
+"""What may stand for several backends in a selection."""
+DISABLE = "ACCELMETRICS_DISABLE"
+"""The variable that names backends that this machine's user has switched off."""
+
+BackendChoice = str | Sequence[str | Backend]
+"""What a selection of backends is made of."""
 
 
 class BuiltInBackend:
@@ -46,7 +54,7 @@ class BuiltInBackend:
     def detect(self) -> Detection:
         """Look for the hardware that its registration names."""
         row = self._row
-        return find_hardware(row.name, row.kind or "", row.pci, row.nodes, row.python_module, row.pass_nodes)
+        return find_hardware(row.name, row.kind or "", row.pci, row.nodes, row.python_module, row.pass_nodes, row.drivers)
 
     def open(self) -> Driver:
         """Import the module and open the source."""
@@ -59,6 +67,16 @@ class BuiltInBackend:
     def own_metrics(self) -> Iterable[Metric]:
         """Return none: the rows of built-in backends stand in the catalogue."""
         return ()
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """What its module can be read from, where one of several can be pinned."""
+        return getattr(self._backend, "sources", ()) if hasattr(self._backend, "pinned") else ()
+
+    def pinned(self, source: str) -> Backend:
+        """Return what its module makes of one source alone."""
+        pinned: Backend = getattr(self._backend, "pinned")(source)  # noqa: B009 - not every backend has it
+        return pinned
 
     @cached_property
     def _backend(self) -> Backend:
@@ -93,6 +111,18 @@ class BrokenBackend:
         return ()
 
 
+class DisabledBackend(BrokenBackend):
+    """Stands in for a backend that the user has switched off: nothing of it is looked for, loaded or opened."""
+
+    def __init__(self, name: str, kind: DeviceKind | None) -> None:
+        self.name, self.kind = name, kind
+        self._message = f"switched off by {DISABLE}"
+
+    def detect(self) -> Detection:
+        """Say that nothing is there."""
+        return Detection(False, self._message)
+
+
 def declared(name: str) -> Coverage:
     """Return the coverage of a built-in backend, as it was when the package was built; nothing for any other name."""
     from accelmetrics.schemas.coverage import COVERAGE
@@ -119,14 +149,16 @@ def load(name: str) -> Backend:
         return _loaded[name]
     backend: Backend
     row = built_in.BUILT_IN.get(name)
-    if name.startswith(ENDPOINT):
+    if name in _switched_off(os.environ.get(DISABLE, "")):
+        backend = DisabledBackend(name, None if row is None else row.kind)
+    elif name.startswith(ENDPOINT):
         from accelmetrics.backends.openmetrics import OpenMetricsBackend
 
         backend = OpenMetricsBackend(name.removeprefix(ENDPOINT))
-    elif row is not None and (row.pci or row.nodes):
+    elif row is not None and (row.pci or row.nodes or row.drivers):
         backend = BuiltInBackend(row)
     elif row is None and name not in plug_ins.registered(GROUP):
-        raise UnknownNameError("backend", name, names())
+        raise UnknownNameError("backend", name, (*GROUPS, *names()))
     else:
         outcome = guarded(_import, name)
         target = row.target if row is not None else plug_ins.registered(GROUP)[name].value
@@ -136,9 +168,20 @@ def load(name: str) -> Backend:
     return _loaded.setdefault(name, backend)
 
 
+@lru_cache(maxsize=1)
+def _switched_off(listed: str) -> frozenset[str]:
+    """Return the names in :data:`DISABLE`; the user is warned, once, of those that switch nothing off."""
+    off = frozenset(filter(None, map(str.strip, listed.split(","))))
+    for name in sorted(off - built_in.BUILT_IN.keys()):
+        if not name.startswith(ENDPOINT) and name not in plug_ins.registered(GROUP):
+            warn_user(f"{DISABLE}: {UnknownNameError('backend', name, names())}")
+    return off
+
+
 def forget() -> None:
     """Look for plug-ins anew, and load everything anew: for tests."""
     plug_ins.registered.cache_clear()
+    _switched_off.cache_clear()
     _loaded.clear()
 
 
@@ -162,7 +205,7 @@ def prepare(backend: Backend) -> None:
         SourceError: A library hangs while it is loaded, so that no module can be imported now (``timed_out``).
     """
     row = built_in.BUILT_IN.get(backend.name)
-    if row is not None:
+    if row is not None and not isinstance(backend, DisabledBackend):
         import_modules(resolve_name(name, __package__) for name in (f".{row.module}", *row.imports))
 
 
@@ -177,26 +220,62 @@ def is_registered(backend: Backend) -> bool:
     return (backend.name in built_in.BUILT_IN or backend.name in plug_ins.registered(GROUP)) and load(backend.name) is backend
 
 
-def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
+def items_of(selection: BackendChoice | None) -> tuple[str | Backend, ...] | None:
+    """List what a user asked for item by item, a text at its commas; None where nothing was asked for.
+
+    Raises:
+        InvalidOptionError: It is no text and no list.
+    """
+    if selection is None:
+        return None
+    if isinstance(selection, str):
+        return tuple(item.strip() for item in selection.split(","))
+    if not isinstance(selection, Iterable):
+        raise InvalidOptionError(f"backends takes a list of names or backend objects, not {selection!r}")
+    return tuple(selection)
+
+
+def named(selection: BackendChoice | None) -> frozenset[str]:
+    """Return the names of the backends that a user asked for one by one: they are opened whatever detection says."""
+    items = items_of(selection) or ()
+    return frozenset(item if isinstance(item, str) else item.name for item in items) - {*GROUPS}
+
+
+def select(selection: BackendChoice | None) -> tuple[Backend, ...]:
     """Select the backends that a user asked for, in numbering order; all when nothing was asked for.
+
+    An item is a name, a backend object, ``all`` or ``accelerators``; ``-`` before a name excludes. With exclusions alone, all others.
 
     Raises:
         UnknownNameError: A name that is not registered.
         InvalidOptionError: The same backend twice, nothing at all, or what is no backend.
     """
-    if isinstance(selection, str):
-        raise InvalidOptionError(f"backends takes a list of names, not the string {selection!r}: write [{selection!r}]")
-    if selection is not None and not isinstance(selection, Iterable):
-        raise InvalidOptionError(f"backends takes a list of names or backend objects, not {selection!r}")
-    wanted = names() if selection is None else selection
+    items = items_of(selection)
     chosen: list[Backend] = []
-    for item in wanted:
+    wide: dict[str, None] = {}
+    excluded: set[str] = set()
+    for item in (ALL,) if items is None else items:
         if isinstance(item, type):
             raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
-        if not isinstance(item, str) and (missing := _missing(item)):
-            lacks = ", ".join(missing)
-            raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {lacks}")
-        chosen.append(load(item) if isinstance(item, str) else item)
+        if not isinstance(item, str):
+            if missing := _missing(item):
+                lacks = ", ".join(missing)
+                raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {lacks}")
+            chosen.append(item)
+        elif item.startswith("-"):
+            excluded.update(_members(item[1:].strip()))
+        elif item in GROUPS:
+            wide.update(dict.fromkeys(_members(item)))
+        else:
+            chosen.append(load(item))
+    for name in excluded - {backend.name for backend in chosen}:
+        if name not in names():
+            raise UnknownNameError("backend", name, (*GROUPS, *names()))
+    if excluded and not (chosen or wide):
+        wide = dict.fromkeys(names())
+    one_by_one = {backend.name for backend in chosen}
+    chosen += [load(name) for name in wide if name not in excluded | one_by_one]
+    chosen = [backend for backend in chosen if backend.name not in excluded]
     if not chosen:
         raise InvalidOptionError(f"backends is empty. Known: {', '.join(names())}")
     listed = [backend.name for backend in chosen]
@@ -208,6 +287,13 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
     # Built-in backends first, then others by name, the host last.
     order = {name: place for place, name in enumerate(built_in.BUILT_IN) if name != "host"}
     return tuple(sorted(chosen, key=lambda backend: (backend.name == "host", order.get(backend.name, len(order)), backend.name)))
+
+
+def _members(item: str) -> Iterable[str]:
+    """List what a group stands for, by name; a backend that could not be loaded may have devices."""
+    if item == ACCELERATORS:
+        return [name for name in names() if isinstance(backend := load(name), BrokenBackend) or backend.kind is not None]
+    return names() if item == ALL else (item,)
 
 
 def add_own_metrics(backend: Backend) -> tuple[Metric, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import DeviceIdentity, pci_address
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 Identities = Sequence[DeviceIdentity]
@@ -174,12 +174,8 @@ def _by_number(devices: Identities) -> list[int]:
 
 def _by_pci_address(devices: Identities) -> list[int]:
     """Sort positions in the order of PCI addresses; in that of the vendor's numbers where one has no address."""
-
-    def address(place: int) -> tuple[str, str]:
-        domain, _, rest = devices[place].pci_bus_id.lower().partition(":")
-        return domain.zfill(8), rest  # NVML writes eight digits of the domain, sysfs four
-
-    return sorted(range(len(devices)), key=address) if all(device.pci_bus_id for device in devices) else _by_number(devices)
+    addresses = [pci_address(device.pci_bus_id).rjust(16, "0") for device in devices]  # as long as one with a domain of eight digits
+    return sorted(range(len(devices)), key=addresses.__getitem__) if all(device.pci_bus_id for device in devices) else _by_number(devices)
 
 
 def _within(number: int | None, count: int) -> int | None:
@@ -341,6 +337,7 @@ def _rocm_id(printed: str, digits: str = "016X") -> str:
 
 # Intel
 
+ONEAPI = "ONEAPI_DEVICE_SELECTOR"
 LEVEL_ZERO, HIERARCHY, LEVEL_ZERO_ORDER = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
 
 
@@ -370,6 +367,30 @@ def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
     unknown = [entry for entry in entries if not re.fullmatch(r"\d+(\.\d+)*", entry)]
     caveats = (f"{LEVEL_ZERO} has {unknown[0]!r}, which is no number",) if unknown else ()
     return VisibleSet(tuple(order[number] for number in sorted(numbers or ())), True, lists, caveats)
+
+
+def see_intel(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``ONEAPI_DEVICE_SELECTOR`` of SYCL's programs, which chooses among those that ``ZE_AFFINITY_MASK`` leaves.
+
+    ``level_zero:0,2``, ``level_zero:gpu``, ``*:*`` and several of them with ``;`` between. Numbers are those of Level Zero's order. Which
+    GPUs another backend's numbers mean (``opencl:1``) is not resolved, nor what ``!`` takes away, nor parts of cards (``0.1``). No variable
+    is known for NPUs. (intel/llvm, ``sycl/doc/EnvironmentVariables.md``; Ray, ``accelerators/intel_gpu.py``)
+    """
+    if any(device.kind != "gpu" for device in devices):
+        return VisibleSet(tuple(_by_number(devices)))
+    masked, selector = see_level_zero(environ, devices), environ.get(ONEAPI, "")
+    if not selector:
+        return masked
+    lists = (*masked.lists, VisibleList(ONEAPI, selector))
+    chosen: set[int] = set()
+    for term in selector.lower().split(";"):
+        found = re.fullmatch(r"(?a:(?:level_zero|\*):(\*|gpu|\d{1,6}(?:,\d{1,6})*))", term.strip())
+        if found is None or masked.devices is None:
+            caveats = masked.caveats or (f"{ONEAPI} has {term.strip()!r}, which is not resolved to GPUs",)
+            return VisibleSet(None, False, lists, caveats)
+        named = range(len(masked.devices)) if found[1] in ("*", "gpu") else map(int, found[1].split(","))
+        chosen.update(masked.devices[number] for number in named if number < len(masked.devices))
+    return VisibleSet(tuple(place for place in masked.devices or () if place in chosen), True, lists, masked.caveats)
 
 
 # Google, AWS, Huawei
@@ -464,6 +485,115 @@ def see_ascend(environ: Environ, devices: Identities) -> VisibleSet:
     return VisibleSet(tuple(order[number] for number in numbers), True, lists, tuple(caveats))
 
 
+# Gaudi
+
+GAUDI = ("HLS_MODULE_ID", "HABANA_VISIBLE_MODULES")
+
+
+def see_gaudi(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``HLS_MODULE_ID``, the one module of a process, else ``HABANA_VISIBLE_MODULES``: modules, of which the n-th rank takes the n-th.
+
+    Modules are not the numbers of ``hl-smi``. ``HABANA_VISIBLE_DEVICES`` is the container runtime's.
+    (https://docs.habana.ai/en/latest/PyTorch/PyTorch_Scaling_Guide/Gaudi_Assignment.html)
+    """
+    variable = next((name for name in GAUDI if name in environ), "")
+    if not variable:
+        return VisibleSet(tuple(_by_number(devices)))
+    listed = VisibleList(variable, environ[variable])
+    known = {device.module_id: place for place, device in enumerate(devices) if device.module_id is not None}
+    if len(known) < len(devices):
+        return VisibleSet(
+            None, False, (listed,), (f"{variable} counts modules, and which device is which module is not told without hl-smi",)
+        )
+    return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], known, rising=False)
+
+
+# Kunlunxin
+
+KUNLUNXIN = ("XPULINK_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+def see_kunlunxin(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``XPU_VISIBLE_DEVICES``, else ``CUDA_VISIBLE_DEVICES``: numbers, in the program's order; an empty one is none.
+
+    ``XPULINK_VISIBLE_DEVICES`` goes before both. (PaddlePaddle, ``_get_xpu_device`` and ``phi/backends/xpu/xpu_info.cc``)
+    """
+    variable = next((name for name in KUNLUNXIN if name in environ), KUNLUNXIN[1])
+    if variable in environ and not environ[variable].strip():
+        return VisibleSet((), lists=(VisibleList(variable, environ[variable]),))
+    return _plain_list(variable)[1](environ, devices)
+
+
+# Rebellions, Tenstorrent, FuriosaAI, MetaX
+
+REBELLIONS = ("RBLN_VISIBLE_DEVICES", "RBLN_DEVICES")
+TENSTORRENT = "TT_VISIBLE_DEVICES"
+FURIOSA = "FURIOSA_DEVICES"
+METAX = ("MACA_VISIBLE_DEVICES", CUDA)
+
+
+def see_rebellions(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``RBLN_VISIBLE_DEVICES``, as SDK 0.11.1 has it, else ``RBLN_DEVICES``: numbers, in the program's order; an empty one is none.
+
+    (https://docs.rbln.ai/latest/software/rbln_pytorch/environment_variables.html; vllm-rbln and torch-rbln, ``test``)
+    """
+    variable = next((name for name in REBELLIONS if environ.get(name)), "")
+    return _plain_list(variable)[1](environ, devices)
+
+
+def see_tenstorrent(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``TT_VISIBLE_DEVICES``: positions in the order of PCI addresses, and parts of addresses, which name all that have them.
+
+    The program numbers its devices in the order of addresses. Empty: none. An entry that names no device ends the program. Some releases
+    count positions in the order of the driver's numbers: where the two orders differ, a position is not resolved. (tt-umd,
+    ``docs/TT_VISIBLE_DEVICES.md`` and ``pci_device.cpp``)
+    """
+    order = _by_pci_address(devices)
+    if TENSTORRENT not in environ:
+        return VisibleSet(tuple(order))
+    lists = (VisibleList(TENSTORRENT, environ[TENSTORRENT]),)
+    chosen: set[int] = set()
+    for entry in filter(None, (each.strip() for each in environ[TENSTORRENT].split(","))):
+        position = _within(plain_number(entry), len(order))
+        if position is not None and order != _by_number(devices):
+            why = f"{TENSTORRENT} has {entry!r}: some releases count by PCI address and some by the driver's number, which differ here"
+            return VisibleSet(None, False, lists, (why,))
+        named = [place for place in order if not entry.isdecimal() and entry in pci_address(devices[place].pci_bus_id)]
+        if position is None and not named:
+            return VisibleSet(None, False, lists, (f"{TENSTORRENT} has {entry!r}, which names no device: a program ends there",))
+        chosen.update(named if position is None else [order[position]])
+    return VisibleSet(tuple(place for place in order if place in chosen), True, lists)
+
+
+def see_furiosa(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``FURIOSA_DEVICES``: ``npu:0``, ``npu:0:0-3`` for some of its cores, older ``npu0pe0-1``, and bare numbers, as Ray writes them.
+
+    How many devices without which (``warboy(2)*1``) cannot be told. (furiosa-ai/device-api, ``config/inner.rs``; Ray,
+    ``accelerators/furiosa.py``)
+    """
+    if FURIOSA not in environ:
+        return VisibleSet(tuple(_by_number(devices)))
+    listed = VisibleList(FURIOSA, environ[FURIOSA])
+    entries = [entry.strip() for entry in listed.value.split(",")]
+    named = {entry: found[1] if (found := re.fullmatch(_FURIOSA_ENTRY, entry)) else entry for entry in entries}
+    known = {device.vendor_index: place for place, device in enumerate(devices)}
+    return _numbers_alone(listed, list(dict.fromkeys(named.values())), known, rising=False)
+
+
+_FURIOSA_ENTRY = r"(?a:(?:npu:?)?(\d{1,6})(?:(?::|pe)\d{1,6}(?:-\d{1,6})?)?)"
+
+
+def see_metax(environ: Environ, devices: Identities) -> VisibleSet:
+    """Read ``MACA_VISIBLE_DEVICES``, or ``CUDA_VISIBLE_DEVICES``, which MACA has for programs of CUDA's: numbers, in the program's order.
+
+    Which of the two decides where they differ is not documented. (RLinf, ``accelerators/metax_gpu.py``; gpustack, Ray)
+    """
+    lists = tuple(VisibleList(name, environ[name]) for name in METAX if name in environ)
+    if len({listed.value for listed in lists}) > 1:
+        return VisibleSet(None, False, lists, (f"{METAX[0]} and {CUDA} differ, and which of them decides is not documented",))
+    return _plain_list(lists[0].variable if lists else METAX[0])[1](environ, devices)
+
+
 # Vendors whose list holds device numbers and nothing else
 
 
@@ -489,10 +619,16 @@ VENDORS: dict[str, tuple[str, See]] = {
     "nvidia": (CUDA, see_cuda),
     "amd": (ROCR, see_rocm),
     "hygon": (HIP[0], see_rocm),
-    "intel": (LEVEL_ZERO, see_level_zero),
+    "intel": (LEVEL_ZERO, see_intel),
     "google": (TPU[0], see_tpu),
     "aws": (CORES, see_neuron),
     "huawei": (ASCEND, see_ascend),
+    "habana": (GAUDI[1], see_gaudi),
+    "kunlunxin": (KUNLUNXIN[1], see_kunlunxin),
+    "rebellions": (REBELLIONS[0], see_rebellions),
+    "tenstorrent": (TENSTORRENT, see_tenstorrent),
+    "furiosa": (FURIOSA, see_furiosa),
+    "metax": (METAX[0], see_metax),
     **{row.name: _plain_list(row.visible) for row in BUILT_IN.values() if row.visible},
 }
 """By vendor, the variable to set, and how its runtime chooses devices."""

@@ -8,24 +8,29 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends import registry
+from accelmetrics.backends import rebellions, registry
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.backends.rebellions import parse
+from accelmetrics.backends.rebellions import backend, parse
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.rebellions import context, grouped_context, listing, npu
+from tests.support.fuzzing import fuzz
+from tests.support.waiting import until_reason
 
 VALUES = {
     "utilization": 12.5,
     "temp": 41,
     "powerWatts": 38.5,
+    "performanceState": 14,
     "memoryAllocatedBytes": 1073741824,
     "memoryTotalBytes": 16911433728,
     "memoryAllocated": pytest.approx(6.349, abs=1e-3),
     "memoryFreeBytes": 15837691904,
+    "pcieLinkGen": 5,
+    "pcieLinkWidth": 16,
 }
 
 
@@ -87,6 +92,43 @@ def test_older_releases_print_numbers_as_text_and_leave_keys_out(sampler: Sample
     snapshot = sampler.sample()
     assert (snapshot.metrics["npu.0.utilization"], snapshot.metrics["npu.0.memoryAllocatedBytes"]) == (7, 512 * 2**20)
     assert snapshot.unavailable["npu.0.temp"] == (Reason.NOT_SUPPORTED, 'rbln-smi gives no "temperature"')
+
+
+def test_rows_in_another_order_are_the_same_npus(sampler: Sampler, tool: CommandStandIn) -> None:
+    tool.behave(listing(npu(1), npu(0)))
+    metrics = sampler.sample().metrics
+    assert (metrics["npu.0.temp"], metrics["npu.1.temp"]) == (41, 42)
+
+
+@pytest.mark.parametrize(("printed", "state"), [("P2", 2), ("P14", 14), ("N/A", None), ("", None), ("P16", None), ("idle", None)])
+def test_performance_states(sampler: Sampler, tool: CommandStandIn, printed: str, state: int | None) -> None:
+    tool.behave(listing(npu(0, pstate=printed)))
+    snapshot = sampler.sample()
+    assert snapshot.metrics.get("npu.0.performanceState") == state
+    assert ("npu.0.performanceState" in snapshot.unavailable) == (state is None)
+
+
+def test_an_npu_that_goes_is_lost_and_comes_back_as_itself(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document that is cut, and a tool that hangs, cost readings and no NPU."""
+    clock = FakeClock()
+    monkeypatch.setattr(rebellions.backend, "clock", clock)
+    monkeypatch.setattr(rebellions.COMMAND, "timeout", 0.3)
+    tool.behave(listing(npu(0), npu(1)))
+    with Sampler(["rebellions"], clock=clock) as sampler:
+
+        def reason(expected: Reason | None) -> None:
+            until_reason(sampler, clock, "npu.0.temp", expected)
+
+        reason(None)
+        tool.behave(listing(npu(1)))
+        reason(Reason.DEVICE_LOST)
+        tool.behave(listing(npu(0), npu(1))[:-900])
+        reason(Reason.PARSE_ERROR)
+        tool.behave("", hang=True)
+        reason(Reason.TIMED_OUT)
+        tool.behave(listing(npu(1), npu(0)))
+        reason(None)
+        assert [device.identity.uuid[-1] for device in sampler.sample().devices] == ["0", "1"]
 
 
 def test_npus_of_one_card_have_its_power_once(sampler: Sampler, tool: CommandStandIn) -> None:
@@ -210,6 +252,9 @@ def test_what_a_program_sees() -> None:
     assert (seen.visible, seen.positions) == ((True, False, True), (0, None, 1))
     assert visibility({"RBLN_DEVICES": "2,0"}, devices).positions == (1, None, 0)
     assert visibility({"RBLN_DEVICES": "0,nine"}, devices).visible == (None, None, None)
+    assert visibility({"RBLN_DEVICES": "0", "RBLN_VISIBLE_DEVICES": "1"}, devices).order == (1,)
+    assert visibility({"RBLN_DEVICES": "0", "RBLN_VISIBLE_DEVICES": ""}, devices).order == (0,)
+    assert visibility({"RBLN_DEVICES": ""}, devices).order == (0, 1, 2)
 
 
 def test_a_document_without_contexts() -> None:
@@ -233,3 +278,7 @@ def test_the_tool_is_not_run_while_an_npu_sleeps(tool: CommandStandIn, tmp_path:
         (device / "power/runtime_status").write_text("active\n")
         clock.advance(1.1)
         assert sampler.sample().metrics["npu.0.temp"] == 41
+
+
+def test_fuzz() -> None:
+    fuzz(backend, parse, listing(npu(0), npu(1), contexts=(context(0, 42, "262144000"), grouped_context(7, 1, 43, "1.5GiB"))))

@@ -109,7 +109,7 @@ def test_the_host_comes_last_and_others_between_in_the_order_of_their_names() ->
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown backend 'hots'. Did you mean 'host'\? Known: nvidia, amd"):
+    with pytest.raises(UnknownNameError, match=r"unknown backend 'hots'. Did you mean 'host'\? Known: all, accelerators, nvidia, amd"):
         registry.load("hots")
 
 
@@ -184,3 +184,86 @@ forget()
 print(load("acme") is first, is_registered(first))
 """
     assert run(tmp_path, program) == "True True\nFalse False\n"
+
+
+ACCELERATORS = [row.name for row in built_in.BUILT_IN.values() if row.kind is not None]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ("all", [*ACCELERATORS, "host"]),
+        ("accelerators", ACCELERATORS),
+        ("-host", ACCELERATORS),
+        ("accelerators, -amd", [name for name in ACCELERATORS if name != "amd"]),
+        (["-amd", "-tpu"], [name for name in (*ACCELERATORS, "host") if name not in ("amd", "tpu")]),
+        (["accelerators", "host"], [*ACCELERATORS, "host"]),
+        ("host,nvidia", ["nvidia", "host"]),
+        ("nvidia,host,-host", ["nvidia"]),
+        ("-accelerators", ["host"]),
+    ],
+)
+def test_groups_and_exclusions(selection: str | list[str], expected: list[str]) -> None:
+    assert [backend.name for backend in registry.select(selection)] == expected
+
+
+def test_objects_stand_beside_groups_and_can_be_excluded() -> None:
+    """One that was made by hand takes the place of the registered one of its name."""
+    own, amd = FakeBackend("own"), FakeBackend("amd")
+    chosen = registry.select(["accelerators", own, amd])
+    assert own in chosen
+    assert [backend for backend in chosen if backend.name == "amd"] == [amd]
+    assert registry.select([own, amd, "-amd"]) == (own,)
+
+
+def test_what_a_group_stands_for_is_not_opened_without_hardware() -> None:
+    """As one named by itself is."""
+    assert registry.named("accelerators,host,-amd") == {"host", "-amd"}
+    with Sampler("all,graphcore,-nvidia,-amd") as sampler:
+        found = {status.name: status for status in sampler.sample().backends}
+    assert "no python module" not in found["rebellions"].detail.lower()
+    assert found["rebellions"].status == "absent"
+
+
+def test_a_vendor_that_the_user_switched_off_is_absent_with_the_reason(tmp_path: Path) -> None:
+    """In programs that name it, too: nothing of it is looked for or loaded; a child process knows."""
+    program = """
+import os, sys
+os.environ["ACCELMETRICS_DISABLE"] = "amd, graphcore"
+import accelmetrics
+for options in ({}, {"backends": ["amd", "graphcore", "host"]}, {"backends": ["amd", "host"], "isolation": "process"}):
+    snapshot = accelmetrics.sample(**options)
+    assert "memory_percent" in snapshot.metrics
+    off = [status for status in snapshot.backends if status.name in ("amd", "graphcore")]
+    print(*[f"{status.name}: {status.status}, {status.detail}" for status in off], sep="; ")
+print([name for name in sys.modules if name.startswith("accelmetrics.backends.graphcore") or name == "accelmetrics.backends.amd.sysfs"])
+"""
+    off = "absent, switched off by ACCELMETRICS_DISABLE"
+    assert run(tmp_path, program).splitlines() == [f"amd: {off}; graphcore: {off}"] * 2 + [f"amd: {off}", "[]"]
+
+
+def test_a_name_that_switches_nothing_off_is_warned_of_once(tmp_path: Path) -> None:
+    """The others act. An endpoint and a plug-in of another package may be named, too."""
+    program = """
+import os, sys, warnings
+os.environ["ACCELMETRICS_DISABLE"] = "amd, nvidai,accelerators, openmetrics:http://127.0.0.1:1/metrics"
+import accelmetrics
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for backends in ("amd,host", "host", "-nvidia"):
+        accelmetrics.sample(backends)
+print(*[str(warning.message).partition(" Known:")[0] for warning in seen], sep="\\n")
+print([status.detail for status in accelmetrics.sample("amd").backends])
+"""
+    head = "accelmetrics: ACCELMETRICS_DISABLE: unknown backend"
+    assert run(tmp_path, program).splitlines() == [
+        f"{head} 'accelerators'.",
+        f"{head} 'nvidai'. Did you mean 'nvidia'?",
+        "['switched off by ACCELMETRICS_DISABLE']",
+    ]
+
+
+@pytest.mark.parametrize("selection", ["-nvidai", "nvidai", "nvidia,", ""])
+def test_an_unknown_name_is_refused_with_a_sign_before_it_too(selection: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown backend '(nvidai'\. Did you mean 'nvidia'|')"):
+        registry.select(selection)

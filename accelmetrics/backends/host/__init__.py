@@ -1,16 +1,18 @@
 """The host: CPU, memory, disks, network and the watched process, with the cgroup's limits.
 
 ``linux`` and ``portable`` put the collectors together, ``collector`` says what each group of keys is and runs them; the other
-files hold one subject each.
+files hold one subject each. ``references`` asks psutil for the same, for ``accelmetrics verify``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 
-from accelmetrics.backends.contract import Coverage, Detection, Driver
+from accelmetrics.backends.contract import Coverage, Detection, Driver, ReadOptions, Reference
+from accelmetrics.backends.kit.tap import counted_at
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
@@ -38,7 +40,7 @@ class HostBackend:
         if _ON_LINUX:
             from accelmetrics.backends.host.linux import linux_driver
 
-            return linux_driver()
+            return linux_driver(lambda: counted_at(time.monotonic()))
         from accelmetrics.backends.host.portable import portable_driver
 
         return portable_driver()
@@ -52,6 +54,12 @@ class HostBackend:
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()
+
+    def references(self, options: ReadOptions) -> Sequence[Reference]:
+        """Return psutil."""
+        from accelmetrics.backends.host.references import Psutil
+
+        return (Psutil(options),)
 
 
 backend = HostBackend()

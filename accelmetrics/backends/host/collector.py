@@ -2,13 +2,12 @@
 
 A group is what comes from one place and is read together. Its collector puts each of the group's keys into the
 :class:`HostReader`, or raises, which gives the reason to the keys that it had not put yet. The reader runs the collectors in
-order, since later ones are measured against what earlier ones found (the CPUs that are on, the cgroup's limits).
+order, since later ones are measured against what earlier ones found (the cgroup's limits, the host's memory).
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -92,8 +91,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "proc.memory.rssMB": "/proc/{pid}/stat rss; elsewhere psutil",
         "proc.memory.rssBytes": "/proc/{pid}/stat rss; elsewhere psutil",
         "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
-    },
-    "modes": {
         "proc.cpu.userPercent": "/proc/{pid}/stat utime, as `cpu`; elsewhere psutil",
         "proc.cpu.systemPercent": "/proc/{pid}/stat stime, as `cpu`; elsewhere psutil",
     },
@@ -127,8 +124,7 @@ for keys that exist while a CPU, disk or path does."""
 
 AGAINST = {
     "memory": ("cgroup",),
-    "process": ("cpus", "cgroup", "memory"),
-    "modes": ("process", "cpus", "cgroup", "memory"),
+    "process": ("cgroup", "memory"),
 }
 """Groups that a group is measured against. They are read before it, and it is not read more often than they are."""
 
@@ -219,6 +215,7 @@ class CachedCollector:
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
         self.group = group
         self._owed = [key for key in GROUPS[group] if "{" not in key]
+        self._pace = pace_of(group)
         self._source = source
         self._collect = collect
         self._readings = 0
@@ -239,12 +236,16 @@ class CachedCollector:
             reader.fail(reason_of(error, self._source))
             failed = True
         again = self._readings == 1 or (failed and not self._failed)
-        self.due, self._failed = -math.inf if again else reader.now + pace_of(self.group), failed
+        self.due, self._failed = -math.inf if again else reader.now + self._pace, failed
         names = tuple(reader.values)
         known = self.block.names
         self.block = Block(known if names == known else names, tuple(reader.values.values()))
         if reader.reasons != self.reasons:
             self.reasons = reader.reasons
+
+
+Times = tuple[int, int, int]
+"""CPU time in nanoseconds: all of it, that in user mode, that in system mode."""
 
 
 class Process(NamedTuple):
@@ -254,32 +255,26 @@ class Process(NamedTuple):
         pid: Its number.
         start: When it began: with the number, what tells it from a later one of the same number.
         parent: Its parent's number.
-        own: CPU time in nanoseconds.
-        waited: CPU time of children that have ended and were waited for, with theirs, in nanoseconds.
+        own: CPU time. The modes may be of a coarser clock than the whole.
+        waited: CPU time of children that have ended and were waited for, with theirs.
         threads: Number of threads.
         rss: Resident memory in bytes.
         ended: Whether nothing but its entry is left (a zombie).
-        in_modes: ``own`` and ``waited`` in user mode and in system mode, by the kernel's clock ticks.
     """
 
     pid: int
     start: int
     parent: int
-    own: int
-    waited: int
+    own: Times
+    waited: Times
     threads: int
     rss: int
     ended: bool
-    in_modes: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
     @property
     def key(self) -> tuple[int, int]:
         """What stays the same while it lives and never comes again."""
         return self.pid, self.start
-
-    def time(self, mode: int | None) -> tuple[int, int]:
-        """Return ``own`` and ``waited`` in user mode (0), in system mode (1) or in both (None)."""
-        return (self.own, self.waited) if mode is None else self.in_modes[mode]
 
 
 class HostReader:
@@ -299,10 +294,6 @@ class HostReader:
         progress: Where progress is reported, after each group and within those that may read many files.
         pid: The watched process.
         process_seen: Whether it was ever there.
-        members: The watched process and, where they are watched, its descendants; none while it cannot be read.
-        members_at: When they were read, by the clock.
-        capacity: The CPUs that it may use.
-        online: Numbers of the CPUs that are on, empty when unknown.
         cpu_quota: The tightest cgroup quota in CPUs, None without one.
         memory_levels: Limit in bytes and file of current use of each cgroup level that limits memory, the leaf first.
         memory_limit: The tightest of them that is below the host's memory, None without one.
@@ -318,10 +309,6 @@ class HostReader:
         self.progress: list[Any] = []
         self.pid = pid
         self.process_seen = False
-        self.members: Sequence[Process] = ()
-        self.members_at = 0.0
-        self.capacity = 1.0
-        self.online: tuple[int, ...] = ()
         self.cpu_quota: float | None = None
         self.memory_levels: Sequence[tuple[int, KeptFile]] = ()
         self.memory_limit: int | None = None
@@ -331,7 +318,6 @@ class HostReader:
         self.reasons: dict[str, Unavailable] = {}
         self._collectors = collectors
         self._due = -math.inf
-        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
         self._latest = Reading()
 
@@ -344,26 +330,23 @@ class HostReader:
         if self.now < self._due:
             return self._latest
         self.progress = progress
+        blocks, changed = [], False
+        self._due = oldest = math.inf
         for collector in self._collectors:
             if self.now >= collector.due:
+                reasons = collector.reasons
                 collector.read(self)
+                changed = changed or collector.reasons is not reasons
                 progress.append(None)
-        self._due = min([collector.due for collector in self._collectors], default=math.inf)
-        reasons = [collector.reasons for collector in self._collectors]
-        if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
-            self._kept = reasons
-            self._unavailable = {key: why for one in reasons for key, why in one.items()}
+            blocks.append(collector.block)
+            self._due, oldest = min(self._due, collector.due), min(oldest, collector.read_at)
+        if changed:
+            self._unavailable = {key: why for collector in self._collectors for key, why in collector.reasons.items()}
         # Of the oldest group: nothing in the reading is older than it says. Where no group is wanted it is of now each time.
-        read_at = min([collector.read_at for collector in self._collectors], default=None)
-        self._latest = Reading([collector.block for collector in self._collectors], self._unavailable, read_at=read_at)
+        self._latest = Reading(blocks, self._unavailable, read_at=oldest if blocks else None)
         return self._latest
 
     # For collectors:
-
-    @property
-    def cpus(self) -> int:
-        """Return how many CPUs are on."""
-        return len(self.online) or os.cpu_count() or 1
 
     def put(self, key: str, value: Number | Unavailable) -> None:
         """Note a key's value, or why it has none."""

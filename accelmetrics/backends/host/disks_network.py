@@ -27,6 +27,7 @@ from itertools import islice
 
 from accelmetrics.backends.host.collector import GIB, INFINIBAND, MIB, PORT_FILES, RARE_PACE, Counter, HostReader
 from accelmetrics.backends.kit.system import count, list_directory, read_once, read_text, reason_of, sysroot
+from accelmetrics.backends.kit.tap import through
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.selection import MetricSelection
 
@@ -47,6 +48,7 @@ _STATE = re.compile(rb"(\d): ")
 ACTIVE = b"4"
 
 
+@through
 def file_system_usage(path: str) -> tuple[int, int]:
     """Return the bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
     stat = os.statvfs(path)

@@ -26,7 +26,7 @@ from accelmetrics.backends.host.disks_network import (
     parse_retransmits,
 )
 from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
-from accelmetrics.backends.host.process import LinuxProcesses, mode_collector, numbers_are_ours, process_collector
+from accelmetrics.backends.host.process import LinuxProcesses, numbers_are_ours, process_collector
 from accelmetrics.backends.host.processor import (
     NO_RAPL,
     collect_load,
@@ -60,13 +60,12 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
         disks = parsed("/proc/diskstats", parse_diskstats, pieces=True)
         interfaces = parsed("/proc/net/dev", parse_net_dev, pieces=True)
         segments = parsed("/proc/net/snmp", parse_retransmits)
-        # The order matters: CPUs, limits and memory are what the process is measured against.
+        # The order matters: limits and memory are what the process is measured against.
         return [
             CachedCollector("cpus", "/proc/stat", cpu_collector(parsed("/proc/stat", parse_stat))),
             CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files, options.pid)),
             CachedCollector("memory", "/proc/meminfo", partial(collect_memory, parsed("/proc/meminfo", parse_meminfo))),
             CachedCollector("process", f"process {options.pid}", process_collector(processes, options.children)),
-            CachedCollector("modes", f"process {options.pid}", mode_collector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
             CachedCollector("disks", "/proc/diskstats", disk_collector(disks, partial(choose_disks, options.disk_paths))),
             CachedCollector("network", "/proc/net/dev", network_collector(interfaces, counts_elsewhere)),

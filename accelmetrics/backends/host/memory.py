@@ -12,7 +12,7 @@ bind mount, or a namespace): its root is stripped from the path. Limits hold for
 up to the mount counts and the tightest one binds. What lies above a container's own mount cannot be seen from within.
 
 The files of limits stay open and are read each time. Which of them a level has, and whether there is a ``memory.events``, is looked
-up with the mounts: every ten seconds, and when the process moves.
+up with the mounts: every ten seconds, and when another process moves. Our own cgroup is looked up with them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _USUAL_MOUNT = "/sys/fs/cgroup"
+_NO_SWAP = Unavailable(Reason.NOT_SUPPORTED, "no swap is configured")
 _NO_QUOTA = Unavailable(Reason.NOT_SUPPORTED, "no CPU quota is set for the process's cgroup")
 _NO_PERIOD = Unavailable(Reason.NEEDS_INTERVAL, "no period of the CPU quota has ended since the last reading")
 
@@ -49,22 +50,22 @@ def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
         raise
     reader.memory_total = memory.total
     if memory.swap_total and memory.swap_free is not None:
-        reader.put("swap.used_percent", 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total)
+        reader.values["swap.used_percent"] = 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total
     else:
-        reader.put("swap.used_percent", Unavailable(Reason.NOT_SUPPORTED, "no swap is configured"))
+        reader.reasons["swap.used_percent"] = _NO_SWAP
     # A limit above what the host has limits nothing.
-    levels = [level for level in reader.memory_levels if level[0] < memory.total]
+    levels = reader.memory_levels and [level for level in reader.memory_levels if level[0] < memory.total]
     if levels:
         _put_limited(reader, levels, memory.available)
     else:
         _put_used(reader, memory.total - memory.available, memory.total)
-        reader.put("proc.memory.availableMB", memory.available / MIB)
+        reader.values["proc.memory.availableMB"] = memory.available / MIB
 
 
 def _put_used(reader: HostReader, used: int, total: int) -> None:
-    reader.put("memory_percent", 100.0 * used / total)
-    reader.put("memory.usedBytes", used)
-    reader.put("memory.totalBytes", total)
+    reader.values["memory_percent"] = 100.0 * used / total
+    reader.values["memory.usedBytes"] = used
+    reader.values["memory.totalBytes"] = total
 
 
 def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
@@ -200,15 +201,20 @@ def read_limits(levels: Sequence[Level]) -> tuple[list[tuple[int, KeptFile]], fl
         OSError: A file cannot be read.
         ValueError: A limit is not a number.
     """
-    memory = [(limit, current) for _, largest, current, _ in levels if (limit := _optional(largest, parse_limit)) is not None]
-    quotas = [(quota, directory) for directory, _, _, cpu in levels if (quota := _optional(cpu, parse_quota)) is not None]
-    return memory, *min(quotas, default=(None, ""))
+    memory: list[tuple[int, KeptFile]] = []
+    quota, quota_directory = None, ""
+    for directory, largest, current, cpu in levels:
+        if largest is not None and (limit := _read_limit(largest, parse_limit)) is not None:
+            memory.append((limit, current))
+        if cpu is not None and (found := _read_limit(cpu, parse_quota)) is not None and (quota is None or found <= quota):
+            quota, quota_directory = found, directory
+    return memory, quota, quota_directory
 
 
-def _optional(file: KeptFile | None, parse: Callable[[bytes], T]) -> T | None:
-    """Read a file that a level may lack, or may have lost since its controller was switched off."""
+def _read_limit(file: KeptFile, parse: Callable[[bytes], T]) -> T | None:
+    """Read a file that a level may have lost since its controller was switched off."""
     try:
-        return None if file is None else parse(file.read())
+        return parse(file.read())
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):
             return None
@@ -251,11 +257,12 @@ class CgroupCollector:
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
         try:
-            membership = self._membership.read()
-            if membership != self._known or reader.now >= self._levels_due:
-                self._levels = find_levels(self._files, reader.pid, parse_path(membership))
-                self._known, self._levels_due = membership, reader.now + RARE_PACE
-                self._lacks_events = None
+            if reader.now >= self._levels_due or reader.pid != os.getpid():  # others end, and are moved where they begin
+                membership = self._membership.read()
+                if membership != self._known or reader.now >= self._levels_due:
+                    self._levels = find_levels(self._files, reader.pid, parse_path(membership))
+                    self._known, self._levels_due = membership, reader.now + RARE_PACE
+                    self._lacks_events = None
             limits = read_limits(self._levels) if self._levels else None
         except (FileNotFoundError, ProcessLookupError):
             if exists(f"/proc/{reader.pid}"):

@@ -16,7 +16,7 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import CachedCollector, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import DiskIo, collect_filesystems, disk_collector, network_collector
 from accelmetrics.backends.host.memory import collect_memory
-from accelmetrics.backends.host.process import PsutilProcesses, mode_collector, process_collector
+from accelmetrics.backends.host.process import PsutilProcesses, process_collector
 from accelmetrics.backends.host.processor import CpuTime, collect_load, cpu_collector
 from accelmetrics.backends.kit.system import Memory
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -47,7 +47,6 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
             CachedCollector("cpus", "psutil.cpu_times", cpu_collector(_reading(cpu_times, psutil))),
             CachedCollector("memory", "psutil.virtual_memory", partial(collect_memory, _reading(memory, psutil))),
             CachedCollector("process", f"process {options.pid}", process_collector(processes, options.children)),
-            CachedCollector("modes", f"process {options.pid}", mode_collector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
             # Not psutil's: on Windows, which has no load average, it begins with zeros.

@@ -5,8 +5,8 @@ its affinity). A process that has ended takes these keys with it, as ``not_in_us
 left to measure. A later process of the same number is told apart by its start and is not mistaken for it.
 
 CPU time in ``/proc`` is cut to clock ticks of 10 ms, a tenth of an interval at ten readings a second; the process's CPU clock
-has nanoseconds. It is asked by number, so only where ``/proc`` numbers processes as we do. User and system time are known in ticks alone,
-and so told at a slower pace.
+has nanoseconds. It and the affinity are asked by number, so only where ``/proc`` numbers processes as we do. User and system time are known
+in ticks alone.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader, Process
+from accelmetrics.backends.host.collector import FIRST, MIB, TOO_SOON, HostReader, Process, Times
 from accelmetrics.backends.kit import descendants
 from accelmetrics.backends.kit.system import Files, count, read_once, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 _NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and no cgroup limits it")
-# User and system time may each be off by a clock tick of 10 ms at either end of the interval.
+# Nanoseconds by which a process may seem to use more: user and system time may each be off by a clock tick of 10 ms at either end.
 _NOISE = 40_000_000
+_NO_TIME: Times = (0, 0, 0)
 _ALLOWED = re.compile(rb"^Cpus_allowed_list:(.*)$", re.MULTILINE)
 
 
@@ -42,31 +43,43 @@ def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> 
         ValueError: It has too few fields, or one is not a number.
     """
     pid, _, rest = data.partition(b" (")
-    fields = rest[rest.rfind(b")") + 1 :].split()
+    fields = rest[rest.rfind(b")") + 1 :].split(None, 22)
     if len(fields) < 22:
         raise ValueError(f"{len(fields)} fields after the name, 22 are needed")
     threads = count(fields[17])
     # The first thread of a process may end before the others: it is a zombie then, the process is not.
     ended = fields[0] in (b"Z", b"X") and threads <= 1
-    user, system = ((count(fields[place]) * tick, count(fields[place + 2]) * tick) for place in (11, 12))
-    if own is None:
-        own = user[0] + system[0]
-    waited = user[1] + system[1]
-    rss = count(fields[21]) * page
-    return Process(count(pid), count(fields[19]), count(fields[1]), own, waited, threads, rss, ended, (user, system))
+    user, system, waited_user, waited_system = map(count, fields[11:15])
+    times = ((user + system) * tick if own is None else own, user * tick, system * tick)
+    waited = ((waited_user + waited_system) * tick, waited_user * tick, waited_system * tick)
+    return Process(count(pid), count(fields[19]), count(fields[1]), times, waited, threads, count(fields[21]) * page, ended)
 
 
-def parse_allowed(data: bytes) -> list[tuple[int, int]]:
-    """Parse the CPUs of ``Cpus_allowed_list`` in a ``status`` file, as first and last of each range.
+Cpus = tuple[tuple[int, int], ...]
+"""CPUs by number: the first and last of each range."""
+
+
+@lru_cache(maxsize=8)
+def parse_cpus(data: bytes) -> Cpus:
+    """Parse a list of CPUs, such as ``0-3,6``. Remembered: it hardly ever changes.
 
     Raises:
-        ValueError: There is no such line, or it is not a list of ranges.
+        ValueError: It is none.
+    """
+    ranges = [word.strip().partition(b"-") for word in data.split(b",")]
+    return tuple([(count(first), count(last if dash else first)) for first, dash, last in ranges])
+
+
+def parse_allowed(data: bytes) -> Cpus:
+    """Parse the CPUs of ``Cpus_allowed_list`` in a ``status`` file.
+
+    Raises:
+        ValueError: There is no such line, or it is not a list of CPUs.
     """
     found = _ALLOWED.search(data)
     if found is None:
         raise ValueError("Cpus_allowed_list is missing")
-    ranges = [word.strip().partition(b"-") for word in found[1].split(b",")]
-    return [(count(first), count(last if dash else first)) for first, dash, last in ranges]
+    return parse_cpus(found[1])
 
 
 def numbers_are_ours() -> bool:
@@ -92,14 +105,16 @@ class LinuxProcesses:
     Args:
         files: The driver's open files.
         pid: The watched process.
-        clock: Whether CPU clocks may be asked by the numbers of this ``/proc``.
+        ours: Whether the kernel may be asked by the numbers of this ``/proc``.
     """
 
-    def __init__(self, files: Files, pid: int, clock: bool) -> None:
+    def __init__(self, files: Files, pid: int, ours: bool) -> None:
         self._file = files.keep(f"/proc/{pid}/stat")
         self._status = files.keep(f"/proc/{pid}/status")
+        self._online = files.keep("/sys/devices/system/cpu/online")
+        self._on: Cpus = ()
         self._pid = pid
-        self._clock = clock
+        self._ours = ours
         self._tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
 
@@ -121,11 +136,22 @@ class LinuxProcesses:
         return process if process.pid == pid else None
 
     def _parse(self, data: bytes, pid: int) -> Process:
-        return parse_process(data, self._tick, self._page, cpu_clock(pid) if self._clock else None)
+        return parse_process(data, self._tick, self._page, cpu_clock(pid) if self._ours else None)
 
-    def allowed(self) -> list[tuple[int, int]]:
-        """Return the first and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
-        return parse_allowed(self._status.read())
+    def cpus(self) -> tuple[int, int]:
+        """Return how many CPUs the process may use, and how many there are."""
+        if not (self._ours and self._on):  # once is enough with an affinity, which leaves out CPUs that are off
+            try:
+                self._on = parse_cpus(self._online.read().strip())
+            except (OSError, ValueError):
+                self._on = ((0, (os.cpu_count() or 1) - 1),)
+        there = _in_common(self._on, self._on)
+        try:
+            usable = len(os.sched_getaffinity(self._pid)) if self._ours else _in_common(parse_allowed(self._status.read()), self._on)
+        except (OSError, ValueError):
+            # Nothing is known to hold the process to fewer CPUs than the host has.
+            usable = there
+        return usable or there, max(usable, there)
 
     def descendants(self, progress: list[Any]) -> list[Process]:
         """Read everything below the process; ``progress`` grows with each process that is looked at."""
@@ -171,15 +197,14 @@ class PsutilProcesses:
             found.append(self.look(child.pid))
         return [process for process in found if process is not None]
 
-    def allowed(self) -> list[tuple[int, int]]:
-        """Return the CPUs that the process may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
+    def cpus(self) -> tuple[int, int]:
+        """Return how many CPUs the process may use, which Windows and FreeBSD limit by an affinity, and how many there are."""
+        there = os.cpu_count() or 1
         affinity = getattr(self._process, "cpu_affinity", None)
-        if affinity is None:
-            return []
         try:
-            return [(cpu, cpu) for cpu in affinity()]
-        except self._psutil.Error as error:
-            raise OSError(str(error)) from error
+            return (len(affinity()) if affinity is not None else 0) or there, there
+        except (OSError, self._psutil.Error):
+            return there, there
 
     def _read(self, process: Any) -> Process:
         with process.oneshot():
@@ -191,13 +216,22 @@ class PsutilProcesses:
                 pid=process.pid,
                 start=round(process.create_time() * 1e6),
                 parent=process.ppid(),
-                own=user[0] + system[0],
-                waited=user[1] + system[1],
+                own=(user[0] + system[0], user[0], system[0]),
+                waited=(user[1] + system[1], user[1], system[1]),
                 threads=process.num_threads(),
                 rss=process.memory_info().rss,
                 ended=ended,
-                in_modes=(user, system),
             )
+
+
+def _sum(*times: Times) -> Times:
+    whole, user, system = map(sum, zip(*times, strict=True))
+    return whole, user, system
+
+
+def _less(after: Times, before: Times) -> Times:
+    """Return the time between two readings; none where a clock went back."""
+    return max(after[0] - before[0], 0), max(after[1] - before[1], 0), max(after[2] - before[2], 0)
 
 
 class TreeCpuTime:
@@ -209,17 +243,13 @@ class TreeCpuTime:
 
     Args:
         look: Reads one process by number; asked about members that are no longer listed.
-        children: Whether descendants are watched, so that time handed up by ended ones counts.
-        mode: 0 for user time alone, 1 for system time alone; None for all.
     """
 
-    def __init__(self, look: Callable[[int], Process | None], children: bool, mode: int | None = None) -> None:
+    def __init__(self, look: Callable[[int], Process | None]) -> None:
         self._look = look
-        self._children = children
-        self._mode = mode
         self._last: dict[tuple[int, int], Process] = {}
 
-    def advance(self, members: Iterable[Process], possible: float) -> tuple[int, list[Process]]:
+    def advance(self, members: Iterable[Process], possible: float) -> tuple[Times, list[Process]]:
         """Take a new reading.
 
         Args:
@@ -228,27 +258,25 @@ class TreeCpuTime:
                 that has not used it here: it was adopted, and counts from now on.
 
         Returns:
-            The nanoseconds used since the last call, and the members, with those that the listing had missed.
+            The time used since the last call, and the members, with those that the listing had missed.
         """
         now = {process.key: process for process in members}
         last, self._last = self._last, now
-        handed = self._settle_missing(last, now) if self._children else {}
-        used = 0
+        handed = self._settle_missing(last, now)
+        used = _NO_TIME
         for key, process in now.items():
-            own, waited = process.time(self._mode)
-            if key in last:
-                own_before, waited_before = last[key].time(self._mode)
-                used += max(own - own_before, 0)
-                if self._children:
-                    used += max(waited - waited_before - handed.get(key, 0), 0)
-            elif last and own + waited <= possible:
-                used += own + waited
+            before = last.get(key)
+            if before is not None:
+                counted = _sum(before.waited, handed.get(key, _NO_TIME))
+                used = _sum(used, _less(process.own, before.own), _less(process.waited, counted))
+            elif last and process.own[0] + process.waited[0] <= possible:
+                used = _sum(used, process.own, process.waited)
         return used, list(now.values())
 
-    def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], int]:
+    def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], Times]:
         """Return, by surviving member, the time that ended ones handed to it and that had been counted already."""
         by_pid = {process.pid: process for process in last.values()}
-        handed: dict[tuple[int, int], int] = {}
+        handed: dict[tuple[int, int], Times] = {}
         for key in last.keys() - now.keys():
             process = self._look(key[0])
             if process is not None and process.key == key:
@@ -262,7 +290,7 @@ class TreeCpuTime:
                 passed.add(heir.pid)
                 heir = by_pid.get(heir.parent)
             if heir is not None and heir.key in now:
-                handed[heir.key] = handed.get(heir.key, 0) + sum(last[key].time(self._mode))
+                handed[heir.key] = _sum(handed.get(heir.key, _NO_TIME), last[key].own, last[key].waited)
         return handed
 
 
@@ -283,79 +311,52 @@ def cpu_share(used: int, elapsed: float, possible: float, capacity: float) -> fl
     return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 
 
-def possible_time(elapsed: float, cpus: int, members: int) -> float:
-    """Return the nanoseconds that so many processes can have used of all CPUs together, with the noise of the clocks."""
-    return elapsed * 1e9 * cpus + _NOISE * members
-
-
 @lru_cache(maxsize=8)
-def _usable_cpus(ranges: tuple[tuple[int, int], ...], online: tuple[int, ...]) -> int:
-    """Count the CPUs that are on and in one of the ranges; all that are on where none is, as without a list of ranges."""
-    numbers: Sequence[int] = online or range(os.cpu_count() or 1)
-    return sum(any(first <= cpu <= last for first, last in ranges) for cpu in numbers) or len(numbers)
+def _in_common(some: Cpus, others: Cpus) -> int:
+    """Count the CPUs that are in both lists."""
+    return sum([max(0, min(last, end) - max(first, begin) + 1) for first, last in some for begin, end in others])
+
+
+SHARES = ("cpu", "proc.cpu.userPercent", "proc.cpu.systemPercent")
 
 
 def process_collector(processes: LinuxProcesses | PsutilProcesses, children: bool) -> Callable[[HostReader], None]:
     """Make the collector of CPU time, threads and memory of one process, or of it and its descendants."""
-    start: int | None = None
+    last: Process | None = None
     then = 0.0
-    tree = TreeCpuTime(processes.look, children)
+    tree = TreeCpuTime(processes.look)
 
     def collect(reader: HostReader) -> None:
-        nonlocal start, then
-        reader.members = ()
+        nonlocal last, then
         try:
             root = processes.root()
         except (FileNotFoundError, ProcessLookupError):
             reader.fail_gone()
             return
         reader.process_seen = True
-        if root.ended or start not in (None, root.start):
+        if root.ended or (last is not None and last.start != root.start):
             reader.fail_gone()
             return
         now = reader.clock()
-        elapsed = now - then if start is not None else 0.0
+        elapsed = now - then if last is not None else 0.0
+        usable, there = processes.cpus()
         members = [root, *processes.descendants(reader.progress)] if children else [root]
-        possible = possible_time(elapsed, reader.cpus, len(members))
-        used, members = tree.advance(members, possible)
-        try:
-            ranges = tuple(processes.allowed())
-        except (OSError, ValueError):
-            # Without the list nothing is known to hold the process to fewer CPUs than the host has.
-            ranges = ()
-        reader.capacity = min(filter(None, (float(_usable_cpus(ranges, reader.online)), reader.cpu_quota)))
-        reader.members, reader.members_at = members, now
-        reader.put("cpu", FIRST if start is None else cpu_share(used, elapsed, possible, reader.capacity))
-        reader.put("proc.cpu.threads", sum(member.threads for member in members if not member.ended))
-        rss = sum(member.rss for member in members)
+        possible = elapsed * 1e9 * there + _NOISE * len(members)
+        if children:
+            used, members = tree.advance(members, possible)
+        else:
+            used = _less(root.own, (root if last is None else last).own)
+        capacity = min(usable, reader.cpu_quota or usable)
+        for key, spent in zip(SHARES, used, strict=True):
+            reader.put(key, FIRST if last is None else cpu_share(spent, elapsed, possible, capacity))
+        rss, threads = root.rss, root.threads
+        for member in members[1:]:
+            rss, threads = rss + member.rss, threads + (0 if member.ended else member.threads)
+        reader.values["proc.cpu.threads"] = threads
+        reader.values["proc.memory.rssMB"] = rss / MIB
+        reader.values["proc.memory.rssBytes"] = rss
         total = reader.memory_limit or reader.memory_total
-        reader.put("proc.memory.rssMB", rss / MIB)
-        reader.put("proc.memory.rssBytes", rss)
         reader.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
-        start, then = root.start, now
-
-    return collect
-
-
-MODES = ("proc.cpu.userPercent", "proc.cpu.systemPercent")
-
-
-def mode_collector(processes: LinuxProcesses | PsutilProcesses, children: bool) -> Callable[[HostReader], None]:
-    """Make the collector of user and system time of the processes that :func:`process_collector` found last."""
-    then: float | None = None
-    trees = [TreeCpuTime(processes.look, children, mode) for mode in range(len(MODES))]
-
-    def collect(reader: HostReader) -> None:
-        nonlocal then
-        if not reader.members:
-            processes.root()  # says why not, if that is more than that it has ended
-            reader.fail_gone()
-            return
-        elapsed = 0.0 if then is None else reader.members_at - then
-        possible = possible_time(elapsed, reader.cpus, len(reader.members))
-        for key, tree in zip(MODES, trees, strict=True):
-            used, _ = tree.advance(reader.members, possible)
-            reader.put(key, FIRST if then is None else cpu_share(used, elapsed, possible, reader.capacity))
-        then = reader.members_at
+        last, then = root, now
 
     return collect

@@ -60,14 +60,12 @@ def busy_percent(before: CpuTime, after: CpuTime) -> float | Unavailable:
 
 
 def cpu_collector(read: Callable[[], dict[int, CpuTime]]) -> Callable[[HostReader], None]:
-    """Make the collector of the busy share of each CPU, which tells later ones which CPUs are on."""
+    """Make the collector of the busy share of each CPU."""
     last: dict[int, CpuTime] = {}
 
     def collect(reader: HostReader) -> None:
         nonlocal last
-        reader.online = ()
         times = read()
-        reader.online = tuple(times)
         for number, time in times.items():
             reader.put(f"cpu.{number}.cpu_percent", busy_percent(last[number], time) if number in last else FIRST)
         last = times

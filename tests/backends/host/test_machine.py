@@ -122,6 +122,15 @@ def test_a_busy_process_shows_its_cpu_and_an_idle_one_none(driver: Driver) -> No
         assert values_of(resting.read(0, []))["cpu"] == pytest.approx(0.0, abs=0.1)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="platform: no affinity")
+def test_a_process_that_is_held_to_one_cpu_is_measured_against_it(driver: Driver) -> None:
+    with Program(BURN) as busy:
+        os.sched_setaffinity(busy.pid, {min(os.sched_getaffinity(0))})
+        reader = driver.reader(ReadOptions(busy.pid))
+        found = measured(reader, lambda: cpu_seconds(busy.pid), until_it_used(lambda: cpu_seconds(busy.pid), 0.3))
+    assert found.holds_share(found.values["cpu"], 1)
+
+
 def test_a_burning_grandchild_counts_with_children_and_not_without(driver: Driver) -> None:
     with Program(
         f"import os, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {BURN!r}]); tell(child.pid); child.wait()"

@@ -294,6 +294,17 @@ def test_the_table_of_mounts_is_read_every_ten_seconds_and_when_the_process_move
     assert spy.call_count == 2
 
 
+def test_our_own_move_is_noticed_within_ten_seconds(tree: HostTree) -> None:
+    tree.process(os.getpid())
+    tree.level("/one", memory_max=str(GIB), memory_current=str(GIB // 2))
+    tree.level("/two", memory_max=str(GIB), memory_current=str(GIB // 4))
+    tree.cgroup("/one", pid=os.getpid())
+    watch = tree.reader(pid=os.getpid())
+    assert watch.read()["memory_percent"] == 50.0
+    tree.cgroup("/two", pid=os.getpid())
+    assert watch.read(10.0)["memory_percent"] == 25.0
+
+
 @pytest.mark.parametrize(("quota", "ticks"), [("50000 100000", TICK // 4), ("1600000 100000", TICK)])
 def test_the_quota_divides_cpu_where_it_is_below_the_affinity(tree: HostTree, quota: str, ticks: int) -> None:
     tree.job(cpu_max=quota)

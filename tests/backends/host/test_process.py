@@ -2,7 +2,7 @@
 
 import pytest
 
-from accelmetrics.backends.host.process import MODES, parse_allowed, parse_process
+from accelmetrics.backends.host.process import SHARES, Cpus, parse_allowed, parse_process
 from tests.backends.host.tree import PAGE, PID, TICK, HostTree
 
 STAT = b"77 (%s) S 1 77 77 0 -1 4194560 100 0 0 0 %d %d 30 4 20 0 12 0 8812345 1234567 2048 18446744073709551615 1 1 0\n"
@@ -13,15 +13,16 @@ KEYS = ("cpu", "proc.cpu.threads", "proc.memory.rssMB", "proc.memory.percent")
 def test_names_may_hold_anything(name: bytes) -> None:
     process = parse_process(STAT % (name, 10, 5), 10_000_000, 4096)
     assert (process.pid, process.parent, process.start, process.threads, process.rss) == (77, 1, 8812345, 12, 2048 * 4096)
-    assert (process.own, process.waited) == (150_000_000, 340_000_000)
+    assert process.own == (150_000_000, 100_000_000, 50_000_000)
+    assert process.waited == (340_000_000, 300_000_000, 40_000_000)
 
 
 def test_counters_beyond_32_bits_are_read() -> None:
-    assert parse_process(STAT % (b"x", 2**40, 0), 1, 1).own == 2**40
+    assert parse_process(STAT % (b"x", 2**40, 0), 1, 1).own == (2**40, 2**40, 0)
 
 
 def test_a_finer_clock_takes_the_place_of_ticks() -> None:
-    assert parse_process(STAT % (b"x", 10, 5), 10_000_000, 4096, own=123).own == 123
+    assert parse_process(STAT % (b"x", 10, 5), 10_000_000, 4096, own=123).own == (123, 100_000_000, 50_000_000)
 
 
 @pytest.mark.parametrize("text", [b"", b"77 (x)", b"77 (x) S 1 2 3", STAT.replace(b"%d", b"-1") % b"x"])
@@ -33,12 +34,12 @@ def test_what_is_no_entry_is_an_error(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "ranges"),
     [
-        (b"Name:\tx\nCpus_allowed_list:\t0-3,6\n", [(0, 3), (6, 6)]),
-        (b"Cpus_allowed_list:\t5\n", [(5, 5)]),
-        (b"Cpus_allowed:\tff\nCpus_allowed_list:\t0-99999999999\n", [(0, 99999999999)]),
+        (b"Name:\tx\nCpus_allowed_list:\t0-3,6\n", ((0, 3), (6, 6))),
+        (b"Cpus_allowed_list:\t5\n", ((5, 5),)),
+        (b"Cpus_allowed:\tff\nCpus_allowed_list:\t0-99999999999\n", ((0, 99999999999),)),
     ],
 )
-def test_allowed_cpus(text: bytes, ranges: list[tuple[int, int]]) -> None:
+def test_allowed_cpus(text: bytes, ranges: Cpus) -> None:
     assert parse_allowed(text) == ranges
 
 
@@ -53,31 +54,31 @@ def test_cpu_is_time_over_the_interval_and_the_cpus(tree: HostTree) -> None:
 def test_user_and_system_time_add_up(tree: HostTree) -> None:
     """Of the interval and the CPUs as the whole is, and kept for a while: ticks of 10 ms are coarse."""
     watch = tree.watch()
-    assert watch.reason(MODES[0]) == watch.reason(MODES[1]) == "needs_interval"
+    assert watch.reason(SHARES[1]) == watch.reason(SHARES[2]) == "needs_interval"
     tree.process(PID, ticks=TICK, system=TICK // 2)
     values = watch.read(2.0)
-    assert [values[mode] for mode in MODES] == pytest.approx([25.0, 12.5])
+    assert [values[mode] for mode in SHARES[1:]] == pytest.approx([25.0, 12.5])
     assert values["cpu"] == pytest.approx(37.5)
     tree.process(PID, ticks=TICK, system=TICK // 2 + TICK // 20)
     soon = watch.read(0.1)
     assert soon["cpu"] > 0.0
-    assert [soon[mode] for mode in MODES] == [values[mode] for mode in MODES]
+    assert [soon[mode] for mode in SHARES[1:]] == [values[mode] for mode in SHARES[1:]]
     tree.process(PID, ticks=TICK, system=TICK)
     later = watch.read(0.9)
-    assert [later[mode] for mode in MODES] == pytest.approx([0.0, 25.0])
+    assert [later[mode] for mode in SHARES[1:]] == pytest.approx([0.0, 25.0])
 
 
 def test_modes_of_a_process_that_has_ended_are_not_in_use(tree: HostTree) -> None:
     watch = tree.watch()
     tree.process(PID, state="Z")
     watch.read(1.0)
-    assert {watch.reason(key) for key in (*KEYS, *MODES)} == {"not_in_use"}
+    assert {watch.reason(key) for key in (*KEYS, *SHARES)} == {"not_in_use"}
 
 
 def test_modes_say_why_the_process_cannot_be_read(tree: HostTree) -> None:
     tree.write(f"/proc/{PID}/stat", "nonsense")
     watch = tree.watch()
-    assert {watch.reason(key) for key in (*KEYS, *MODES)} == {"parse_error"}
+    assert {watch.reason(key) for key in (*KEYS, *SHARES)} == {"parse_error"}
 
 
 @pytest.mark.parametrize(("used", "percent"), [({}, 0.0), ({"waited": TICK}, 0.0), ({"ticks": 2 * TICK + 3}, 100.0)])

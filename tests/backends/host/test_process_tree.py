@@ -182,18 +182,19 @@ def test_the_cost_follows_the_family_and_not_the_host(tree: HostTree, watch: Wat
 
 @pytest.fixture
 def usage() -> TreeCpuTime:
-    return TreeCpuTime(lambda pid: None, children=True)
+    return TreeCpuTime(lambda pid: None)
 
 
 def test_time_handed_up_is_settled_parent_by_parent(usage: TreeCpuTime) -> None:
-    root = Process(1, 0, 0, 0, 0, 1, 0, False)
-    left = Process(2, 0, 1, 0, 0, 1, 0, False)
-    lost = Process(3, 0, 1, 1000, 0, 1, 0, False)
-    ended = Process(4, 0, 2, 50, 0, 1, 0, False)
+    nothing = (0, 0, 0)
+    root = Process(1, 0, 0, nothing, nothing, 1, 0, False)
+    left = Process(2, 0, 1, nothing, nothing, 1, 0, False)
+    lost = Process(3, 0, 1, (1000, 1000, 0), nothing, 1, 0, False)
+    ended = Process(4, 0, 2, (50, 20, 30), nothing, 1, 0, False)
     usage.advance([root, left, lost, ended], 1e9)
     # The root never waited for its child; the other branch did, and its ended member had used 5 more.
-    used, _ = usage.advance([root, left._replace(waited=55)], 1e9)
-    assert used == 5
+    used, _ = usage.advance([root, left._replace(waited=(55, 22, 33))], 1e9)
+    assert used == (5, 2, 3)
 
 
 def cpu_clock_of_this_process() -> int:

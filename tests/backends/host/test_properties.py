@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from accelmetrics.backends.host.collector import Counter, Process
 from accelmetrics.backends.host.disks_network import parse_diskstats, parse_net_dev, parse_retransmits
 from accelmetrics.backends.host.memory import directory_of, parse_flat, parse_limit, parse_mounts, parse_path, parse_quota
-from accelmetrics.backends.host.process import TreeCpuTime, parse_allowed, parse_process
+from accelmetrics.backends.host.process import TreeCpuTime, parse_allowed, parse_cpus, parse_process
 from accelmetrics.backends.host.processor import busy_percent, parse_millidegrees, parse_stat
 from accelmetrics.backends.kit.system import VARIABLE, count, parse_meminfo
 from accelmetrics.schemas.errors import Reason
@@ -26,6 +26,7 @@ PARSERS: list[Callable[[bytes], object]] = [
     parse_net_dev,
     parse_retransmits,
     parse_allowed,
+    parse_cpus,
     parse_path,
     parse_mounts,
     parse_quota,
@@ -50,6 +51,7 @@ FILES = [
     f"/proc/{PID}/cgroup",
     f"/proc/{PID}/mountinfo",
     f"/proc/{PID}/task/{PID}/children",
+    "/sys/devices/system/cpu/online",
     "/sys/fs/cgroup/job/memory.max",
     "/sys/fs/cgroup/job/memory.current",
     "/sys/fs/cgroup/job/memory.events",
@@ -125,13 +127,14 @@ def test_a_counter_that_wraps_gains_nothing_negative_nor_above_its_range(before:
     assert counter.gain is None or 0 <= counter.gain <= max(largest, after)
 
 
+TIMES = st.tuples(*[st.integers(0, 10**6)] * 3)
 PROCESSES = st.builds(
     Process,
     pid=st.integers(1, 6),
     start=st.integers(0, 1),
     parent=st.integers(0, 6),
-    own=st.integers(0, 10**6),
-    waited=st.integers(0, 10**6),
+    own=TIMES,
+    waited=TIMES,
     threads=st.just(1),
     rss=st.just(1),
     ended=st.booleans(),
@@ -140,11 +143,11 @@ PROCESSES = st.builds(
 
 @given(readings=st.lists(st.lists(PROCESSES, min_size=1)))
 def test_a_tree_of_processes_never_uses_less_than_nothing(readings: list[list[Process]]) -> None:
-    usage = TreeCpuTime(lambda pid: None, children=True)
+    usage = TreeCpuTime(lambda pid: None)
     for number, members in enumerate(readings):
         used, _ = usage.advance(members, 10**6)
-        assert used >= 0
-        assert number or used == 0
+        assert min(used) >= 0
+        assert number or used == (0, 0, 0)
 
 
 @given(changes=st.lists(st.tuples(st.sampled_from(FILES), CONTENT | st.none()), min_size=1, max_size=6))

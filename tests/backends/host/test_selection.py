@@ -29,9 +29,9 @@ MEMORY = {"/proc/meminfo", "/proc/self/mountinfo", f"/proc/{PID}/cgroup"}
         ("disk.in", {"disks"}),
         ("cpu.3.cpu_percent", {"cpus"}),
         ("memory_percent", {"memory", "cgroup"}),
-        ("cpu", {"process", "cpus", "cgroup", "memory"}),
-        ("proc.cpu.userPercent", {"modes", "process", "cpus", "cgroup", "memory"}),
-        ("all,-disk*,-network*,-cpu.*", {"modes", "process", "cpus", "cgroup", "memory", "load", "infiniband"}),
+        ("cpu", {"process", "cgroup", "memory"}),
+        ("proc.cpu.userPercent", {"process", "cgroup", "memory"}),
+        ("all,-disk*,-network*,-cpu.*", {"process", "cgroup", "memory", "load", "infiniband"}),
         ("ib.mlx5_0.1.rxBps", {"infiniband"}),
     ],
 )

@@ -75,7 +75,8 @@ class HostTree:
         Path(f"{self.root}{path}").unlink()
 
     def stat(self, cpus: dict[int, tuple[int, int]]) -> None:
-        """``/proc/stat`` of these CPUs, each with busy and idle ticks."""
+        """``/proc/stat`` of these CPUs, each with busy and idle ticks, and the list of those that are on."""
+        self.write("/sys/devices/system/cpu/online", ",".join(map(str, cpus)) + "\n")
         lines = ["cpu  1 2 3 4 5 6 7 8 9 10"]
         lines += [f"cpu{number} {busy} 0 0 {idle} 0 0 0 0 0 0" for number, (busy, idle) in cpus.items()]
         self.write("/proc/stat", "\n".join([*lines, "intr 12345 0 0", "ctxt 99", "btime 1700000000"]) + "\n")

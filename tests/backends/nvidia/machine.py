@@ -15,6 +15,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
+from accelmetrics.backends.nvidia import NVIDIA
 from accelmetrics.backends.nvidia.driver import NvidiaDriver, NvidiaReader
 from accelmetrics.backends.nvidia.gpu import open_driver
 from accelmetrics.schemas.catalogue import expected_names
@@ -82,7 +83,7 @@ class Seen(NamedTuple):
 
 def is_conditional(name: str) -> bool:
     """Whether a name exists only while what it is about does."""
-    return name.startswith(("nvlink.", "xid.")) or name == "lastXid"
+    return name.startswith(("nvlink.", "xid.")) or name in {"lastXid", "moduleEnergyJoules"}
 
 
 def take_apart(reading: Reading, owed: frozenset[str] = OWED) -> Seen:
@@ -101,7 +102,7 @@ class Consumer:
 
     def __init__(self, clock: FakeClock | None = None, pid: int | None = None, metrics: str = "all") -> None:
         self.clock = clock or FakeClock()
-        opened = open_driver(self.clock)
+        opened = open_driver(self.clock, NVIDIA)
         assert isinstance(opened, NvidiaDriver)
         self.driver = opened
         self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid(), metrics=MetricSelection(metrics)))

@@ -143,6 +143,26 @@ def test_a_library_with_devices(root: Path, simulator: NvmlSimulator, node: str)
     assert (found.present, found.advice) == (True, "")
 
 
+@pytest.mark.parametrize("node", ["/dev/dxg", ""])
+def test_the_library_of_wsl_outside_of_the_loaders_cache(root: Path, simulator: NvmlSimulator, node: str) -> None:
+    """It is found, loaded and read at its place, beside the device of WSL and nowhere else."""
+    name = "libnvidia-ml-of-wsl.so.1"  # one that no loader knows
+    write_tree(root, {node: ""} if node else {})
+    folder = root / "usr/lib/wsl/lib"
+    folder.mkdir(parents=True)
+    (folder / name).symlink_to(simulator.library)
+    text = f"""
+        from accelmetrics import sample
+        from accelmetrics.backends import nvidia
+        nvidia.library_name = lambda: {name!r}
+        found = nvidia.backend.detect()
+        snapshot = sample(["nvidia"])
+        print(found.present, found.advice, snapshot.backends[0].status, snapshot.metrics.get("gpu.0.powerWatts"))
+    """
+    power = float(simulator.gpu[0].get("power_mw")) / 1000
+    assert run_program(simulator, text) == (0, f"True  ok {power}\n" if node else "False  absent None\n")
+
+
 def test_it_reads_little(root: Path, simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 PCI functions the vendor, of NVIDIA's the class: what a machine has besides costs a file each."""
     for number in range(60):

@@ -281,7 +281,7 @@ def test_keys_of_instances(simulator: NvmlSimulator, sample: Sample) -> None:
     snapshot = sampler.sample()
     assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.0", "gpu.1.mig.1"]
     instance = snapshot.device("gpu.1.mig.0")
-    assert instance.parent == snapshot.device("gpu.1").uuid
+    assert instance.parent == "gpu.1"
     assert instance.memory_total_bytes == snapshot.metrics["gpu.1.mig.0.memoryTotalBytes"] == 40 * GIB
     assert instance.metrics.memory_total_bytes == 40 * GIB
     assert instance.process_metrics is None

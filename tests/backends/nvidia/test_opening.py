@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from accelmetrics import Sampler
+from accelmetrics.backends import nvidia
 from accelmetrics.backends.nvidia import NvidiaBackend, advise, backend, gpu as opening, library_name, nvml
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.testing import FakeClock as SampledClock
@@ -135,7 +136,7 @@ def test_no_binding_is_needed(
 def test_a_library_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container it was not brought in, elsewhere the driver is missing."""
     refuse_to_load(monkeypatch, MISSING)
-    monkeypatch.setattr(nvml, "is_installed", lambda: False)
+    monkeypatch.setattr(nvidia, "library_name", lambda: "libnvidia-ml-that-is-not-here.so.1")
     assert "install the NVIDIA driver" in failure().advice
     write_tree(root, {"/run/.containerenv": ""})
     assert "--gpus all" in failure().advice
@@ -285,7 +286,7 @@ def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Consume) 
 def test_the_clock_can_be_replaced(simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend hands its clock to the driver."""
     seen: list[object] = []
-    monkeypatch.setattr(opening, "open_driver", seen.append)
+    monkeypatch.setattr(opening, "open_driver", lambda clock, _maker: seen.append(clock))
     clock = FakeClock()
     NvidiaBackend(clock).open()
     assert seen == [clock]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import calls, gpm, links, metrics, nvml, processes, xid
+from accelmetrics.backends.nvidia import NVIDIA, calls, details, gpm, links, metrics, nvml, processes, xid
 from accelmetrics.backends.nvidia.metrics import Call, NvmlField
 from accelmetrics.schemas import fabric
 
@@ -168,7 +168,9 @@ def test_the_layout_of_the_platform() -> None:
 def test_the_layout_of_a_pci_address() -> None:
     """Where the address stands as text."""
     binding = pynvml.nvmlPciInfo_t
-    assert (ctypes.sizeof(binding), binding.busId.offset) == (nvml.PCI_INFO_SIZE, nvml.PCI_BUS_ID)
+    assert ctypes.sizeof(binding) == nvml.PCI_INFO_SIZE == struct.calcsize(NVIDIA.pci)
+    filled = binding(busId=b"00000001:02:03.0", domain=1, bus=2, device=3, pciDeviceId=4)
+    assert struct.unpack(NVIDIA.pci, bytes(filled)) == (1, 2, 3, 4, b"00000001:02:03.0".ljust(32, b"\0"))
 
 
 def test_texts_fit() -> None:
@@ -182,3 +184,11 @@ def test_every_return_code_has_a_meaning() -> None:
     known = {value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and isinstance(value, int)}
     assert len(known) > 25
     assert {code: nvml.MEANINGS[code][0] for code in known} == known
+
+
+def test_numbers_of_what_is_told_on_request() -> None:
+    """Levels of the topology, and what links lead to."""
+    names = ("INTERNAL", "SINGLE", "MULTIPLE", "HOSTBRIDGE", "NODE", "SYSTEM")
+    assert list(details.LEVELS) == [getattr(pynvml, f"NVML_TOPOLOGY_{name}") for name in names]
+    kinds = (details.REMOTE_GPU, details.REMOTE_SWITCH)
+    assert kinds == (pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from accelmetrics import Monitor, Sampler
 from accelmetrics.backends.nvidia.metrics import FABRIC_FLAGS, LINK_COUNTS, LINK_RATIOS, PCIE_RATES
 from accelmetrics.schemas.catalogue import expected_names, find
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from tests.backends.nvidia.machine import OWED, Consume, Consumer, Simulate
 from tests.simulators.nvml import ALL_LINKS, PRODUCTS, NvmlSimulator, Ret, ValueType
+from tests.support.waiting import wait_for
 
 DRAM, SRAM = 2, 7
 SHUTDOWN, SLOWDOWN = 0, 1
@@ -285,3 +287,39 @@ def test_a_memory_temperature_below_zero(simulator: NvmlSimulator, consumer: Con
     for value in (-5, 0):
         simulator.gpu[0].set_field("MEMORY_TEMP", value, kind=ValueType.SIGNED_INT)
         assert consumer.later(0.2).reason("memoryTemp") == "invalid_value"
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"])
+def test_the_energy_of_a_module_is_not_called_the_gpus(simulate: Simulate, consume: Consume, name: str) -> None:
+    """GH200 counts CPU and memory too; its power is the GPU's."""
+    simulator = simulate(gpus=1)
+    simulator.gpu[0].set(name=name, energy_mj=5_000_000)
+    consumer = consume()
+    seen = consumer.read(0)
+    assert seen.metrics["moduleEnergyJoules"] == 5000.0
+    assert "energyJoules" not in seen.metrics
+    assert seen.reason("energyJoules") == "not_supported"
+    simulator.gpu[0].set(energy_mj=5_000_900)
+    assert consumer.later(0.2).metrics["moduleEnergyJoules"] == 5000.9
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA GB200"])
+def test_other_gpus_count_their_own_energy(simulate: Simulate, consume: Consume, name: str) -> None:
+    """And have no key for a module's."""
+    simulate(gpus=1).gpu[0].set(name=name, energy_mj=5_000_000)
+    seen = consume().read(0)
+    assert seen.metrics["energyJoules"] == 5000.0
+    assert "moduleEnergyJoules" not in {*seen.metrics, *seen.reasons}
+
+
+def test_a_window_on_a_module_has_the_gpus_energy_from_its_power(simulate: Simulate) -> None:
+    """And the module's counter is a key like others, chosen by its name."""
+    simulate(gpus=1).gpu[0].set(name="NVIDIA GH200 480GB", energy_mj=5_000_000, power_mw=300_000)
+    with Sampler(["nvidia"], metrics=["moduleEnergyJoules"]) as sampler:
+        assert dict(sampler.sample().metrics) == {"gpu.0.moduleEnergyJoules": 5000.0}
+    with Monitor(0.02, backends=["nvidia"]) as monitor:
+        wait_for(lambda: monitor.status.ticks >= 1)
+        with monitor.window() as window:
+            wait_for(lambda: window.summary)
+    assert window.energy_joules["gpu.0"].source == "integrated"
+    assert window.energy_joules["gpu.0"].joules == pytest.approx(300.0 * window.energy_joules["gpu.0"].seconds)

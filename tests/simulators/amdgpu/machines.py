@@ -159,17 +159,17 @@ def phoenix(tree: Tree) -> Device:
     return device
 
 
-def hygon(tree: Tree) -> Device:
+def hygon(tree: Tree, kind: str = "0x0b4000", driver: str = "hycu") -> Device:
     """Hygon's accelerator, and a bridge of the same vendor that is none."""
     tree.device("0000:00:01.0", {"class": "0x060400"}, vendor="0x1d94", driver="pcieport")
     device = tree.device(
         "0000:06:00.0",
         {
-            **{"class": "0x038000", "device": "0x6320", "revision": "0x01", "unique_id": "5c88007bd1f20a43", "gpu_busy_percent": 64},
+            **{"class": kind, "device": "0x6320", "revision": "0x01", "unique_id": "5c88007bd1f20a43", "gpu_busy_percent": 64},
             **{"mem_info_vram_used": 5 * GIB, "mem_info_vram_total": 64 * GIB},
         },
         vendor="0x1d94",
-        driver="hydcu",
+        driver=driver,
     )
     device.sensors({"temp1_input": 39000, "power1_average": 152000000, "power1_cap": 400000000})
     return device

@@ -28,6 +28,7 @@ class CommandStandIn:
         command = self.directory / name
         command.write_text(f"#!{sys.executable} -IS\n{(HERE / 'command.py').read_text(encoding='utf-8')}", encoding="utf-8")
         command.chmod(0o755)
+        self._behaviours: dict[str, dict[str, object]] = {}
         self.behave("")
 
     @property
@@ -35,10 +36,12 @@ class CommandStandIn:
         """A ``PATH`` that has it first."""
         return f"{self.directory}:{os.environ.get('PATH', '')}"
 
-    def behave(self, stdout: str, *, stderr: str = "", status: int = 0, hang: bool = False) -> None:
-        """Change what it does from its next run on."""
+    def behave(self, stdout: str, *, stderr: str = "", status: int = 0, hang: bool = False, asked: str = "") -> None:
+        """Change what it does from its next run on: where its first argument, or all of them, are ``asked``, or with
+        arguments that have no behaviour."""
+        self._behaviours[asked] = {"stdout": stdout, "stderr": stderr, "status": status, "hang": hang}
         draft = self.directory / "behaviour.draft"
-        draft.write_text(json.dumps({"stdout": stdout, "stderr": stderr, "status": status, "hang": hang}), encoding="utf-8")
+        draft.write_text(json.dumps(self._behaviours), encoding="utf-8")
         os.replace(draft, self.directory / "behaviour.json")  # noqa: PTH105  one call: a reader sees the old or the new
 
     @property

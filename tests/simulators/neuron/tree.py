@@ -62,6 +62,11 @@ class SysfsTree:
         self.write(f"{base}/nc_time_in_use/total", microseconds)
         self.write(f"{base}/flop_count/total", flops)
 
+    def power(self, chip: int, *percent: float, status: str = "POWER_STATUS_VALID") -> None:
+        """The chip's power in the last minute: least, greatest, mean."""
+        numbers = ",".join(f"{share:.2f}" for share in percent or (0, 0, 0))
+        self.write(f"neuron{chip}/stats/power/utilization", f"{status},1795962825,{numbers}")
+
     def add_node(self, chip: int = 0) -> None:
         """The device node of a chip."""
         node = self._root / f"dev/neuron{chip}"

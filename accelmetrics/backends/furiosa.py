@@ -1,0 +1,123 @@
+"""FuriosaAI RNGD, through the kernel driver's files, which any user may read, and ``furiosa-smi``.
+
+The files tell who a device is and which of its cores programs hold, ``furiosa-smi info`` its temperature and power, ``furiosa-smi status``
+its memory. Whether ``status`` prints the utilisation of cores in percent or as a ratio is documented nowhere, and programs that read it
+disagree: it is not given. Devices get other numbers when the driver is loaded again; what ``status`` prints is joined with the files by the
+number, within a reading. Programs are found by the nodes of cores that they hold open.
+
+Formats are those of published outputs of release 2026.1 on an idle machine and of the vendor's documentation. Read on a stand-in, never
+yet on a real NPU. Warboy, the older chip, has other files and is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from accelmetrics.backends.contract import Processes
+from accelmetrics.backends.kit import (
+    MEMORY,
+    Command,
+    DeviceSample,
+    Field,
+    PolledBackend,
+    Source,
+    directories,
+    is_absent,
+    json_document,
+    quoted,
+    text,
+)
+from accelmetrics.backends.kit.fields import Row
+from accelmetrics.backends.kit.polled import Identity
+from accelmetrics.backends.kit.sysfs import DeviceDirectory
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+
+NAME = re.compile(r"npu(\d{1,4})", re.ASCII)
+CORE = r"/dev/rngd/npu(\d{1,4})pe\d{1,3}(?:-\d{1,3})?"
+SCALE = Unavailable(Reason.NOT_SUPPORTED, "whether furiosa-smi prints the utilisation of cores in percent or as a ratio is not documented")
+
+
+def held(said: Any) -> object:
+    """Count the cores that programs hold: a 0 or 1 for each in the driver's file, an object for each in the tool's document."""
+    listed = said if isinstance(said, list) else []
+    cores = said.split() if isinstance(said, str) else [each.get("pe_occupancy") for each in listed if isinstance(each, Mapping)]
+    known = cores and all(core in ("0", "1", False, True) for core in cores)
+    return sum(core in ("1", True) for core in cores) if known else said if is_absent(said) else f"cores: {quoted(said)}"
+
+
+FIELDS = (Field("coresAllocated", "pe_occupancy", convert=held),)
+INFO = (Field("temp", "temperature", "C"), Field("powerWatts", "power", "W"))
+STATUS = (
+    Field("utilization", "pe_utilizations", convert=lambda _: SCALE, words="not given: its scale is not documented"),
+    Field("coresAllocated", "pe_utilizations", convert=held),
+    Field("memoryAllocatedBytes", "memory.dram.used_size", "B"),
+    Field("memoryTotalBytes", "memory.dram.total_size", "B"),
+    *MEMORY,
+)
+NAMES = {"uuid": "device_uuid", "serial": "device_sn"}
+IDENTITY = {"vendor_index": "@number", "pci_bus_id": "busname", "firmware": "fw_version", "driver_version": "version", **NAMES}
+INFO_IDENTITY = {"vendor_index": "number", "pci_bus_id": "pci_bdf", "firmware": "firmware", "name": "arch", **NAMES}
+
+
+def parse(name: str, printed: str) -> Iterator[DeviceSample]:
+    """Yield the devices of one document.
+
+    Args:
+        name: The key of the device's name.
+        printed: The document.
+
+    Raises:
+        SourceError: It is no list; after the devices, that one of them has no number, or one that another has too.
+    """
+    listed = [] if printed.strip() == "[]" else json_document(printed)
+    if not isinstance(listed, list):
+        raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi printed no list of devices: {quoted(listed)}")
+    seen, strange = set(), None
+    for record in listed:
+        found = NAME.fullmatch(text(record.get(name))) if isinstance(record, Mapping) else None
+        if found is None or found[1] in seen:
+            strange = record
+            continue
+        seen.add(found[1])
+        yield DeviceSample({**record, "number": found[1]})
+    if strange is not None:
+        raise SourceError(Reason.PARSE_ERROR, f"furiosa-smi lists something that is no device of its own: {quoted(strange)}")
+
+
+class Card(DeviceDirectory):
+    """One device's files. Where none of its cores is held, no program is on it, though not all programs could be looked into."""
+
+    def processes(self, progress: list[Any]) -> Processes:
+        """Find the programs that hold cores."""
+        found = super().processes(progress)
+        return () if isinstance(found, Unavailable) and held(self.get("pe_occupancy")) == 0 else found
+
+
+def tool(what: str, name: str, fields: Sequence[Row], identity: Identity) -> Source:
+    """Make a source of what ``furiosa-smi`` prints.
+
+    Args:
+        what: Its subcommand.
+        name: The key of a device's name there.
+        fields: What is read of each device.
+        identity: Where its identity stands.
+    """
+    command = Command("furiosa-smi", (what, "--format", "json"), install="install the package furiosa-smi", timeout=4.0)
+    return Source(f"furiosa-smi {what}", command.poll(partial(parse, name)), fields, identity=identity)
+
+
+backend = PolledBackend(
+    "furiosa",
+    kind="npu",
+    source="sysfs",
+    connect=directories("/sys/class/rngd_mgmt/rngd!npu*mgmt", record=Card, nodes=CORE),
+    fields=FIELDS,
+    identity=IDENTITY,
+    interval=2.0,
+    also=(tool("info", "dev_name", INFO, INFO_IDENTITY), tool("status", "device", STATUS, {"vendor_index": "number"})),
+    processes="device nodes of cores that a process holds open",
+    advice="load the kernel driver: sudo modprobe furiosa_rngd (package furiosa-driver-rngd)",
+)

@@ -1,0 +1,139 @@
+"""What psutil says of the same machine, for ``accelmetrics verify``.
+
+On Linux the host is read without psutil, so that it is a second way. psutil knows no cgroups: where one limits the watched process, what is
+measured against the limit has no reference.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from accelmetrics.backends.contract import ReadOptions, Said
+from accelmetrics.backends.kit.system import sysroot
+from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.identity import DeviceSlot
+
+MIB, GIB = 2**20, 2**30
+TICK = 0.01
+"""Seconds: the kernel counts CPU time in steps of one."""
+LIMITED = "a cgroup limits it, and psutil knows no cgroups"
+_LINUX: bool = sys.platform.startswith("linux")
+
+
+class Psutil:
+    """psutil, for the machine and for the watched process alone.
+
+    Args:
+        options: Which process and which mount points.
+    """
+
+    name = "psutil"
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._pid = options.pid
+        self._paths = options.disk_paths
+
+    def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
+        if not _LINUX:
+            raise SourceError(Reason.NOT_SUPPORTED, "the host is read through psutil here: there is no second way to its numbers")
+        if sysroot():
+            raise SourceError(Reason.NOT_SUPPORTED, "psutil reads this machine, and the host is read below ACCELMETRICS_SYSROOT")
+        try:
+            import psutil
+        except ImportError as error:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"psutil is not installed: {error}") from error
+        return dict([*self._memory(psutil), *_cpus(psutil), *self._process(psutil), *self._disks(psutil), *_network(psutil)])
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _memory(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
+        main, swap = psutil.virtual_memory(), psutil.swap_memory()
+        limited = self._limited("memory.max")
+        used = main.total - main.available
+        for key, value in (
+            ("memory.totalBytes", main.total),
+            ("memory.usedBytes", used),
+            ("memory_percent", 100 * used / main.total),
+            ("proc.memory.availableMB", main.available / MIB),
+        ):
+            yield key, LIMITED if limited else Said(value)
+        yield "swap.used_percent", Said(100 * swap.used / swap.total) if swap.total else "it finds no swap"
+        for minutes, load in zip((1, 5, 15), psutil.getloadavg(), strict=True):
+            yield f"load.{minutes}m", Said(load, step=0.01)  # /proc/loadavg has two places
+
+    def _process(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
+        with suppress(psutil.Error):
+            process = psutil.Process(self._pid)
+            with process.oneshot():
+                rss, times, threads = process.memory_info().rss, process.cpu_times(), process.num_threads()
+            yield "proc.cpu.threads", Said(threads)
+            yield "proc.memory.rssBytes", Said(rss)
+            yield "proc.memory.rssMB", Said(rss / MIB)
+            total = psutil.virtual_memory().total
+            yield "proc.memory.percent", LIMITED if self._limited("memory.max") else Said(100 * rss / total)
+            cpus = len(process.cpu_affinity())
+            limited = self._limited("cpu.max")
+            for key, seconds in (
+                ("cpu", times.user + times.system),
+                ("proc.cpu.userPercent", times.user),
+                ("proc.cpu.systemPercent", times.system),
+            ):
+                yield key, LIMITED if limited else Said(100 * seconds / cpus, step=100 * TICK / cpus, over="counter")
+
+    def _disks(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
+        for path in self._paths:
+            with suppress(OSError):
+                usage = psutil.disk_usage(path)
+                yield f"disk.{path}.usageGB", Said(usage.used / GIB)
+                if usage.used + usage.free:
+                    yield f"disk.{path}.usagePercent", Said(100 * usage.used / (usage.used + usage.free))
+        disks = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+        for name, moved in disks.items():
+            for way, rate, count in (("in", "readBps", moved.read_bytes), ("out", "writeBps", moved.write_bytes)):
+                yield f"disk.{name}.{way}", Said(count / MIB, over="counter")
+                yield f"disk.{name}.{rate}", Said(count, over="counter")
+        # What rests on other disks (dm, md) moves the same bytes again, and memory and files (ram, loop) are no disks: none has a device.
+        whole = [moved for name, moved in disks.items() if Path(f"/sys/block/{name}/device").exists()]
+        if whole:
+            yield "disk.in", Said(sum(moved.read_bytes for moved in whole) / MIB, over="counter")
+            yield "disk.out", Said(sum(moved.write_bytes for moved in whole) / MIB, over="counter")
+
+    def _limited(self, file: str) -> bool:
+        """Tell whether a cgroup of version 2, the process's own or one above it, limits what a file says."""
+        with suppress(OSError):
+            for line in Path(f"/proc/{self._pid}/cgroup").read_text().splitlines():
+                path = line.removeprefix("0::").strip("/")
+                below = [Path(path), *Path(path).parents] if line.startswith("0::") else []
+                for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+                    for directory in below:
+                        with suppress(OSError):
+                            if not Path(mount, directory, file).read_text().startswith("max"):
+                                return True
+        return False
+
+
+def _cpus(psutil: Any) -> Iterator[tuple[str, Said | str]]:
+    times = psutil.cpu_times(percpu=True)
+    if len(times) == os.sysconf("SC_NPROCESSORS_CONF"):  # with one of them off, psutil's places are no numbers
+        for number, one in enumerate(times):
+            busy = sum(value for name, value in one._asdict().items() if name not in ("idle", "iowait", "guest", "guest_nice"))
+            yield f"cpu.{number}.cpu_percent", Said(100 * busy, step=100 * TICK, over="counter")
+    cores = [entry.current for entry in psutil.sensors_temperatures().get("coretemp", ()) if entry.label.startswith("Core")]
+    if cores:
+        yield "cpu.avg_temp", Said(sum(cores) / len(cores))
+
+
+def _network(psutil: Any) -> Iterator[tuple[str, Said | str]]:
+    """Give what went over the interfaces; loopback is none, and what went over ports of a bond or bridge stands in its numbers too."""
+    loopbacks = {name for name, one in psutil.net_if_stats().items() if "loopback" in one.flags.split(",")}
+    moved = psutil.net_io_counters(pernic=True, nowrap=False)
+    counted = [one for name, one in moved.items() if name not in loopbacks and not Path(f"/sys/class/net/{name}/master").exists()]
+    for key, count in (("network.recv", sum(one.bytes_recv for one in counted)), ("network.sent", sum(one.bytes_sent for one in counted))):
+        yield key, Said(count, over="counter")
+        yield f"{key}Bps", Said(count, over="counter")

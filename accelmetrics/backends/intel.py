@@ -1,0 +1,261 @@
+"""Intel's GPUs: integrated ones, Arc, Flex and Max, through the files of the kernel drivers ``i915`` and ``xe``, which any user may read.
+
+No device is opened, and none is woken. What programs use stands in their ``fdinfo``: root sees those of all, and so all that is used
+together; a user sees the own ones. Where not all are seen, ``gpu`` is the share of time in which the GT of render and compute was awake:
+it falls asleep some time after its work is done, so that this is more than the engines worked. The memory that a card has stands nowhere.
+
+- Energy is the card's; where that counter is missing or stands at 0 (B580, Linux 6.16), the package's.
+- A discrete card shows the link inside it, 2.5 GT/s over one lane. The link to the slot is that of the switch on the card.
+- A clock of 0 says that the GT is asleep.
+
+``xpu-smi`` is read only where it is pinned, as by ``verify``: it opens the cards, and a run takes a second or more.
+
+The layout is that of the drivers' sources and of published trees of A380, B580, Comet Lake and Tiger Lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from accelmetrics.backends.built_in import BUILT_IN
+from accelmetrics.backends.contract import Coverage, Detection, Number
+from accelmetrics.backends.kit import (
+    MEMORY,
+    POWER_SHARE,
+    Command,
+    Derived,
+    DrmKeys,
+    Field,
+    PolledBackend,
+    Query,
+    Rate,
+    Source,
+    SourcesBackend,
+    directories,
+    each_device,
+    find_hardware,
+    json_document,
+    rows,
+    text,
+)
+from accelmetrics.backends.kit.fields import Row, joined_words, pcie_generation
+from accelmetrics.backends.kit.parsing import parsed
+from accelmetrics.backends.kit.sources import Open
+from accelmetrics.backends.kit.sysfs import DeviceDirectory
+
+INTEGRATED = "0000:00:02.0"
+"""Where the GPU of a processor is, in every one of them."""
+MODELS = {
+    **{"56a0": "Arc A770", "56a1": "Arc A750", "56a2": "Arc A580", "56a5": "Arc A380", "56a6": "Arc A310"},
+    **{"5690": "Arc A770M", "5691": "Arc A730M", "5692": "Arc A550M", "5693": "Arc A370M", "5694": "Arc A350M"},
+    **{"56b0": "Arc Pro A30M", "56b1": "Arc Pro A40/A50", "56b2": "Arc Pro A60M", "56b3": "Arc Pro A60"},
+    **{"e20b": "Arc B580", "e20c": "Arc B570", "e211": "Arc Pro B60", "e212": "Arc Pro B50", "e223": "Arc Pro B70"},
+    **{"56c0": "Data Center GPU Flex 170", "56c1": "Data Center GPU Flex 140", "0b69": "Data Center GPU Max 1450"},
+    **dict.fromkeys(("0bd5", "0bd6"), "Data Center GPU Max 1550"),
+    **dict.fromkeys(("0bd9", "0bda", "0bdb"), "Data Center GPU Max 1100"),
+}
+"""By PCI device id; those of processors have too many names."""
+HWMON = "device/hwmon/hwmon"
+XE, ANY = f"{HWMON}[name=xe]", f"{HWMON}[name=*]"
+GT, MEDIA = "device/tile0/gt[gtidle/name=*-rc]", "device/tile0/gt[gtidle/name=*-mc]"
+SLOT = ("device/../../[device=0x4fa?]", "device/../../[device=0xe2ff]", "device/[device=0x0b??]")
+"""The switch of an Arc A or Flex, that of an Arc B; a Max has none."""
+ENERGY = (f"{XE}/energy[_label=card]_input", f"{XE}/energy[_label=pkg]_input", f"{ANY}/energy1_input")
+LIMIT = tuple(f"{XE}/power[_label={part}]_{limit}" for limit in ("max", "cap") for part in ("card", "pkg"))
+IDLE = (f"{GT}/gtidle/idle_residency_ms", "gt/gt0/[rc6_enable=1]/rc6_residency_ms", "power/[rc6_enable=1]/rc6_residency_ms")
+ENGINES = ("render", "rcs", "compute", "ccs", "copy", "bcs", "video", "vcs", "video-enhance", "vecs")
+KEYS = DrmKeys(
+    {"graphics": ENGINES[:2], "compute": ENGINES[2:4], "busy": ENGINES},
+    (("local0", "local1", "vram0", "vram1"), ("system0", "system", "gtt")),
+)
+
+
+def awake(idle: Number, residency: Number, asleep: Number) -> Number:
+    """Return the percentage of time in which the GT was awake.
+
+    Args:
+        idle: The share of time in which it slept.
+        residency: How long it ever slept. Where it may not sleep that stays 0, and nothing is known.
+        asleep: Whether it sleeps: until it wakes, the counter of some stands still.
+    """
+    return 0 if asleep and not idle else 100 * max(0, 1 - idle) / min(1, residency)
+
+
+def throttle(metric: str, *reasons: str) -> tuple[Row, ...]:
+    """Make the rows of one cause of low clocks, for which the drivers may have several reasons."""
+    places = {name: (f"{GT}/freq0/throttle/reason_{name}", f"gt/gt0/throttle_reason_{name}") for name in reasons}
+    rows = (Field(f"_{name}", where) for name, where in places.items())
+    words = f"sysfs freq0/throttle/reason_{', '.join(reasons)}"
+    return (*rows, Derived(metric, tuple(f"_{name}" for name in reasons), lambda *said: max(said), words))
+
+
+FIELDS = (
+    Field("gpu", "@clients.busy", "%", words="the busiest class of engines, drm-engine-* or drm-cycles-* of all in /proc/*/fdinfo"),
+    Rate("_idle", IDLE, "ms"),
+    Field("_residency", IDLE, "ms"),
+    Field("_asleep", (f"{GT}/gtidle/idle_status", *IDLE[1:]), convert=lambda said: int(said == "gt-c6")),
+    Derived("gpu", ("_idle", "_residency", "_asleep"), awake, "time awake: 1 - rise of gtidle/idle_residency_ms or rc6_residency_ms"),
+    Rate("powerWatts", ENERGY, "uJ", zero_is_missing=True, words="sysfs hwmon, rise of energy*_input of the card, else of the package"),
+    Field("energyJoules", ENERGY, "uJ", words="sysfs hwmon, energy*_input of the card, else of the package"),
+    Field("enforcedPowerLimitWatts", (*LIMIT[:2], f"{ANY}/power1_max", *LIMIT[2:]), "uW", words="sysfs hwmon, power*_max, else power*_cap"),
+    POWER_SHARE,
+    Field("temp", (f"{XE}/temp[_label=pkg]_input", f"{HWMON}[name=i915]/temp1_input"), "mC", words="sysfs hwmon, temp*_input, pkg"),
+    Field("memoryTemp", f"{XE}/temp[_label=vram]_input", "mC", words="sysfs hwmon, temp*_input, vram"),
+    Field("tempLimit.slowdown", f"{XE}/temp[_label=pkg]_crit", "mC", words="sysfs hwmon, temp*_crit, pkg"),
+    Field("tempLimit.shutdown", f"{XE}/temp[_label=pkg]_emergency", "mC", words="sysfs hwmon, temp*_emergency, pkg"),
+    Field("fanSpeedRpm", f"{ANY}/fan1_input", words="sysfs hwmon, fan1_input"),
+    *(
+        Field(metric, (*xe, *i915), "MHz", zero_is_missing=True, words=f"sysfs {xe[0].rpartition(']/')[2]}, else {i915[0]}")
+        for metric, xe, i915 in (
+            ("smClock", (f"{GT}/freq0/act_freq", "device/tile0/gt0/freq0/act_freq"), ("gt/gt0/rps_act_freq_mhz", "gt_act_freq_mhz")),
+            ("maxSmClock", (f"{GT}/freq0/rp0_freq", "device/tile0/gt0/freq0/rp0_freq"), ("gt/gt0/rps_RP0_freq_mhz", "gt_RP0_freq_mhz")),
+            ("videoClock", (f"{MEDIA}/freq0/act_freq",), ("gt/gt1/rps_act_freq_mhz",)),
+            ("maxVideoClock", (f"{MEDIA}/freq0/rp0_freq",), ("gt/gt1/rps_RP0_freq_mhz", "gt/gt0/media_RP0_freq_mhz")),
+        )
+    ),
+    Field("throttled", (f"{GT}/freq0/throttle/status", "gt/gt0/throttle_reason_status"), words="sysfs freq0/throttle/status"),
+    *throttle("throttle.swPowerCap", "pl1", "pl2"),
+    *throttle("throttle.currentLimit", "pl4", "vr_tdc"),
+    *throttle("throttle.swThermalSlowdown", "thermal"),
+    *throttle("throttle.hwThermalSlowdown", "prochot", "vr_thermalert"),
+    *(
+        Field(metric, tuple(f"{port}/{file}" for port in SLOT), convert=convert, words=f"sysfs {file} of the link to the slot")
+        for metric, file, convert in (
+            ("pcieLinkGen", "current_link_speed", pcie_generation),
+            ("pcieLinkWidth", "current_link_width", None),
+            ("maxPcieLinkGen", "max_link_speed", pcie_generation),
+            ("maxPcieLinkWidth", "max_link_width", None),
+        )
+    ),
+    Field("memoryAllocatedBytes", "@clients.memory", "B", words="drm-resident-*, else drm-total-*, of all in /proc/*/fdinfo"),
+    Field("memoryTotalBytes", ("lmem_total_bytes", "device/tile0/vram0/total_bytes"), "B"),
+    *MEMORY,
+)
+IDENTITY = {"pci_bus_id": "@pci", "name": "model", "unified": "integrated"}
+
+
+class Card(DeviceDirectory):
+    """A card's files, with its name and whether it is part of the processor: only a card of its own has sensors."""
+
+    def get(self, place: str) -> object:
+        """Return what stands at a place, as every device's files do; ``model`` is its name, ``integrated`` whether it shares a chip."""
+        if place not in ("model", "integrated"):
+            return super().get(place)
+        number = text(super().get("device/device"))
+        integrated = super().get("@pci") == INTEGRATED and super().get(f"{ANY}/name") is None
+        model = MODELS.get(number.removeprefix("0x"), f"{'Graphics' if integrated else 'GPU'} ({number})")
+        return f"Intel {model}" if place == "model" else integrated
+
+
+FDINFO = "in /proc/*/fdinfo, 1 s"
+SYSFS = PolledBackend(
+    "intel",
+    kind="gpu",
+    source="sysfs",
+    connect=directories("/sys/class/drm/card*", drivers=("i915", "xe"), clients=KEYS, record=Card),
+    fields=FIELDS,
+    identity=IDENTITY,
+    processes={
+        "gpu": f"drm-engine-* or drm-cycles-* of render and compute {FDINFO}",
+        "memoryAllocatedBytes": f"drm-resident-* or drm-total-* {FDINFO}",
+        "memoryAllocated": f"drm-resident-* or drm-total-* {FDINFO} / total",
+    },
+    advice="load the kernel driver: sudo modprobe xe, or i915 for GPUs before Lunar Lake and Battlemage",
+)
+
+# The tool, of release 2 by the names of fields, of release 1 by the headings of columns: their numbers differ from release to release.
+
+COMMAND = Command(
+    "xpu-smi",
+    proof=("-h", r"(?i)\bintel\b"),  # Kunlunxin's tool has the name, too
+    install="install Intel's xpu-smi (package xpu-smi, formerly xpumanager)",
+    timeout=10.0,
+)
+QUERIED = (
+    Field("gpu", "utilization.gpu", "%"),
+    Field("memory", "memory.bandwidth.utilization", "%"),
+    Field("memoryTotalBytes", "memory.total", "MiB"),
+    Field("memoryAllocatedBytes", "memory.used", "MiB"),
+    Field("temp", "temperature.gpu", "C"),
+    Field("memoryTemp", "temperature.memory", "C"),
+    Field("powerWatts", "power.draw", "W"),
+    Field("enforcedPowerLimitWatts", "power.limit", "W"),
+    Field("energyJoules", "energy.consumed", "J"),
+    Field("smClock", "clocks.current.graphics", "MHz", zero_is_missing=True),
+    Field("videoClock", "clocks.current.media", "MHz", zero_is_missing=True),
+    Field("maxSmClock", "clocks.max.graphics", "MHz"),
+    Field("fanSpeed", "fan.speed", "%"),
+    Field("correctedEccErrorsAggregate", "ecc.errors.corrected.aggregate.total"),
+    Field("uncorrectedEccErrorsAggregate", "ecc.errors.uncorrected.aggregate.total"),
+    Field("pcieLinkGen", "pcie.link.gen.current"),
+    Field("pcieLinkWidth", "pcie.link.width.current"),
+    Field("maxPcieLinkGen", "pcie.link.gen.max"),
+    Field("maxPcieLinkWidth", "pcie.link.width.max"),
+    Field("pcieTxBytes", "pcie.tx.throughput", "MB/s"),
+    Field("pcieRxBytes", "pcie.rx.throughput", "MB/s"),
+    Field("pcieReplays", "pcie.replay.counter"),
+)
+FIELD_NAMES = ("index", "pci.bus_id", "uuid", "name", *(str(row.where) for row in QUERIED))
+DUMPED = (
+    Field("gpu", "GPU Utilization", "%"),
+    Field("memory", "GPU Memory Bandwidth Utilization", "%"),
+    Field("memoryAllocatedBytes", "GPU Memory Used", "MiB"),
+    Field("temp", "GPU Core Temperature", "C"),
+    Field("memoryTemp", "GPU Memory Temperature", "C"),
+    Field("powerWatts", "GPU Power", "W"),
+    Field("smClock", "GPU Frequency", "MHz", zero_is_missing=True),
+    Field("pcieRxBytes", "PCIe Read", "kB/s"),  # as release 2 calls them: to the card, and from it
+    Field("pcieTxBytes", "PCIe Write", "kB/s"),
+)
+DISCOVERED = {"vendor_index": "device_id", "pci_bus_id": "pci_bdf_address", "name": "device_name", "uuid": "uuid"}
+OF_CARD = ("-d", "{device_id}")
+
+
+def discovered() -> Iterable[Mapping[str, Any]]:
+    """List the cards that release 1 knows."""
+    return list(parsed("xpu-smi", lambda said: json_document(said)["device_list"], COMMAND.run("discovery", "-j").stdout))
+
+
+TOOL = PolledBackend(
+    "intel",
+    kind="gpu",
+    source="xpu-smi",
+    connect=Query(
+        COMMAND, ("index", "pci.bus_id", "uuid", "name", *(str(row.where) for row in QUERIED)), "--query-gpu={fields}", "--format=csv"
+    ),
+    fields=(*QUERIED, *MEMORY, POWER_SHARE),
+    identity={"vendor_index": "index", "pci_bus_id": "pci.bus_id", "name": "name", "uuid": "uuid"},
+    interval=2.0,
+    also=(
+        Source(
+            "xpu-smi dump",
+            each_device(COMMAND, discovered, ("dump", *OF_CARD, "-m", "0,1,2,3,4,17,18,19,20", "-n", "1"), rows),
+            DUMPED,
+            identity=DISCOVERED,
+            instead_of="xpu-smi",
+        ),
+        Source(
+            "xpu-smi discovery",
+            each_device(COMMAND, discovered, ("discovery", *OF_CARD, "-j"), lambda said: [json_document(said)]),
+            (Field("memoryTotalBytes", "memory_physical_size_byte", "B"),),
+            interval=600.0,
+            identity=DISCOVERED,
+            instead_of="xpu-smi",
+        ),
+    ),
+    advice="see whether xpu-smi discovery lists any GPU",
+)
+
+
+def _coverage() -> Coverage:
+    own, tool = SYSFS.coverage(), TOOL.coverage()
+    return own._replace(devices=joined_words((*own.devices.items(), *tool.devices.items())))
+
+
+def _detect() -> Detection:
+    return find_hardware("intel", "gpu", drivers=BUILT_IN["intel"].drivers)
+
+
+SOURCES: Mapping[str, Open] = {"sysfs": lambda _: SYSFS.open(), "xpu-smi": lambda _: TOOL.open()}
+backend = SourcesBackend("intel", "gpu", SOURCES, detect=_detect, coverage=_coverage)

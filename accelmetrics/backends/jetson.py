@@ -1,0 +1,134 @@
+"""NVIDIA Jetson (Xavier, Orin, Thor), through the files of its kernel drivers and, where that answers, NVML.
+
+The files come first: NVML knows the name of an Orin's GPU and nearly nothing else of it, of a Thor's its utilisation and processes. Reading
+them wakes no GPU: of one that is powered down the driver says that it does nothing, and its temperature has no value. The GPU shares the
+host's memory. In use is what NVIDIA's allocator has given out, which NVIDIA documents as the device's memory (``NvMapMemUsed``); on a Thor
+what processes hold. Only root is told the processes of an Orin.
+
+Power is that of the rail which feeds the whole module or board. An AGX Orin and an AGX Xavier measure none, and no document says which of
+their rails add up to the whole: they have ``railPowerWatts`` alone, of the rail that feeds the GPU.
+
+Layouts are those of the drivers' sources (nvgpu, ina3221, nvmap) and of published listings. Never yet read on a real Jetson.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Processes, ReadOptions
+from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, Source, directories, number, share
+from accelmetrics.backends.kit.sysfs import OnChip, clocks
+from accelmetrics.backends.kit.system import read_once, reason_of
+from accelmetrics.backends.nvidia import NVIDIA, SHARES_CHIP, THOR, integrated_gpus
+from accelmetrics.backends.nvidia.gpu import open_driver
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.selection import PROCESSES, MetricSelection
+
+HWMON, THERMAL, MEMORY = "/sys/class/hwmon/hwmon", "/sys/class/thermal", "/proc/meminfo:"
+CLIENTS = "/sys/kernel/debug/nvmap/iovmm/clients"
+CLIENT = re.compile(r"user +\S.*? +(?P<pid>\d{1,10}) +(?P<size>\d{1,15}) ?(?P<unit>[KMG])", re.ASCII)
+RAIL = "rail "
+OF_GPU = tuple(f"{RAIL}{name}" for name in ("VDD_GPU", "VDD_GPU_SOC", "VDD_CPU_GPU_CV", "GPU"))
+FIELDS = (
+    Field("gpu", "device/load", "permille"),
+    *clocks(""),
+    Field("temp", f"{THERMAL}/thermal_zone[type=gpu-therm*]/temp", "mC"),
+    Field(
+        "throttle.swThermalSlowdown",
+        f"{THERMAL}/cooling_device[type=gpu-throttle-alert]/cur_state",
+        convert=lambda said: min(int(said), 1) if said.isdecimal() else said,  # how far it is slowed down
+    ),
+    Field("powerWatts", (f"{RAIL}VDD_IN", f"{HWMON}[label=VIN]/power1_input", f"{HWMON}[in1_label=VIN]/power1_input"), "uW"),
+    Field("railPowerWatts", OF_GPU, "uW", words=f"sysfs {', '.join(OF_GPU)}"),
+    Field("fanSpeed", f"{HWMON}[name=pwmfan]/pwm1", "%", convert=lambda pwm: 100 * int(pwm) / 255 if pwm.isdecimal() else pwm),
+    Field("fanSpeedRpm", f"{HWMON}[name=pwm_tach]/rpm"),
+    Field("memoryTotalBytes", f"{MEMORY}MemTotal", "kB"),
+    Field("memoryAllocatedBytes", f"{MEMORY}NvMapMemUsed", "kB"),
+    share("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"),
+)
+IDENTITY = {"vendor_index": "index", "name": "/proc/device-tree/model", "serial": "/proc/device-tree/serial-number", "unified": "@unified"}
+NVML = ("gpu", "temp", "smClock", "maxSmClock", "memoryAllocatedBytes")
+"""What NVML may say where the files do not. Not its power, which need not be the board's."""
+NVML_IDENTITY = ("vendor_index", "name", "uuid", "pci_bus_id", "architecture", "compute_capability", "driver_version", "runtime_version")
+MODULE = NVIDIA._replace(
+    devices=integrated_gpus,
+    leaves=lambda name: "" if SHARES_CHIP.search(name) else "it is no GPU of the module",
+    advise=lambda _: "",  # most modules are read without it
+)
+
+
+class Board(OnChip):
+    """The directory of a GPU's clocks, with the power of a rail, a line of the host's memory, and the module's one number."""
+
+    def get(self, place: str) -> object:
+        """Return what stands at a place: text, a number, a reason, or None where there is nothing."""
+        if place == "index":
+            return "0"
+        if place.startswith(MEMORY):
+            lines = str(super().get(MEMORY[:-1]) or "").splitlines()
+            return next((line.partition(":")[2] for line in lines if line.startswith(f"{place[len(MEMORY) :]}:")), None)
+        return self._power(place[len(RAIL) :]) if place.startswith(RAIL) else super().get(place)
+
+    def _power(self, rail: str) -> object:
+        """Return the microwatts of a rail of an INA3221, whose three channels have labels of their voltages alone."""
+        for channel in "123":
+            sensor = f"{HWMON}[in{channel}_label={rail}]"
+            said = [super(Board, self).get(f"{sensor}/{quantity}{channel}_input") for quantity in ("in", "curr")]
+            if said[0] is not None:
+                reason = next((each for each in said if isinstance(each, Unavailable)), None)
+                digits = [str(each) for each in said]
+                whole = all(each.lstrip("-").isdecimal() for each in digits)
+                return reason or (int(digits[0]) * int(digits[1]) if whole else f"{digits[0]} mV, {digits[1]} mA")
+        return None
+
+
+def processes(device: DeviceRecord) -> Processes:
+    """Return the processes that hold memory of NVIDIA's allocator; those of a Thor, whose driver passes that by, are NVML's."""
+    if device.get("@name") == THOR.rpartition("/")[2]:
+        return None
+    try:
+        printed = read_once(CLIENTS).decode("utf-8", "replace")
+    except OSError as error:
+        return reason_of(error, CLIENTS)
+    held: dict[int, int] = {}
+    for found in filter(None, map(CLIENT.fullmatch, map(str.strip, printed.splitlines()))):
+        size = number(f"{found['size']} {found['unit']}iB", target="By")
+        held[int(found["pid"])] = held.get(int(found["pid"]), 0) + (size if isinstance(size, int) else 0)
+    return tuple(DeviceProcess(pid, memory_bytes=size) for pid, size in held.items())
+
+
+class Nvml:
+    """What NVML says of the module's GPU, as a poll."""
+
+    def __init__(self) -> None:
+        self._driver = open_driver(SYSTEM_CLOCK, MODULE)
+        self._reader = self._driver.reader(ReadOptions(os.getpid(), metrics=MetricSelection((*NVML, PROCESSES))))
+
+    def __call__(self) -> Iterable[DeviceSample]:
+        for unit, device in enumerate(self._driver.devices):
+            reading = self._reader.read(unit, [])
+            values = {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+            about = {name: getattr(device, name) for name in NVML_IDENTITY}
+            yield DeviceSample({**reading.unavailable, **values, **about, "vendor_index": unit}, reading.processes)
+
+    def close(self) -> None:
+        """Close the library."""
+        self._driver.close()
+
+
+backend = PolledBackend(
+    "jetson",
+    kind="gpu",
+    source="sysfs",
+    # A Thor has more devices with clocks: of its GPU's parts the one that computes.
+    connect=directories("/sys/class/devfreq/*.g*", THOR, drivers=("gk20a", "nvidia"), processes=processes, record=Board),
+    fields=FIELDS,
+    identity=IDENTITY,
+    also=(Source("nvml", Nvml, tuple(Field(name, name) for name in NVML), identity={name: name for name in NVML_IDENTITY}),),
+    vendor="nvidia",
+    processes=f"{CLIENTS}; else NVML",
+    advice="load the GPU's kernel driver (nvgpu, on a Thor nvidia)",
+)

@@ -1,0 +1,99 @@
+"""Sophgo TPU cards (BM1682, BM1684, BM1684X), through the files of their kernel driver, which any user may read.
+
+A card has one chip or several, each of them a device. Power is that of the chip's rails, which the driver adds up where it can measure all
+of them; elsewhere it is the card's, which its first chip then has. Utilisation is counted where root has switched that on
+(``npu_usage_enable``). Memory in use is told by no file. Boards whose host is the chip itself have other files and are not read.
+
+Names, units and forms are those of the driver's source (libsophon, ``bm_debug.c`` and ``bm_attr.c``). Never yet read on a real card.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from accelmetrics.backends.kit import (
+    Derived,
+    DeviceSample,
+    Field,
+    PolledBackend,
+    PollOnce,
+    Says,
+    directories,
+    figure,
+    first_match,
+    switched,
+)
+from accelmetrics.backends.kit.sysfs import DeviceDirectory
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.identity import pci_address
+
+SYSFS = "/sys/class/bm-sophon/bm-sophon@/device"
+"""What the kernel has of a chip; ``@`` stands for its number."""
+NOT_COUNTED = Unavailable(
+    Reason.NOT_SUPPORTED, "the driver does not count it until root writes 1 to /sys/class/bm-sophon/bm-sophon<n>/device/npu_usage_enable"
+)
+
+
+def usage(said: str) -> object:
+    """Return the share of time of ``usage:12 avusage:3``: the one of the driver's last interval."""
+    return NOT_COUNTED if "usage enable" in said.lower() else first_match(said, r"\busage:(\d+)") or said
+
+
+def of_fan(word: str) -> Callable[[str], str]:
+    """Take what stands behind a word out of the file of the fan; a text without it stays what it is."""
+    return lambda said: found[1] if (found := re.search(rf"(?m)^{word}\s+(\d+)", said)) else said
+
+
+class Chip(DeviceDirectory):
+    """The files of one chip, with those that stand elsewhere under its number."""
+
+    def get(self, place: str) -> object:
+        """Return what stands at a place: text, a reason, or None where there is nothing."""
+        if place == "@address":
+            address = super().get("dbdf")
+            return pci_address(address) if isinstance(address, str) else None
+        return super().get(place.replace("bm-sophon@", f"bm-sophon{super().get('@number')}"))
+
+
+FIELDS = (
+    Field("utilization", f"{SYSFS}/npu_usage", "%", convert=usage),
+    Field("temp", "chip_temp", "C"),
+    Field("powerWatts", "chip_power", "W", zero_is_missing=True),
+    Field("boardPowerWatts", "../board_power", "W", zero_is_missing=True, of_whole=True),
+    Derived("powerWatts", ("boardPowerWatts",), lambda watts: watts, "boardPowerWatts"),
+    Field("smClock", "tpu_freq", "MHz"),
+    Field("maxSmClock", "../tpu_maxclk", "MHz"),
+    Field("fanSpeed", "../fan_speed", "%", convert=of_fan("duty"), of_whole=True),
+    Field("fanSpeedRpm", "../fan_speed", "rpm", convert=of_fan("fan_speed"), of_whole=True),
+    Field("eccMode", "ecc", convert=switched),
+    Field("memoryTotalBytes", "ddr_capacity", "GiB", convert=lambda said: first_match(said, r", *(\d+)g$") or said),
+    Field("pcieLinkGen", "pcie_link_speed", convert=figure),
+    Field("pcieLinkWidth", "pcie_link_width", convert=figure),
+    Field("maxPcieLinkGen", "pcie_cap_speed", convert=figure),
+    Field("maxPcieLinkWidth", "pcie_cap_width", convert=figure),
+)
+IDENTITY = {"vendor_index": "@number", "pci_bus_id": "@address", "name": "../board_type", "architecture": "../chipid", "serial": "../sn"}
+
+
+def connect() -> PollOnce:
+    """Open the directories of all chips, of which those of one card have one directory above them."""
+    poll = directories("/proc/bmsophon/card*/bmsophon*", record=Chip)()
+
+    def chips() -> Iterable[DeviceSample]:
+        for each in poll():
+            yield each._replace(whole=each.record.path.rpartition("/")[0] if isinstance(each.record, Chip) else "")
+
+    return chips
+
+
+backend = PolledBackend(
+    "sophgo",
+    kind="npu",
+    source="proc",
+    connect=connect,
+    fields=FIELDS,
+    identity=IDENTITY,
+    says=(Says("not support", Reason.NOT_SUPPORTED),),
+    advice="load the kernel driver: sudo modprobe bmsophon (package sophon-driver); in a container, mount /proc/bmsophon",
+)
