@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.guard import guarded
 
+if TYPE_CHECKING:
+    from accelmetrics.sampling.rank_file import RankFile
+
 PENDING = 10_000
-"""Messages that wait to be sent; the oldest go."""
-BATCH, LONGEST = 200, 4096
-"""Messages of one frame, and letters of one message."""
-
-
-def fits(message: object) -> bool:
-    """Return whether a message may be sent: it is what JSON has, and short enough."""
-    text = guarded(json.dumps, message, allow_nan=False).value
-    return text is not None and len(text) <= LONGEST
+"""Messages that wait until the process takes part; the oldest go."""
 
 
 class NodeChannel:
     """What a process of a job says to the others of its machine beside the readings, and how it takes part.
 
-    Messages are small objects of what JSON has. They are sent with the next reading, and those that come are handed out with it:
-    both on the thread that reads.
+    Messages are small objects of what JSON has. They are written into a file of this process at once; others hear them when they look.
 
     Attributes:
         role: ``holder`` reads for the others, ``client`` is read for, ``alone`` reads for itself; empty while nothing is read.
@@ -33,6 +26,8 @@ class NodeChannel:
         devices: What tells the devices that the processes of the job see on this machine from others: UUIDs, where there are.
         processes: How many processes of the job take part here.
         dropped: Messages that were lost, on their way out or in.
+        file: Where this process writes what it says; None while it does not take part.
+        heard: Whether somebody wants to be told of messages.
     """
 
     def __init__(self) -> None:
@@ -41,13 +36,27 @@ class NodeChannel:
         self.devices: frozenset[str] = frozenset()
         self.processes = 0
         self.dropped = 0
+        self.file: RankFile | None = None
         self._pending: deque[Mapping[str, Any]] = deque(maxlen=PENDING)
         self._callbacks: dict[Callable[[Mapping[str, Any]], object], None] = {}
 
+    @property
+    def heard(self) -> bool:
+        """Whether somebody wants to be told of messages."""
+        return bool(self._callbacks)
+
     def publish(self, message: Mapping[str, Any]) -> None:
-        """Send a message to the other processes of the job on this machine. Never waits; it must not be changed afterwards."""
-        self.dropped += len(self._pending) == PENDING
-        self._pending.append(message)
+        """Send a message to the other processes of the job on this machine. Never waits."""
+        if self.file is not None:
+            self.dropped += not self.file.message(message)
+        elif self.role != "alone":
+            self.dropped += len(self._pending) == PENDING
+            self._pending.append(message)
+
+    def step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, int | float]) -> None:
+        """Tell the others numbers that were logged."""
+        if self.file is not None:
+            self.file.step(at, time_ns, step, values)
 
     def subscribe(self, callback: Callable[[Mapping[str, Any]], object]) -> Callable[[], None]:
         """Have a function called with every message of the others, on the thread that reads.
@@ -62,39 +71,18 @@ class NodeChannel:
 
         return unsubscribe
 
-    @property
-    def waiting(self) -> bool:
-        """Whether messages wait to be sent."""
-        return bool(self._pending)
-
-    def take(self) -> list[Mapping[str, Any]]:
-        """Return the next messages that wait to be sent; those that are too long, or nothing that JSON has, are dropped."""
-        batch: list[Mapping[str, Any]] = []
-        while self._pending and len(batch) < BATCH:
-            message = self._pending.popleft()
-            if fits(message):
-                batch.append(message)
-            else:
-                self.dropped += 1
-        return batch
-
-    def note(self, message: Mapping[str, Any]) -> None:
-        """Note what is said of the job."""
-        self.devices = frozenset(map(str, message.get("devices", ())))
-        self.processes = int(message.get("processes", 0))
+    def join(self, file: RankFile | None) -> None:
+        """Take part: say what waits, and from now on at once."""
+        self.file = file
+        while file is not None and self._pending:
+            self.publish(self._pending.popleft())
 
     def alone(self, why: str) -> None:
-        """Note that this process reads for itself."""
+        """Note that this process reads for itself: there is nobody to talk to."""
         self.role, self.why, self.devices, self.processes = "alone", why, frozenset(), 0
-
-    def forget(self) -> None:
-        """Drop what waits to be sent: there is no other process."""
         self._pending.clear()
 
     def give(self, message: Mapping[str, Any]) -> None:
         """Hand out what has come."""
-        self.dropped += int(message.get("dropped", 0))
-        for one in message.get("messages", ()):
-            if isinstance(one, dict):
-                for callback in self._callbacks:
-                    guarded(callback, one)
+        for callback in self._callbacks:
+            guarded(callback, message)

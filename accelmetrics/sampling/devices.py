@@ -24,10 +24,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from accelmetrics.backends.kit.processes import Environment, environment_of
-from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.options import Options
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot, pci_address
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.named_tuple import NamedTuple
 

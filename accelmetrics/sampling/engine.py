@@ -16,13 +16,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise, repeat
 from typing import Any
 
-from accelmetrics.backends.contract import Backend, Block, Reader, Reading
+from accelmetrics.backends.contract import Backend, Block, Driver, Reader, Reading
 from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit.tap import through
 from accelmetrics.sampling.devices import DeviceRegistry, Numbering, VisibilityFilter
 from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder, fault
@@ -33,6 +35,7 @@ from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceS
 from accelmetrics.schemas.metric import VITAL
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339, rfc3339_second
+from accelmetrics.schemas.topology import Details
 
 SLICES = 40
 """Into how many slices a wait is divided."""
@@ -84,6 +87,7 @@ _Result = tuple[Reading | Failure | None, float, float, OpenDriver | None]
 NOT_ARRIVED: _Result = (None, 0.0, 0.0, None)
 
 
+@through
 def hostname() -> str:
     """Return the machine's name."""
     if hasattr(os, "uname"):
@@ -126,6 +130,7 @@ class ThreadEngine:
     def __init__(self, registry: SourceRegistry, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
         self.statistics = ReadingCounts()
         self.readers: list[SourceReader] = []
+        self._describers: list[DetailsReader] = []
         self.devices = DeviceRegistry()
         self._registry = registry
         self._backends = tuple(backends)
@@ -140,38 +145,68 @@ class ThreadEngine:
         self._all_open = False
         self._builder = SnapshotBuilder(hostname())
         self._unchecked = False
-        self._last: Snapshot | None = None
+        self._last: tuple[float, Snapshot] | None = None  # when it began, on the machine's monotonic clock
         self.began = 0.0
         FORKED.add(self)
 
-    def sample(self) -> Snapshot:
-        """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time."""
+    def sample(self, max_age: float = 0.0) -> Snapshot:
+        """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time.
+
+        Args:
+            max_age: Seconds before this call in which the last reading must have begun to be returned once more.
+        """
         timeout = self._options.timeout
         called = time.monotonic()
+        if max_age and (young := self.latest(called - max_age)) is not None:
+            return young
         with self._lock:
-            if self._last is not None and self.began >= called:
-                return self._last
+            last = self._last
+            if last is not None and last[0] >= called - max_age:  # another thread's, which this one has waited for
+                return last[1]
             self.began = began = time.monotonic()
             budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
             if self._first or not self._joined:  # a fork within a first reading leaves it half done in the child
-                thread = threading.get_ident()
-                self.settling = latch = CountDownLatch(thread)
-                try:
+                with self._settled():
                     self._open_first()
-                    self._last = self._read(time.monotonic() + self._options.open_timeout, budget)
-                    self._first = False
-                    return self._last
-                finally:
-                    self.settling = None
-                    latch.count_down(thread)
+                    taken = self._read(time.monotonic() + self._options.open_timeout, budget)
+                    self._last, self._first = (began, taken), False
+                    return taken
             until = 0.0
             if not self._all_open and (begun := self._begin_opening()):
                 until = began + budget
                 for source in begun:
                     source.wait_for_opening(until)
                 budget = max(until - time.monotonic(), SHORTEST_TURN * timeout)
-            self._last = self._read(until, budget)
-            return self._last
+            taken = self._read(until, budget)
+            self._last = (began, taken)
+            return taken
+
+    def latest(self, since: float) -> Snapshot | None:
+        """Return the last reading once more if it began no earlier than this on the machine's monotonic clock."""
+        last = self._last
+        return last[1] if last is not None and last[0] >= since else None
+
+    def list_devices(self) -> Sequence[DeviceSlot]:
+        """List the devices without reading them. Waits for drivers that are being opened as the first reading does."""
+        with self._lock:
+            self.began = time.monotonic()
+            with self._settled():
+                self._open_first()
+            slots = [slot for reader in self.readers for slot in reader.list_devices()]
+            if self._unchecked:
+                self._check_selection()
+            return slots
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Have forks wait for the block."""
+        thread = threading.get_ident()
+        self.settling = latch = CountDownLatch(thread)
+        try:
+            yield
+        finally:
+            self.settling = None
+            latch.count_down(thread)
 
     def close(self) -> None:
         """Give the sources back."""
@@ -205,7 +240,7 @@ class ThreadEngine:
             reader.resume(keys, sequences.get(reader.source.backend.name, 0))
 
     def _start_over(self) -> None:
-        self.readers, self._joined, self._first, self._last = [], False, True, None
+        self.readers, self._describers, self._joined, self._first, self._last = [], [], False, True, None
 
     def _leave(self, readers: Sequence[SourceReader]) -> None:
         """Close the sources that no other sampler uses."""
@@ -218,7 +253,7 @@ class ThreadEngine:
         """Join the registry's sources: at first, and again in the child of a fork."""
         registry = self._registry
         self._leave(self.readers)  # those of an interrupted attempt
-        self.readers = []
+        self.readers, self._describers = [], []
         with registry.lock:
             sources, self.devices = registry.acquire(self._backends)
             for source in sources:
@@ -279,11 +314,9 @@ class ThreadEngine:
         stamp, now = clock.time_ns(), clock.monotonic()
         for reader in self.readers:
             reader.ask(now, latch)
-        sources = [reader.source for reader in self.readers if self._unchecked and reader.source.backend.kind in self._selection.kinds]
-        if self._unchecked and all(source.opened is not None or source.absent for source in sources):
-            self._selection.check([slot for reader in self.readers for slot in reader.candidates])
-            self._unchecked = False
-        late = self._wait(latch, budget)
+        if self._unchecked:
+            self._check_selection()
+        late = self._wait(latch, budget, self.readers)
         for reader in self.readers if until else ():
             name = reader.source.backend.name
             if name in latch.away and reader.wanted and reader.source.interval > 0:
@@ -305,7 +338,30 @@ class ThreadEngine:
         self.statistics = ReadingCounts(readings + 1, late_answers + timed_out, lates + late)
         return self._builder.build(stamp, entries, slots, tuple(statuses))
 
-    def _wait(self, latch: CountDownLatch, budget: float) -> bool:
+    def describe(self) -> dict[str, Details | Unavailable]:
+        """Ask drivers for what they tell of devices on request, within the timeout, and return it by device key.
+
+        What a driver has told is kept until it is opened again. Devices are left out whose driver has nothing of the kind.
+        """
+        self.list_devices()
+        with self._lock:
+            if not self._describers:
+                self._describers = [DetailsReader(one.source, self.devices, self._options, self._selection) for one in self.readers]
+            now, latch = self._registry.clock.monotonic(), CountDownLatch(*self._names)
+            for describer in self._describers:
+                describer.ask(now, latch)
+            late = self._wait(latch, self._options.timeout, self._describers)
+            both = zip(self.readers, self._describers, strict=True)
+            return {key: found for reader, describer in both for key, found in describer.described(reader.slots, late)}
+
+    def _check_selection(self) -> None:
+        """Refuse a choice that no device answers to, once all devices of its kind are known."""
+        sources = [reader.source for reader in self.readers if reader.source.backend.kind in self._selection.kinds]
+        if all(source.opened is not None or source.absent for source in sources):
+            self._selection.check([slot for reader in self.readers for slot in reader.candidates])
+            self._unchecked = False
+
+    def _wait(self, latch: CountDownLatch, budget: float, readers: Sequence[SourceReader]) -> bool:
         """Wait for what was asked for, and have calls given up that stand still.
 
         Returns:
@@ -316,7 +372,7 @@ class ThreadEngine:
         if latch.wait(piece) and time.perf_counter() - started <= budget:
             return False
         ran = overrun = 0.0
-        waiting = [reader for reader in self.readers if reader.source.backend.name in latch.away]
+        waiting = [reader for reader in readers if reader.source.backend.name in latch.away]
         while True:
             after = time.perf_counter()
             elapsed, before = after - before, after
@@ -446,8 +502,7 @@ class SourceReader:
             for before in (self.pending, self.wanted, self.given_up, self._arrived, self._served, self._readers):
                 before.clear()
             self.asked_at, self._listing = 0.0, None
-        if source.devices is not self._listing:
-            self._list_devices(source.devices, opened.machine_wide)
+        self.list_devices()
         self.opened, self.served_at = opened, now
         paced, recent = opened.interval > 0, False
         if paced:
@@ -467,6 +522,13 @@ class SourceReader:
             latch.count_down(source.backend.name)
         if self.pending:
             source.pool.submit(self.work, 1 if paced else self._count_workers(), patient=True)
+
+    def list_devices(self) -> tuple[DeviceSlot, ...]:
+        """Return the selected devices, with those that a driver that is open lists; reads nothing."""
+        opened, devices = self.source.opened, self.source.devices
+        if opened is not None and devices is not self._listing:
+            self._list_devices(devices, opened.machine_wide)
+        return self.slots
 
     def _take_kept(self, opened: OpenDriver, kept: Callable[[int], Reading | None], now: float) -> None:
         """Take the reading of a source of one unit that its reader has at hand, without waking a worker for it."""
@@ -619,12 +681,16 @@ class SourceReader:
             if source.opened is not opened:
                 raise SourceError(*(GONE if source.failure is None else source.failure.why))
             if opened not in readers:
-                readers.setdefault(opened, opened.driver.reader(self._options.read_options()))
+                readers.setdefault(opened, self.open_reader(opened.driver))
             reading: object = readers[opened].read(unit, progress)
             if not isinstance(reading, Reading):
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
             now = monotonic()
             self._land(worker, opened, reading, now, _taken_at(reading, now) if reading.read_at is not None else now)
+
+    def open_reader(self, driver: Driver) -> Reader:
+        """Return this sampler's own view of a driver."""
+        return driver.reader(self._options.read_options())
 
     def _want_again(self, unit: int) -> None:
         self.pending.append(unit)
@@ -797,6 +863,65 @@ class SourceReader:
         """Note the devices that are reported."""
         self.slots = tuple(slot for slot in self.candidates if slot.key not in self._removed and self._selection.wants(slot))
         self._wholes = sum(not slot.identity.parent for slot in self.slots)
+
+
+class DetailsReader(SourceReader):
+    """Asks a source for what its driver tells of devices on request, within the limits of a reading. It does not keep the source open."""
+
+    def open_reader(self, driver: Driver) -> Reader:
+        """Return what asks a driver."""
+        return _Asking(driver)
+
+    def ask(self, now: float, latch: CountDownLatch) -> None:
+        """Ask the driver that is open now, where it can be asked."""
+        opened = self.source.opened
+        if opened is not None and hasattr(opened.driver, "details"):
+            super().ask(now, latch)
+        else:
+            self.opened = None
+            latch.count_down(self.source.backend.name)
+
+    def described(self, slots: Iterable[DeviceSlot], late: bool) -> Iterator[tuple[str, Details | Unavailable]]:
+        """Yield what is known of each device by its key, or why it is not.
+
+        Args:
+            slots: The devices, where the source is not open.
+            late: As for ``collect``.
+        """
+        opened, failure = self.source.opened, self.source.failure
+        if opened is None:
+            yield from ((slot.key, STILL_OPENING if failure is None else failure.why) for slot in slots)
+            return
+        asking = self._readers.get(opened)
+        for unit, mapper in self._units if opened is self.opened else ():
+            what = self._arrived.get(unit, NOT_ARRIVED)[0]
+            if isinstance(asking, _Asking) and unit in asking.known:
+                yield mapper.key, asking.known[unit]
+            elif isinstance(what, Failure):
+                yield mapper.key, what.why
+            elif what is None:
+                yield mapper.key, self._missing(unit, late)
+
+    def _count_workers(self) -> int:
+        return 1
+
+
+class _Asking:
+    """A driver as a reader whose readings have no values: what it tells is kept here, and asked for again only where that may help."""
+
+    def __init__(self, driver: Any) -> None:
+        self.known: dict[int, Details] = {}
+        self._driver = driver
+
+    def read(self, unit: int, progress: list[Any]) -> Reading:
+        known = self.known.get(unit)
+        if unit < len(self._driver.devices) and (known is None or not known.lasting):
+            self.known.pop(unit, None)
+            details = self._driver.details(unit, progress)
+            if not isinstance(details, Details):
+                raise TypeError(f"details() gave {details!r}, which is no Details")
+            self.known[unit] = details
+        return Reading()
 
 
 def _keep_pace(source: ManagedSource, worker: WorkerThread) -> float | None:

@@ -18,12 +18,14 @@ parent ends in whatever way. It is hung up on, and killed if it must be, but nev
 stuck in the kernel.
 
 A message is a length, then a pickle, over a socket pair of which no third process has an end: unpickling adds no boundary of trust.
+A reading is sent as its header and the row of its numbers; the header, and the lists of processes, only where they have changed.
 Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
 beside a busy thread, each release costs a whole switch interval.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -34,8 +36,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.built_in import BUILT_IN
@@ -47,9 +50,12 @@ from accelmetrics.sampling.devices import VENDOR_NUMBERED, DeviceRegistry, Numbe
 from accelmetrics.sampling.engine import SHORTEST_TURN, ReadingCounts, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.sources import SHARED, checked_coverage, checked_detection
+from accelmetrics.sampling.threads import begin
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.reading import Header, header as header_of, standing
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.topology import Details
 
 START_UP = 5.0
 """Seconds that a fresh interpreter may take to import this package on a busy machine."""
@@ -77,12 +83,14 @@ class ChildAnswer(NamedTuple):
         counted: What is to be counted for this reading.
         numbering: The numbering, when it changed.
         error: Why the request was refused, or (a ``SourceError``) why the child leaves.
+        details: Where they were asked for instead of a reading, what drivers tell of devices on request, by key.
     """
 
     snapshot: Snapshot | None = None
     counted: ReadingCounts = ReadingCounts()
     numbering: Numbering | None = None
     error: AccelMetricsError | None = None
+    details: Mapping[str, Details | Unavailable] | None = None
 
 
 class Channel:
@@ -164,13 +172,19 @@ class ReadingProcess(Watchdog):
 
     Attributes:
         channel: The channel.
+        header: That of its last reading; it is sent again only when it changes, like the next.
+        processes: Those of its last reading.
         up: Whether it has answered once.
         owed: How many answers it owes: at most two, of which the second is not sent for before the first has come.
+        describes: Whether the next one that is sent for is what drivers tell of devices on request, instead of a reading.
         patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
     """
 
+    header: Header | None = None
+    processes: Mapping[str, tuple[DeviceProcess, ...]] = MappingProxyType({})
     up = False
     owed = 0
+    describes = False
 
     def __init__(self, owner: object, patient_until: float) -> None:
         if not sys.executable or getattr(sys, "frozen", False):
@@ -228,11 +242,15 @@ class IsolatedPart:
         self._pause = FIRST_RETRY
         self._retry_at = 0.0
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE)
-        self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
+        self._last = Snapshot(0, hostname(), {}, (), {}, tuple([BackendStatus(backend.name, "failed") for backend in backends]))
         self._numbering = numbering
 
-    def ask(self) -> None:
-        """Send for a reading, unless an earlier one is still owed. Starts the child if need be, once it is time to."""
+    def ask(self, describe: bool = False) -> None:
+        """Send for a reading, unless an earlier one is still owed. Starts the child if need be, once it is time to.
+
+        Args:
+            describe: Send for what drivers tell of devices on request instead.
+        """
         if self._child is None and time.monotonic() >= self._retry_at:
             reap()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
@@ -250,7 +268,7 @@ class IsolatedPart:
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         if self._child is not None:
-            self._child.owed = min(2, self._child.owed + 1)
+            self._child.owed, self._child.describes = min(2, self._child.owed + 1), describe
             if self._child.owed == 1:
                 with suppress(OSError):  # receiving says why
                     self._send(self._child)
@@ -273,10 +291,12 @@ class IsolatedPart:
         reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
         failed = BackendStatus("", "timed_out" if late else "failed", why.detail, reason=str(why.reason))
         # A source that was not there is still not there.
-        statuses = [
-            status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
-            for status in last.backends
-        ]
+        statuses = tuple(
+            [
+                status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
+                for status in last.backends
+            ]
+        )
         unlisted = {slot.key: why for slot in last.identities}
         snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
         return ChildAnswer(snapshot, ReadingCounts(1, int(late)))
@@ -302,16 +322,23 @@ class IsolatedPart:
         return child
 
     def _send(self, child: ReadingProcess) -> None:
-        child.channel.send(None, START_UP)
+        child.channel.send(child.describes, START_UP)
         child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
 
     def _receive(self, child: ReadingProcess, until: float) -> ChildAnswer | None:
         """Receive the answer; one that an earlier reading did not wait for is passed over, and the next sent for."""
         try:
             while True:
-                answer: ChildAnswer = child.channel.receive(until)
+                answer: ChildAnswer
+                row, answer = child.channel.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
+                if row is not None:
+                    header, processes, numbers, time_ns, backends = row
+                    child.header = header or child.header
+                    child.processes = child.processes if processes is None else processes
+                    if child.header is not None:
+                        answer = answer._replace(snapshot=Snapshot.of(child.header, numbers, time_ns, backends, child.processes))
                 child.up, child.patient_until = True, 0.0
                 self._pause = FIRST_RETRY
                 self._numbering = answer.numbering or self._numbering
@@ -363,42 +390,81 @@ class ProcessEngine:
         parts = [(vendors, options), (hosts, options._replace(gpus=None) if vendors else options)]
         self._parts = [IsolatedPart(part, forced, wanted) for part, wanted in parts if part]
         self._undivided = vendors if options.gpus is None else []
+        self._heads: list[Header] = []  # those that the parts' last readings had, and what they come to together
+        self._header: Header | None = None
         self._lock = threading.Lock()
+        self._last: tuple[float, Snapshot] | None = None  # when it was asked for, on the machine's monotonic clock
         _ENGINES.add(self)
 
-    def sample(self) -> Snapshot:
-        """Take one snapshot, or one that says why there is none. Safe from any thread."""
-        until = time.monotonic() + self._options.timeout
+    def sample(self, max_age: float = 0.0) -> Snapshot:
+        """Take one snapshot, or one that says why there is none. Safe from any thread.
+
+        Args:
+            max_age: Seconds before this call in which the last reading must have been asked for to be returned once more.
+        """
+        called = time.monotonic()
+        until = called + self._options.timeout
+        if (last := self.latest(called - max_age)) is not None:
+            return last
         with self._lock:
+            if (last := self.latest(called - max_age)) is not None:
+                return last
+            began = time.monotonic()
             # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
             until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
             vendors, self._undivided = self._undivided, []
             divisions = divided(vendors)
             if divisions:
                 self._parts[:1] = [IsolatedPart(part, self._forced, self._options, numbering) for part, numbering in divisions]
-            with ExitStack() as interrupted:  # in the middle of a message: a channel cannot be used any more
-                for part in self._parts:
-                    interrupted.callback(part.disconnect)
-                for part in self._parts:
-                    part.ask()
-                answers = [part.answer(until) for part in self._parts]
-                interrupted.pop_all()
+            answers = self._ask(until)
             counted = map(max, *(answer.counted for answer in answers), (0, 0, 0))
             self.statistics = ReadingCounts(*map(sum, zip(self.statistics, counted, strict=True)))
             for answer in answers:
                 if answer.error is not None:
                     raise answer.error
-            return self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
+            taken = self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
+            self._last = (began, taken)
+            return taken
+
+    def describe(self) -> dict[str, Details | Unavailable]:
+        """Have the children ask drivers for what they tell of devices on request, and return it by device key."""
+        self.list_devices()
+        with self._lock:
+            answers = self._ask(time.monotonic() + self._options.timeout, describe=True)
+        missing = (answer.snapshot.unlisted for answer in answers if answer.details is None and answer.snapshot is not None)
+        found: list[Mapping[str, Details | Unavailable]] = [answer.details for answer in answers if answer.details is not None]
+        return {key: known for part in (*found, *missing) for key, known in part.items()}
+
+    def _ask(self, until: float, describe: bool = False) -> list[ChildAnswer]:
+        """Ask all children side by side."""
+        with ExitStack() as interrupted:  # in the middle of a message: a channel cannot be used any more
+            for part in self._parts:
+                interrupted.callback(part.disconnect)
+            for part in self._parts:
+                part.ask(describe)
+            answers = [part.answer(until) for part in self._parts]
+            interrupted.pop_all()
+        return answers
+
+    def latest(self, since: float) -> Snapshot | None:
+        """Return the last reading once more if it was asked for no earlier than this on the machine's monotonic clock."""
+        last = self._last
+        return last[1] if last is not None and last[0] >= since else None
+
+    def list_devices(self) -> Sequence[DeviceSlot]:
+        """List the devices of the last reading, or else of a first one: children answer with readings."""
+        return (self.latest(-math.inf) or self.sample()).identities
 
     def close(self) -> None:
         """End the children."""
         with self._lock:
+            self._last = None
             for part in self._parts:
                 part.close()
 
     def after_fork(self) -> None:
         """Leave the children to the parent, one of whose threads may hold the lock for ever."""
-        self._lock = threading.Lock()
+        self._lock, self._last = threading.Lock(), None
         for part in self._parts:
             part.after_fork()
 
@@ -407,19 +473,17 @@ class ProcessEngine:
         first, *rest = snapshots
         if not rest:
             return first
-        metrics, identities, reasons = first.metrics.copy(), [*first.identities], {**first.unavailable}
-        statuses, processes, unlisted = [*first.backends], {**first.processes}, {**first.unlisted}
-        for more in rest:
-            metrics.update(more.metrics)
-            identities += more.identities
-            reasons.update(more.unavailable)
-            statuses += more.backends
-            processes.update(more.processes)
-            unlisted.update(more.unlisted)
-        statuses.sort(key=lambda status: self._order.index(status.name))
-        identities.sort(key=lambda slot: self._order.index(slot.backend))
-        moment = max(each.time_ns for each in snapshots)
-        return Snapshot(moment, first.hostname, metrics, identities, reasons, statuses, processes, unlisted)
+        statuses = sorted((status for each in snapshots for status in each.backends), key=lambda status: self._order.index(status.name))
+        heads = [each.header for each in snapshots]
+        if self._header is None or heads != self._heads:
+            slots = sorted((slot for head in heads for slot in head.identities), key=lambda slot: self._order.index(slot.backend))
+            keys = tuple([key for head in heads for key in head.keys])
+            reasons = {key: why for head in heads for key, why in head.unavailable.items()}
+            unlisted = {key: why for head in heads for key, why in head.unlisted.items()}
+            self._heads, self._header = heads, header_of(first.hostname, keys, slots, reasons, standing(statuses), unlisted)
+        numbers = tuple([number for each in snapshots for number in each.numbers])
+        processes = {key: found for each in snapshots for key, found in each.processes.items()}
+        return Snapshot.of(self._header, numbers, max(each.time_ns for each in snapshots), tuple(statuses), processes)
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
@@ -471,7 +535,7 @@ def _detected(backends: Sequence[Backend]) -> dict[str, int]:
     if any(thread.is_alive() for thread in list(_LATE)):
         return {}
     thread = threading.Thread(target=look, name="accelmetrics-detection", daemon=True)
-    if guarded(thread.start).failure is None:
+    if begin(thread).failure is None:
         thread.join(DETECTION)
     if thread.is_alive():
         _LATE.add(thread)
@@ -516,7 +580,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, channel)
         if outcome.failure is not None:  # the parent may have hung up, and not receive it
-            guarded(channel.send, ChildAnswer(error=SourceError(*outcome.failure)))
+            guarded(channel.send, (None, ChildAnswer(error=SourceError(*outcome.failure))))
     finally:
         os._exit(0)
 
@@ -529,13 +593,24 @@ def _serve(channel: Channel) -> None:
     if numbering is not None:
         engine.resume(numbering, keys, sequences)
     told: Numbering | None = None
+    header: Header | None = None
+    processes: object = None
     while True:
-        channel.receive(None)
+        describes = channel.receive(None)
         engine.statistics = ReadingCounts()
+        row: tuple[object, ...] | None = None
+        error: AccelMetricsError | None = None
+        if describes:
+            channel.send((None, ChildAnswer(details=engine.describe())))
+            continue
         try:
-            answer = ChildAnswer(engine.sample())
-        except UnknownNameError as error:
-            answer = ChildAnswer(error=error)
+            taken = engine.sample()
+        except UnknownNameError as wrong:
+            error = wrong
+        else:
+            changed = None if taken.header is header else taken.header, None if taken.processes is processes else taken.processes
+            row = (*changed, taken.numbers, taken.time_ns, taken.backends)
+            header, processes = taken.header, taken.processes
         numbering = engine.devices.numbering
-        channel.send(answer._replace(counted=engine.statistics, numbering=None if numbering == told else numbering))
+        channel.send((row, ChildAnswer(None, engine.statistics, None if numbering == told else numbering, error)))
         told = numbering

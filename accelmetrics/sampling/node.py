@@ -1,69 +1,67 @@
 """Processes of one machine that share one reading: one of them reads for all, and the next takes over when it ends.
 
-A lock file elects: the process that holds it reads, and serves what it has read on a Unix socket beside it. Every process is a
-client of that socket, that one too. A daemon's socket comes first where there is one (``accelmetrics serve --socket``).
+The process that a lock elects writes rows into a file (``election.py``, ``shared_ring.py``); the others look there when somebody looks
+at them. A daemon's file comes first where there is one (``accelmetrics serve --share``).
 
-Where sharing is not possible (there is no job to share with, the directory is not safe, the other process is of another release, was
-started with other options, or does not answer) a process reads for itself, says why once, and tries again later.
+Where sharing is not possible (there is no job to share with, the directory is not safe, the other process does not answer and nobody can
+stand in for it) a process reads for itself, says why once, and tries again later.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import logging
+import grp
 import os
-import re
-import select
-import socket
 import stat
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from weakref import WeakSet
+from typing import Any, Protocol
 
 from accelmetrics._version import __version__
+from accelmetrics.backends.guard import WarnOnce, guarded
+from accelmetrics.backends.registry import items_of
 from accelmetrics.sampling.channel import NodeChannel
-from accelmetrics.sampling.node_server import NodeServer
+from accelmetrics.sampling.election import BELL, DEPUTY, LOCK, RING, Bell, Lease, digest_of, job_files, lease_of, ring_bell, sweep, with_end
 from accelmetrics.sampling.node_view import OwnView
-from accelmetrics.sampling.node_wire import LONGEST_READING, PROTOCOL, Decoder, Frames, SharedReading, WireError, credentials, frame
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, items
-from accelmetrics.sampling.sampler import Sampler, check_of
+from accelmetrics.sampling.rank_file import MESSAGES, STEPS, Rank, RankFile, Ranks, ranks_of
+from accelmetrics.sampling.sampler import Sampler, check_of, moment_of
+from accelmetrics.sampling.shared_ring import LATE, LATE_INTERVALS, SLOTS, SharedRing, SharedRingWriter, SharedRow, Writer
+from accelmetrics.sampling.slot_file import NotSharedError, is_own
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError
+from accelmetrics.schemas.limits import SHORTEST_INTERVAL
+from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.reading import Header
+from accelmetrics.schemas.record import NO_FINDINGS, Findings, StepSource
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
-DAEMON = "/run/accelmetrics/collector.sock"
-"""Where the daemon of a machine listens; only root can make that directory."""
-SOCKET_VARIABLE = "ACCELMETRICS_SOCKET"
-"""Names the socket of a daemon that listens elsewhere."""
+DAEMON = "/run/accelmetrics"
+"""Where the daemon of a machine writes; only root can make that directory."""
+SHARE_VARIABLE = "ACCELMETRICS_SHARE_DIRECTORY"
+"""Names the directory of a daemon that writes elsewhere."""
+DAEMON_FILES = "machine"
+"""What the names of a daemon's files begin with; behind it stands the release, which has a form of its own."""
 JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "RAY_JOB_ID")
 """The variables that name a job, the first that is set."""
-PATIENCE = 3.0
-"""Seconds for another process to answer, beyond what its reading may take."""
 RETRY = 30.0
 """Seconds after which a process that reads for itself looks again for others."""
 NO_JOB = "nothing says that this process is one of a job: no SLURM_JOB_ID, TORCHELASTIC_RUN_ID, RAY_JOB_ID, MASTER_ADDR with MASTER_PORT"
 """Why a process reads for itself that no launcher started."""
-FIRST_PAUSE, LAST_PAUSE = 0.002, 0.05
-"""Seconds between two attempts to find the process that reads: doubled from the first to the last."""
-FLUSH = 0.2
-"""Seconds that closing takes at most to send what still waits."""
-SHORTEST_WAIT = 0.5
-"""Seconds for an answer to a hello, also for a process that already reads for itself."""
-ATTEMPTS = 5
-"""How often one reading finds another process that reads for it, before it is taken alone."""
+FIRST_PAUSE, LAST_PAUSE = 0.0005, 0.01
+"""Seconds between two looks for a row: doubled from the first to the last."""
+FIRST_ROW = 3.0
+"""Seconds for the first row to come, beyond what opening and reading may take."""
+EVERY = 1.0
+"""Seconds between two looks at what other processes want."""
+LAG = 0.002
+"""Seconds by which ticks come later than the rows of the process that reads, so that those need not be waited for."""
+EARLY = 0.3
+"""Share of an interval by which a row may come early for a process."""
 _OF_PROCESS = frozenset({"metrics", "gpus", "visible", "pid", "children"})
 """Options that each process has for itself."""
-_CHUNK = 1 << 16
-
-log = logging.getLogger("accelmetrics")
-
-
-class NotSharedError(Exception):
-    """Why a reading is not shared."""
 
 
 def job_key(environment: Mapping[str, str] | None = None) -> str:
@@ -80,503 +78,513 @@ def job_key(environment: Mapping[str, str] | None = None) -> str:
     return f"{address}-{port}" if address and port else ""
 
 
-class Meeting:
-    """The directory in which the processes of a user's job on this machine find each other.
+def daemon_files(directory: str, options: Mapping[str, Any]) -> Path:
+    """Return what the paths of a daemon's files begin with; of one of another release, or with other options, they differ."""
+    return Path(directory) / f"{DAEMON_FILES}-{digest_of('', *_shared(options))}"
 
-    Args:
-        job: The job.
 
-    Raises:
-        NotSharedError: There is no directory that is this user's alone.
+def _shared(options: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return what processes must have in common to share a reading."""
+    paths = tuple(items(options.get("disk_paths", "/")) or ("/",))
+    return __version__, items_of(options.get("backends")), paths, options.get("amd_source")
+
+
+def union(selections: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return items that select all that any of the selections does: the same one, or all of theirs without what they exclude."""
+    distinct = list(dict.fromkeys(selections))
+    if len(distinct) == 1:
+        return distinct[0]
+    chosen = [[item for item in items if not item.startswith("-")] or [ALL] for items in distinct]
+    every = tuple(sorted({item for items in chosen for item in items}))
+    return (ALL,) if ALL in every or not every else every
+
+
+class Taken(NamedTuple):
+    """A reading of a process that shares.
+
+    Attributes:
+        snapshot: What this process sees of it.
+        at: When the devices' reading began.
+        tick: Whether it was due here, or asked for.
+        newest: Whether none has come since: its facts of the process itself were read just now.
+        findings: What rules have found, as the process that judges wrote it; None where each judges for itself.
+        whole: All of the reading, where this process reads for the others.
+        seen: Gives what this process sees of findings about the whole reading.
     """
 
-    def __init__(self, job: str) -> None:
-        readable = re.sub(r"[^\w.-]+", "-", job, flags=re.ASCII)[-8:]  # a socket's path has 103 bytes at most on macOS
-        self._name = f"{readable}-{hashlib.sha256(job.encode(errors='replace')).hexdigest()[:12]}"
-        self._directory, self._path = _directory()
-        self._lock: int | None = None
-
-    def close(self) -> None:
-        """Leave; what this process has made for others is removed, if it held the lock."""
-        if self._lock is not None:
-            for end in ("sock", "lock"):
-                with suppress(OSError):
-                    os.unlink(f"{self._name}.{end}", dir_fd=self._directory)
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Close the descriptors. In the child of a fork that gives up no lock: the parent has it."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
-        if self._directory >= 0:
-            os.close(self._directory)
-        self._directory = -1
-
-    def elect(self) -> bool:
-        """Return whether this process is the one that reads from now on.
-
-        Raises:
-            NotSharedError: The lock file cannot be made.
-        """
-        name = f"{self._name}.lock"
-        try:
-            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
-        except OSError as error:
-            raise NotSharedError(f"{self._path}/{name} cannot be made: {error.strerror or error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-            if os.path.samestat(there, os.fstat(lock)):  # else the one before has removed it meanwhile
-                self._lock, lock = lock, -1
-                return True
-        except OSError:  # another process holds it, or has removed it
-            return False
-        finally:
-            if lock >= 0:
-                os.close(lock)
-        return False
-
-    def listen(self) -> socket.socket:
-        """Return a listening socket. For the process that was elected: what another has left there is removed."""
-        with suppress(FileNotFoundError):
-            os.unlink(f"{self._name}.sock", dir_fd=self._directory)
-        return listening(self._address())
-
-    def connect(self) -> socket.socket:
-        """Connect to the process that reads.
-
-        Raises:
-            OSError: It does not listen.
-        """
-        return connected(self._address())
-
-    def _address(self) -> str:
-        """Return the path of the socket: by way of the open directory where that is possible, which is short and cannot be replaced."""
-        opened = f"/proc/self/fd/{self._directory}"
-        return f"{opened if Path(opened).exists() else self._path}/{self._name}.sock"
+    snapshot: Snapshot
+    at: float
+    tick: bool = True
+    newest: bool = True
+    findings: Findings | None = None
+    whole: Snapshot | None = None
+    seen: Callable[[Findings], Findings] | None = None
 
 
-def listening(path: str) -> socket.socket:
-    """Return a Unix socket that listens there.
+class Observer(Protocol):
+    """Who is told of what other processes do."""
 
-    Raises:
-        OSError: It cannot.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-        listener.listen(512)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    def demand(self) -> None:
+        """Have ``take`` called soon: a reading is asked for, or this process is to read from now on. Called on other threads."""
+
+    def hear(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float], source: StepSource) -> None:
+        """Take a step that another process has logged: the arguments are those of a monitor's own, and that process."""
 
 
-def connected(path: str) -> socket.socket:
-    """Return a socket that is connected to the one that listens there.
-
-    Raises:
-        OSError: None does.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.setblocking(False)
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _directory() -> tuple[int, str]:
-    """Open the directory that is this user's alone: below ``XDG_RUNTIME_DIR``, else below the temporary one.
-
-    Raises:
-        NotSharedError: It cannot be made, or others could write there.
-    """
-    user = os.geteuid()
-    base = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    path = Path(tempfile.gettempdir()) / f"accelmetrics-{user}"
-    with suppress(OSError):  # it is another user's, or none
-        if base.is_absolute() and base.is_dir() and base.stat().st_uid == user:
-            path = base / "accelmetrics"
-    try:
-        with suppress(FileExistsError):
-            path.mkdir(0o700)
-        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotSharedError(f"{path} cannot be used: {error.strerror or error}") from error
-    found = os.fstat(opened)
-    if found.st_uid != user or stat.S_IMODE(found.st_mode) & 0o077:
-        os.close(opened)
-        raise NotSharedError(f"{path} is open to other users: remove it, or make it yours with mode 0700")
-    return opened, str(path)
-
-
-def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a sampler's options that are not each process's own."""
-    return {name: value for name, value in options.items() if name not in _OF_PROCESS}
-
-
-class NodeSampler:
-    """Reads as a sampler does, together with the other processes of its job on this machine. For one thread.
+class NodeReader:
+    """Takes part in the readings of a job's processes, or of a daemon. For one thread, but for ``request``.
 
     Args:
         options: Those of :class:`~accelmetrics.sampling.sampler.Sampler`.
         interval: Seconds between two readings.
         channel: What is said beside the readings.
         labels: Those of the monitor, with the rank of this process among them.
+        observer: Gives who is told of what other processes do.
+        daemon: The directory to write into for all of a machine, and the group that may read there; None in the processes of a job.
 
     Attributes:
-        waited: Seconds for which the latest reading was waited for.
+        findings: What rules have found, for the others; set by who judges in the process that reads.
+        due: When the next reading is due, on the machine's monotonic clock.
     """
 
-    def __init__(self, options: Mapping[str, Any], interval: float, channel: NodeChannel, labels: Mapping[str, str]) -> None:
-        self._options = dict(options)
-        self._interval = interval
-        self._channel = channel
-        self._labels = labels
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        interval: float,
+        channel: NodeChannel,
+        labels: Mapping[str, str],
+        observer: Callable[[], Observer],
+        daemon: tuple[Path, int | None] | None = None,
+    ) -> None:
+        self._options, self._interval, self._channel, self._labels = dict(options), interval, channel, labels
+        self._observer, self._daemon = observer, daemon
         self._timeout = float(options.get("timeout", DEFAULT_TIMEOUT))
-        self._open_timeout = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT))
-        self._job = job_key()
+        self._opening = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT)) + self._timeout
         self._metrics = MetricSelection(options.get("metrics", ALL))
         self._check = check_of(self._metrics)
         self._view = OwnView(options)
-        self._meeting: Meeting | None = None
-        self._server: NodeServer | None = None
-        self._connection: socket.socket | None = None
-        self._poll = select.poll()
-        self._frames, self._decoder = Frames(LONGEST_READING), Decoder()
-        self._latest: SharedReading | None = None
-        self._served: SharedReading | None = None
-        self._alone: Sampler | None = None
-        self._welcome = False
-        self._told_devices: tuple[str, ...] = ()
-        self.waited = 0.0
-        self._retry_at = 0.0
-        self._told: set[str] = set()
-        _samplers.add(self)
-
-    def sample(self) -> Snapshot:
-        """Return a reading that began after this call, as far as the process that reads answers in time."""
-        return self._sample(time.monotonic())
-
-    def scheduled(self) -> Snapshot:
-        """Return the next reading of the process that reads: the first that this one has not had yet."""
-        return self._sample(None)
-
-    @property
-    def shares(self) -> bool:
-        """Whether another thread or process reads for this one."""
-        return self._connection is not None
+        self._tell = WarnOnce("readings are not shared: ")
+        self.findings = NO_FINDINGS
+        self.due = 0.0
+        self._files = Path()  # what the paths of the shared files begin with
+        # Where it shares: the ring that it follows, the right to read (none where a daemon reads), the other processes of the job. Where it
+        # reads for them: what it writes with, and the bell. Where it reads, for them or for itself: the sampler.
+        self._ring: SharedRing | None = None
+        self._lease: Lease | None = None
+        self._ranks: Ranks | None = None
+        self._writer: SharedRingWriter | None = None
+        self._bell: Bell | None = None
+        self._sampler: Sampler | None = None
+        self._wanted: tuple[str, ...] = ()  # what the sampler reads
+        self._sees_all = not any(options.get(name) for name in _OF_PROCESS - {"metrics"})
+        self._shown: Header | None = None  # of the last reading of its own that it was shown by its view
+        self._turn: Callable[[], None] = self._demand  # another one each time that it gets in line
+        self._stands_in = False
+        self._asked: deque[float] = deque(maxlen=1000)
+        self._seen = 0  # the number of the last row that was taken
+        self._waits_since = self._ended = 0.0  # when it began to wait for rows; when the last one was put together
+        self._next_tick = 0.0
+        self._looked_at = self._retry_at = float("-inf")
+        self._pace = interval  # of the process that reads
 
     @property
-    def age(self) -> float:
-        """Seconds since the latest shared reading was begun."""
-        return time.monotonic() - self._served.began if self._served is not None else 0.0
+    def leads(self) -> bool:
+        """Whether this process reads, for the others or for itself."""
+        return self._sampler is not None
+
+    @property
+    def elected(self) -> bool:
+        """Whether it is this process's turn to read for the others."""
+        return self._stands_in or (self._lease is not None and self._lease.leader is self._turn)
+
+    @property
+    def heard(self) -> bool:
+        """Whether somebody wants to be told of messages of others."""
+        return self._channel.heard and not self.leads
+
+    @property
+    def slack(self) -> float:
+        """Seconds after which rows that nobody has looked at are overwritten, with time to spare."""
+        return SLOTS / 2 * self._pace
+
+    def request(self) -> bool:
+        """Have a reading taken soon. From any thread.
+
+        Returns:
+            Whether ``take`` has to be called for that: where another process reads, it is told here.
+        """
+        self._asked.append(time.monotonic())
+        if not self.leads and self._lease is not None:
+            ring_bell(with_end(self._files, BELL))
+        return self.leads
+
+    def peek(self) -> Taken | None:
+        """Return the newest reading of another process, and leave it for ``take``; None where only that tells what is so."""
+        row = None if self._ring is None or self.leads or self.elected or not self._ended else self._ring.newest()
+        if row is None or time.monotonic() - row.ended > LATE + LATE_INTERVALS * self._pace:
+            return None
+        return Taken(self._view.snapshot(row, self._channel.devices), row.at)
+
+    def take(self, asked: bool, hear: bool = True) -> list[Taken]:
+        """Return the readings since the last call.
+
+        Args:
+            asked: Whether one is wanted that begins from now on, and not only what is there.
+            hear: Whether steps of other processes are wanted too.
+
+        Raises:
+            UnknownNameError: ``gpus`` names a device that is not there.
+        """
+        try:
+            if self._ring is None and time.monotonic() >= self._retry_at:
+                self._join()
+            if self.elected and self._writer is None:
+                self._lead()
+            if self._writer is not None:
+                return self._read_for_all(self._writer, asked)
+            if self._ring is not None:
+                return self._rows(self._ring, asked, hear)
+        except NotSharedError as error:
+            self._read_alone(str(error))
+        assert self._sampler is not None
+        began = time.monotonic()
+        snapshot = self._sampler.sample()
+        self.due = _next_after(began, self.due, self._interval)
+        return [Taken(snapshot, moment_of(snapshot, began, time.monotonic()), self._is_tick(began))]
 
     def close(self) -> None:
         """Leave: another process takes over where this one has read for others. It may be used again."""
-        if self._connection is not None:
-            self._send_messages(FLUSH)
-        self._disconnect()
-        self._end_serving()
-        if self._alone is not None:
-            self._alone.close()
-            self._alone = None
+        self._leave()
         self._view.close()
         self._channel.role = ""
 
-    def after_fork(self) -> None:
-        """Close, in the child of a fork, what belongs to the parent."""
-        if self._server is not None:
-            self._server.after_fork()
-        if self._meeting is not None:
-            self._meeting.after_fork()
-        if self._connection is not None:
-            self._connection.close()
-        self._server, self._meeting, self._connection = None, None, None
-
-    def _sample(self, asked_at: float | None) -> Snapshot:
-        for _ in range(ATTEMPTS):
-            self._join()
-            if self._alone is not None:
-                break
-            try:
-                self._served = reading = self._next(asked_at)
-            except (OSError, EOFError):  # the process that reads has ended: the next takes over
-                self._disconnect()
-            except (WireError, NotSharedError) as error:
-                self._read_alone(str(error))
-            else:
-                snapshot = self._view.snapshot(reading, self._channel.devices)
-                self._tell_devices()
-                return snapshot if self._check is None else self._check(snapshot)
-        alone = self._alone or self._read_alone("the processes that read for this machine end again and again")
-        self._channel.forget()
-        return alone.sample()
-
     # Readings
 
-    def _next(self, asked_at: float | None) -> SharedReading:
-        """Return a reading: one that began after a moment, or else the first that was not served yet.
+    def _read_for_all(self, writer: SharedRingWriter, asked: bool) -> list[Taken]:
+        """Take a reading of what all want together, and write it as the next row."""
+        if asked or time.monotonic() - self._looked_at >= EVERY:
+            self._look_at_others(True)
+            self._choose()
+        assert self._sampler is not None
+        began = time.monotonic()
+        snapshot = self._sampler.sample()
+        ended = time.monotonic()
+        at = moment_of(snapshot, began, ended)
+        self.due = _next_after(began, self.due, self._pace)
+        while not writer.write(snapshot, at, ended, self.findings, self._pace):
+            if self._stands_in or self._lease is None or not self._lease.lock.stands:  # another process reads
+                self._follow()
+                return []
+            writer.take(self._pace, self._timeout)  # from one that stood in while this process was stopped
+        self._seen, self._ended = writer.number, ended
+        self._asked.clear()
+        head, numbers, statuses = snapshot.header, snapshot.numbers, tuple(snapshot.backends)
+        if self._sees_all and head is self._shown and self._wanted == tuple(self._metrics.items):  # what is read is what this one sees
+            own = snapshot if self._check is None else self._check(snapshot)
+            return [Taken(own, at, self._is_tick(at), whole=snapshot, seen=self._view.findings)]
+        self._shown = head
+        row = SharedRow(writer.number, head, numbers, snapshot.time_ns, at, ended, statuses, snapshot.processes, NO_FINDINGS)
+        return [self._taken(row, True)._replace(whole=snapshot, findings=None, seen=self._view.findings)]
+
+    def _rows(self, ring: SharedRing, asked: bool, hear: bool) -> list[Taken]:
+        """Return the rows since the last call that are due here, and those that were asked for: these are waited for.
 
         Raises:
-            OSError, EOFError: The connection has ended.
-            WireError: What came makes no sense.
-            NotSharedError: Nothing has come for so long that this process reads for itself.
+            NotSharedError: No row comes, and this process cannot stand in for the one that should write it.
         """
-        self._send_messages(0.0)
-        patience = self._timeout + PATIENCE + (self._open_timeout if self._latest is None else 2 * self._interval)
-        if asked_at is not None and self._latest is not None:
-            patience = self._timeout
-            self._send(frame({"type": "read"}))
-        self.waited = 0.0
-        until = time.monotonic() + patience
-        while (latest := self._latest) is None or not self._is_new(latest, asked_at):
-            left = until - time.monotonic()
-            if left > 0:
-                self._receive(left)
-            elif latest is not None and asked_at is not None:
-                break  # what it gave last stands
-            else:
-                raise NotSharedError(f"the process that reads for this machine has not answered for {patience:.0f} s")
-        return latest
+        if asked and self._lease is not None:  # a daemon cannot be asked
+            self.request()
+        pause, until = FIRST_PAUSE, time.monotonic() + self._timeout
+        rows: list[SharedRow] = []
+        while True:
+            rows += ring.rows(self._seen)
+            if rows:
+                self._seen, self._ended = rows[-1].number, rows[-1].ended
+            late = not rows and self._is_late(ring)
+            if late or self.elected or time.monotonic() >= until or not self._asked or (rows and rows[-1].at >= self._asked[-1]):
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+        if late and not self.elected:
+            self._stand_in()
+        if not rows and (self.elected or self._ring is None):
+            return self.take(asked, hear)
+        if hear or self._channel.heard or time.monotonic() - self._looked_at >= EVERY:
+            self._look_at_others(hear)
+        self.due = self._ended + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
+        wanted = [row for row in rows if self._was_asked_for(row) or row.at >= self._next_tick - EARLY * self._interval or row is rows[-1]]
+        return [self._taken(row, row is rows[-1]) for row in wanted]
 
-    def _is_new(self, latest: SharedReading, asked_at: float | None) -> bool:
-        return latest is not self._served and (asked_at is None or self._served is None or latest.began >= asked_at)
+    def _was_asked_for(self, row: SharedRow) -> bool:
+        before = len(self._asked)
+        while self._asked and row.at >= self._asked[0]:
+            self._asked.popleft()
+        return len(self._asked) < before
 
-    def _receive(self, seconds: float) -> None:
-        """Take what has come, or comes within so long.
+    def _is_tick(self, at: float) -> bool:
+        """Whether a reading was due here."""
+        tick = at >= self._next_tick - EARLY * self._interval
+        if tick:
+            self._next_tick = max(self._next_tick + self._interval, at)
+        return tick
+
+    def _taken(self, row: SharedRow, newest: bool) -> Taken:
+        """Return a row as this process sees it."""
+        snapshot = self._view.snapshot(row, self._channel.devices, newest)
+        file = self._channel.file
+        if file is not None and list(self._view.visible) != file.wishes["devices"]:
+            file.wish({**file.wishes, "devices": list(self._view.visible)})
+        findings = None if self._lease is None else self._view.findings(row.findings)
+        return Taken(snapshot if self._check is None else self._check(snapshot), row.at, self._is_tick(row.at), newest, findings)
+
+    # Who reads
+
+    def _is_late(self, ring: SharedRing) -> bool:
+        """Whether the next row should have come, or the first."""
+        unknown = Writer(interval=self._interval, patience=LATE + LATE_INTERVALS * self._interval)
+        writer, newest, now = ring.writer() or unknown, ring.newest(), time.monotonic()
+        self._pace = writer.interval or self._pace
+        last = max(self._ended, self._waits_since, newest.ended if newest is not None and newest.ended <= now else 0.0)
+        return now >= writer.opening and now - last > writer.patience
+
+    def _stand_in(self) -> None:
+        """Read in place of a process that was stopped.
 
         Raises:
-            EOFError: The other end is gone.
+            NotSharedError: That is not possible.
         """
-        connection = self._connected()
-        whole = False
-        while not whole:  # of several readings that wait, all but the last are passed over
-            try:
-                data = connection.recv(_CHUNK)
-            except BlockingIOError:
-                began = time.monotonic()
-                comes = seconds > 0.0 and self._poll.poll(1000 * seconds)
-                self.waited += time.monotonic() - began
-                if not comes:
-                    return
-                data = connection.recv(_CHUNK)
-            if not data:
-                raise EOFError("the process that reads for this machine has ended")
-            for message in self._frames.feed(data):
-                self._take(message)
-            seconds, whole = 0.0, len(data) < _CHUNK
+        if self._lease is None:  # the daemon does not write any more: the processes of the job share among themselves
+            self._leave()
+        elif self._lease.deputize():
+            self._stands_in = True
+        elif time.monotonic() - max(self._ended, self._waits_since) > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
+            raise NotSharedError("the process that reads for this machine does not answer")
 
-    def _take(self, message: Mapping[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == "refused":
-            raise NotSharedError(f"the process that reads for this machine refuses: {message.get('why')}")
-        if kind == "welcome":
-            self._welcome = True
-        elif kind == "messages":
-            self._channel.give(message)
-        elif kind == "job":
-            self._channel.note(message)
-        else:
-            self._latest = self._decoder.decode(message) or self._latest
+    def _demand(self) -> None:
+        self._observer().demand()
 
-    # What is said beside
+    def _lead(self) -> None:
+        """Begin to read for the others.
 
-    def _send_messages(self, seconds: float) -> None:
-        """Send what waits, and go on with that for so long at most."""
-        until = time.monotonic() + seconds if self._channel.waiting else 0.0
-        while self._channel.waiting and (batch := self._channel.take()):
-            self._send(frame({"type": "messages", "messages": batch}))
-            if time.monotonic() >= until:
-                return
+        Raises:
+            NotSharedError: The file cannot be made.
+        """
+        writer = SharedRingWriter(with_end(self._files, RING), None if self._daemon is None else self._daemon[1])
+        writer.take(self._interval, self._timeout, self._opening)
+        self._writer, self.due, self._wanted = writer, time.monotonic(), ()
+        self._look_at_others(True)
+        self._choose()
+        if self._daemon is None:
+            self._bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without one, windows end with the next row
+            guarded(sweep, self._files.parent)
+        self._channel.role, self._channel.why = "holder", ""
 
-    def _tell_devices(self) -> None:
-        if self._view.visible != self._told_devices:
-            self._told_devices = self._view.visible
-            with suppress(OSError, EOFError):  # the next reading says so
-                self._send(frame({"type": "devices", "devices": list(self._view.visible)}))
+    def _choose(self) -> None:
+        """Read at the pace of the fastest, and all that anybody wants."""
+        wishes = [rank.wishes for rank in self._others()]
+        asked = [one["interval"] for one in wishes if isinstance(one.get("interval"), (int, float))]
+        self._pace = min((self._interval, *[pace for pace in asked if pace >= SHORTEST_INTERVAL]))
+        listed = [tuple(map(str, one["metrics"])) for one in wishes if isinstance(one.get("metrics"), list)]
+        wanted = union([tuple(self._metrics.items), *listed])
+        if wanted != self._wanted:
+            # A plug-in's metric may not be known here.
+            metrics = guarded(MetricSelection, wanted).value or ALL
+            options = {name: value for name, value in self._options.items() if name not in _OF_PROCESS}
+            before, self._sampler, self._wanted = self._sampler, Sampler(**options, metrics=metrics), wanted
+            if before is not None:
+                self._sampler.sample()  # first: what both read stays open
+                before.close()
 
-    def _send(self, data: bytes) -> None:
-        connection = self._connected()
-        connection.settimeout(PATIENCE)
-        try:
-            connection.sendall(data)
-        finally:
-            connection.setblocking(False)
+    # What the others say
 
-    def _connected(self) -> socket.socket:
-        if self._connection is None:
-            raise EOFError("there is no connection")
-        return self._connection
+    def _others(self) -> list[Rank]:
+        own = None if self._channel.file is None else self._channel.file.path
+        return [] if self._ranks is None else [rank for path, rank in self._ranks.living.items() if path != own]
+
+    def _look_at_others(self, hear: bool) -> None:
+        """Take note of the other processes of the job, and of what they say."""
+        channel, self._looked_at = self._channel, time.monotonic()
+        if self._ranks is None:
+            return
+        self._ranks.look()
+        wishes = [rank.wishes for rank in self._ranks.living.values()]
+        channel.processes = len(wishes)
+        channel.devices = frozenset(str(one) for wish in wishes for one in (wish.get("devices") or ()))
+        for rank in self._others():
+            for part in (STEPS, MESSAGES) if hear else (MESSAGES,) if channel.heard else ():
+                for told in guarded(list, rank.told(part)).value or ():
+                    if isinstance(told, list):
+                        guarded(self._hear_step, rank, *told)
+                    elif isinstance(told, dict):
+                        channel.give(told)
+            channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
+
+    def _hear_step(self, rank: Rank, time_ns: int, step: int | None, at: float, values: Mapping[str, int | float]) -> None:
+        """Take a step that another process has logged.
+
+        Raises:
+            ValueError, TypeError, AttributeError: It is none.
+        """
+        number, node = rank.wishes.get("rank"), rank.wishes.get("node")
+        source: StepSource = (number if type(number) is int else None, str(node))
+        numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}
+        self._observer().hear(float(at), int(time_ns), step, numbers, source)
 
     # Finding each other
 
     def _join(self) -> None:
-        """Be connected, or read alone."""
-        if self._connection is not None or (self._alone is not None and time.monotonic() < self._retry_at):
-            return
-        self._end_serving()  # what served the connection that has ended
-        try:
-            self._find(time.monotonic() + (PATIENCE if self._alone is None else 0.0))
-        except NotSharedError as error:
-            self._read_alone(str(error))
-            return
-        if self._alone is not None:
-            self._alone.close()
-            self._alone = None
-        self._channel.role, self._channel.why = "client" if self._server is None else "holder", ""
-
-    def _find(self, until: float) -> None:
-        """Connect to the daemon, or to the process of the job that reads, or be that one.
+        """Follow the daemon, or the process of the job that reads, or be that one.
 
         Raises:
-            NotSharedError: None of it was possible until then.
+            NotSharedError: None of it is possible.
         """
-        alone = not all(isinstance(backend, str) for backend in self._options.get("backends") or ())
-        if not alone and self._find_daemon(until):
-            return
-        if not self._job:
-            raise NotSharedError(NO_JOB)
-        if alone:
+        job, options = job_key(), self._options
+        if not all(isinstance(backend, str) for backend in items_of(options.get("backends")) or ()):
             raise NotSharedError("backends that are objects are read by the process that has them alone")
-        meeting = Meeting(self._job)
-        try:
-            pause = FIRST_PAUSE
-            while not self._connect(meeting.connect, until, os.geteuid()):
-                if meeting.elect():
-                    self._serve(meeting)
-                elif time.monotonic() >= until:
-                    raise NotSharedError("the process that reads for this machine does not answer")
-                else:
-                    time.sleep(pause)
-                    pause = min(2 * pause, LAST_PAUSE)
-        finally:
-            if self._meeting is not meeting:
-                meeting.close()
+        ring = None if self._daemon is not None else self._find_daemon()
+        if self._daemon is not None:
+            self._files = daemon_files(str(self._daemon[0]), options)
+        elif job:
+            self._files = job_files(job, *_shared(options))
+            rank = self._labels.get("rank", "")
+            wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
+            who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", "")}
+            self._channel.join(RankFile(self._files, {**wishes, **who}))
+            self._ranks = Ranks(self._files)
+            self._look_at_others(False)
+        elif ring is None:
+            raise NotSharedError(NO_JOB)
+        self._waits_since, self._ended = time.monotonic(), 0.0
+        if ring is None:
+            ring, self._turn = SharedRing(with_end(self._files, RING), is_own), lambda: self._observer().demand()
+            self._lease = lease_of(self._files)
+            self._lease.join(self._turn)
+        newest = guarded(ring.newest).value  # a daemon's is taken too: the next one may be long in coming
+        self._seen = 0 if newest is None else newest.number - (self._lease is None)
+        alone, self._ring, self._sampler = self._sampler, ring, None
+        if alone is not None:
+            alone.close()
+        self._channel.role, self._channel.why = "client", ""
 
-    def _find_daemon(self, until: float) -> bool:
-        """Connect to the daemon where there is one that reads what is wanted; whether that is so."""
-        named = os.environ.get(SOCKET_VARIABLE, "")
-        path = named or DAEMON
+    def _find_daemon(self) -> SharedRing | None:
+        """Return the ring of the daemon, where there is one that reads what is wanted."""
+        named = os.environ.get(SHARE_VARIABLE, "")
+        directory = Path(named or DAEMON)
+        if not (named or directory.exists()):
+            return None
+        path = with_end(daemon_files(str(directory), self._options), RING)
+        why = f"no daemon writes in {named!r}, which {SHARE_VARIABLE} names" if named else ""
         try:
-            found = (bool(named) or Path(path).exists()) and self._connect(lambda: connected(path), until, None)
-        except NotSharedError as error:
-            found, why = False, str(error)
-        else:
-            why = f"no daemon answers at {named!r}, which {SOCKET_VARIABLE} names" if named and not found else ""
+            ring = SharedRing(path, trusted_in(directory))
+            writer, newest, now = ring.writer(), ring.newest(), time.monotonic()
+            if writer is not None and (now < writer.opening or (newest is not None and 0.0 <= now - newest.ended <= writer.patience)):
+                return ring
+            ring.close()
+            if next(directory.glob(f"{DAEMON_FILES}-*{RING}"), path) != path:
+                why = (
+                    f"the daemon of {directory} is of another release than {__version__}, or reads other backends, disk_paths or amd_source"
+                )
+        except (NotSharedError, OSError) as error:
+            why = str(error)
         if why:
-            self._tell(why, "it is shared without the daemon where that is possible")
-        return found
+            self._tell.user(why, f"{why}: it is shared without the daemon where that is possible")
+        return None
 
-    def _serve(self, meeting: Meeting) -> None:
-        """Read for the others.
+    def _follow(self) -> None:
+        """Read no more for others, and be one of them."""
+        self._stop_reading()
+        self._waits_since, self._channel.role = time.monotonic(), "client"
+        if self._stands_in or self._lease is None:
+            self._resign()
+        else:  # it has lost its lock, and gets in line again
+            self._lease.leave(self._turn)
+            self._turn = lambda: self._observer().demand()
+            self._lease.join(self._turn)
 
-        Raises:
-            NotSharedError: The socket cannot be made, or no thread is to be had.
-        """
-        user = os.geteuid()
-        self._meeting = meeting
-        try:
-            self._server = NodeServer(meeting.listen(), shared_options(self._options), lambda peer: peer.uid == user)
-            self._server.start()
-        except (OSError, RuntimeError) as error:
-            self._end_serving()
-            raise NotSharedError(f"no socket for the others can be made: {error}") from error
+    def _leave(self) -> None:
+        """Take part no more. The last one removes what is there for all."""
+        file, self._channel.file = self._channel.file, None
+        if file is not None:
+            file.close()
+        last = self._lease is not None and not any(ranks_of(self._files)) and guarded(self._lease.lock.take, False).value
+        self._stop_reading()
+        for one in (self._ring, self._ranks):
+            if one is not None:
+                one.close()
+        if last:
+            for end in (RING, BELL, DEPUTY, LOCK):  # the lock last: until then nobody else writes
+                guarded(with_end(self._files, end).unlink, missing_ok=True)
+        self._resign()
+        if self._lease is not None:
+            self._lease.leave(self._turn)
+        self._ring, self._ranks, self._lease = None, None, None
 
-    def _connect(self, connect: Callable[[], socket.socket], until: float, user: int | None) -> bool:
-        """Connect, and say hello; whether that was welcome.
+    def _stop_reading(self) -> None:
+        for one in (self._bell, self._writer, self._sampler):
+            if one is not None:
+                one.close()
+        self._bell, self._writer, self._sampler = None, None, None
 
-        Args:
-            connect: Makes the connection.
-            until: Until when to wait for an answer, at least a moment.
-            user: The user whose process must be at the other end; None where its place vouches for it.
+    def _resign(self) -> None:
+        if self._stands_in and self._lease is not None:
+            self._lease.resign()
+        self._stands_in = False
 
-        Raises:
-            NotSharedError: The other process refuses, or is not one that is trusted.
-        """
-        try:
-            self._connection = connection = connect()
-            self._poll = select.poll()
-            self._poll.register(connection, select.POLLIN)
-            if user is not None and (other := credentials(connection).uid) != user:
-                raise NotSharedError(f"a process of user {other} listens in its place")
-            self._frames, self._decoder, self._welcome = Frames(LONGEST_READING), Decoder(), False
-            self._latest, self._told_devices = None, ()
-            self._send(frame(self._hello()))
-            until = max(until, time.monotonic() + SHORTEST_WAIT)
-            while not self._welcome and (left := until - time.monotonic()) > 0:
-                self._receive(left)
-        except (OSError, EOFError):
-            self._welcome = False
-        except (NotSharedError, WireError) as error:
-            self._disconnect()
-            raise NotSharedError(str(error)) from error
-        if not self._welcome:
-            self._disconnect()
-        return self._welcome
-
-    def _hello(self) -> Mapping[str, Any]:
-        listed, rank = self._options.get("backends"), self._labels.get("rank", "")
-        return {
-            "type": "hello",
-            "protocol": PROTOCOL,
-            "release": __version__,
-            "job": self._job or f"process {os.getpid()}",
-            "rank": int(rank) if rank.isdecimal() else None,
-            "labels": dict(self._labels),
-            "interval": self._interval,
-            "metrics": list(self._metrics.items),
-            "backends": None if listed is None else list(listed),
-            "amd_source": self._options.get("amd_source"),
-            "disk_paths": list(items(self._options.get("disk_paths", "/")) or ["/"]),
-        }
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _end_serving(self) -> None:
-        server, self._server = self._server, None
-        meeting, self._meeting = self._meeting, None
-        if server is not None:
-            server.close()
-        if meeting is not None:
-            meeting.close()
-
-    def _read_alone(self, why: str) -> Sampler:
-        """Read for itself from now on, and look for others again later.
-
-        Returns:
-            What it reads with.
-        """
-        self._disconnect()
-        self._end_serving()
+    def _read_alone(self, why: str) -> None:
+        """Read for itself from now on, and look for others again later."""
+        sampler = self._sampler if self._ring is None and self._writer is None else None
+        self._sampler = None if sampler is not None else self._sampler  # one that has read for itself goes on
+        self._leave()
         self._channel.alone(why)
         self._retry_at = time.monotonic() + RETRY
-        if self._alone is None:
-            self._alone = Sampler(**self._options)
+        self._sampler = Sampler(**self._options) if sampler is None else sampler
         if why != NO_JOB:  # which is as usual
-            self._tell(why, "this process reads for itself")
-        return self._alone
-
-    def _tell(self, why: str, so: str) -> None:
-        if why not in self._told:
-            self._told.add(why)
-            log.warning("readings are not shared: %s: %s", why, so)
+            self._tell.user(why, f"{why}: this process reads for itself")
 
 
-_samplers: WeakSet[NodeSampler] = WeakSet()
+def daemon_place(directory: str, group: str, options: Mapping[str, Any]) -> tuple[Path, int | None]:
+    """Prepare the directory of a daemon; it, and the number of the group that may read there.
+
+    Raises:
+        InvalidOptionError: There is no such group, or this user is none of it.
+        AccelMetricsError: The directory cannot be used, or another daemon writes there.
+    """
+    path, number = Path(directory), None
+    if group:
+        try:
+            number = grp.getgrnam(group).gr_gid
+        except KeyError:
+            raise InvalidOptionError(f"there is no group {group!r} to share with") from None
+        if os.geteuid() and number not in (os.getegid(), *os.getgroups()):
+            raise InvalidOptionError(f"this user is not in the group {group!r}: of a systemd unit it is a SupplementaryGroups={group}")
+    try:
+        with suppress(FileExistsError):
+            path.mkdir()
+            path.chmod(0o755)
+        if not lease_of(daemon_files(directory, options)).lock.take(False):
+            raise AccelMetricsError(f"cannot share in {path}: another process does")
+    except (OSError, NotSharedError) as error:
+        raise AccelMetricsError(f"cannot share in {path}: {error}") from error
+    return path, number
 
 
-def _after_fork() -> None:
-    for sampler in list(_samplers):
-        sampler.after_fork()
+def trusted_in(directory: Path) -> Callable[[os.stat_result], bool]:
+    """Return which files of a daemon's directory are read.
+
+    Those of root, of this user, or of whom the directory belongs to: only root can make the usual one, and who names another one in the
+    environment vouches for it. Nobody else may write them, nor put others in their place.
+    """
+
+    def trusted(found: os.stat_result) -> bool:
+        place = directory.stat()
+        closed = not (stat.S_IMODE(place.st_mode) & 0o022 or stat.S_IMODE(found.st_mode) & 0o022)
+        return closed and found.st_uid in (0, os.geteuid(), place.st_uid)
+
+    return trusted
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def _next_after(began: float, due: float, pace: float) -> float:
+    """Return when the next reading is due: on the schedule, without those that could not be taken; soon where the pace has changed."""
+    if began >= due - EARLY * pace:
+        due += pace * (1 + max(0, (time.monotonic() - due) // pace))
+    return min(due, began + pace)

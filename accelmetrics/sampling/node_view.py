@@ -8,29 +8,84 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
+from accelmetrics.backends.contract import NO_REASONS, Backend, Driver, Number, Reader, Reading
+from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.processes import BOARD, PACE, DriverNumbers, ProcessTree, node_pattern, process_values
-from accelmetrics.backends.registry import select
+from accelmetrics.backends.registry import BackendChoice, select
 from accelmetrics.sampling.devices import VisibilityFilter
-from accelmetrics.sampling.node_wire import OWN, SharedReading
-from accelmetrics.sampling.options import DeviceSelection, checked
-from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.sampling.options import DeviceSelection, Options, checked
+from accelmetrics.sampling.shared_ring import NO_PROCESSES, SharedRow
+from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.reading import Header, header, standing
+from accelmetrics.schemas.reading import Header, header
+from accelmetrics.schemas.record import NO_FINDINGS, Finding, Findings
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
-HOST = "host"
-OWN_PACE = 0.95
-"""Seconds between two looks at this process itself, which is how often the host reads anew what they give."""
+OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
+"""Keys that each process reads itself: of the watched process, and of the memory that its control group leaves it."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
 """What ``gpu.process.…`` is computed from or repeats."""
 
 
-_NOTHING: Mapping[str, int | float] = {}
+class OwnFacts:
+    """Reads them on the calling thread: unlike a driver, the files behind them answer at once.
+
+    Rates are over the time between two of its own readings. After a fork the child begins anew, with itself.
+
+    Args:
+        backends: The selection of backends; without the host there are no own facts.
+        options: The watched process, and the metrics that are wanted.
+
+    Attributes:
+        unread: By key, why there is no value in a reading at which it was not looked.
+    """
+
+    def __init__(self, backends: BackendChoice | None, options: Options) -> None:
+        hosts = [backend for backend in select(backends) if backend.name == "host"]
+        owed = [key for host in hosts for key in host.coverage().machine if key in OWN and options.metrics.wants(key)]
+        self.unread = dict.fromkeys(owed, Unavailable(Reason.STALE, "a process reads its own facts when somebody looks"))
+        self._backend = hosts[0] if owed else None
+        self._options = options._replace(metrics=MetricSelection(owed)) if owed else options
+        self._driver: Driver | None = None
+        self._reader: Reader | None = None
+        self._opened_in = 0
+        self._latest = Reading()
+        self._values: Mapping[str, Number] = {}
+        self._reasons: Mapping[str, Unavailable] = NO_REASONS
+
+    def read(self) -> tuple[Mapping[str, Number], Mapping[str, Unavailable]]:
+        """Return the values by key, and why others are missing: the same objects until something was read again, once a second."""
+        if self._backend is not None:
+            outcome = guarded(self._read, self._backend)
+            why = outcome.failure
+            reading = outcome.value or Reading() if why is None else Reading((), dict.fromkeys(self.unread, why))
+            if reading is not self._latest:
+                self._latest, owed = reading, self.unread
+                blocks = [zip(block.names, block.values, strict=True) for block in reading.blocks]
+                self._values = {key: value for block in blocks for key, value in block if key in owed}
+                self._reasons = {key: why for key, why in reading.unavailable.items() if key in owed}
+        return self._values, self._reasons
+
+    def close(self) -> None:
+        """Give the open files back. A later reading begins anew."""
+        driver, self._driver, self._reader = self._driver, None, None
+        if driver is not None:
+            guarded(driver.close)
+
+    def _read(self, backend: Backend) -> Reading:
+        if self._reader is None or self._opened_in != os.getpid():
+            self.close()
+            self._driver, self._opened_in = backend.open(), os.getpid()
+            self._reader = self._driver.reader(self._options.read_options())
+        return self._reader.read(0, [])
 
 
 class OwnView:
@@ -49,159 +104,129 @@ class OwnView:
         self._options = checked(**{name: options[name] for name in chosen if name in options})
         self._selection = DeviceSelection(self._options.gpus)
         self._filters: dict[str, VisibilityFilter] = {}
-        own = [key for key in OWN if self._options.metrics.wants(key)]
-        self._host: Sampler | None = None
-        if own and any(backend.name == HOST for backend in select(options.get("backends"))):
-            kept = {name: options[name] for name in ("pid", "children", "timeout", "open_timeout") if name in options}
-            self._host = Sampler([HOST], metrics=own, **kept)
+        self._facts = OwnFacts(options.get("backends"), self._options)
         self._tree = ProcessTree(self._options.pid or os.getpid())
-        self._header: Header | None = None  # the shared one
-        self._job: Collection[str] = ()
-        # What is seen of the shared header: the devices, and the shared key of each with its own; the keys of values, and where those stand
-        # in the shared row; why values and processes are missing; what to know about each backend's selection.
-        self._slots: tuple[DeviceSlot, ...] = ()
-        self._renamed: Mapping[str, str] = {}
-        self._keys: tuple[str, ...] = ()
-        self._places: tuple[int, ...] = ()
-        self._unavailable: Mapping[str, Unavailable] = {}
-        self._unlisted: Mapping[str, Unavailable] = {}
+        # The shared header, and the devices of the job, of which the following says what this process sees: the header but for its own
+        # facts, the numbers of that header's keys, its devices by the keys that they have in the shared one, and what to know about the
+        # selection of each backend's.
+        self._seen: tuple[Header | None, Collection[str]] = (None, ())
+        self._header = header("", (), (), {}, (), {})
+        self._chosen: Callable[[Sequence[int | float]], tuple[int | float, ...]] = tuple
+        self._slots: Mapping[str, DeviceSlot] = {}
         self._caveats: Mapping[str, str] = {}
-        # By device key, the places of what ``gpu.process.…`` is computed from or repeats; looked up when they are needed.
-        self._boards: dict[str, Mapping[str, int]] = {}
-        self._members: dict[str, list[DeviceProcess]] = {}
-        self._processes: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, {})
+        # The shared lists of processes, those of the devices shown, and which of these are this process's; looked up again after a second.
+        self._listed: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, NO_PROCESSES)
+        self._members: Mapping[str, list[DeviceProcess]] = {}
         self._looked_at = float("-inf")
-        self._own: Snapshot | None = None
-        self._own_due = 0.0
 
     def close(self) -> None:
         """Close what is read of this process."""
-        if self._host is not None:
-            self._host.close()
+        self._facts.close()
 
-    def snapshot(self, reading: SharedReading, job: Collection[str] = ()) -> Snapshot:
+    def snapshot(self, reading: SharedRow, job: Collection[str] = (), newest: bool = True) -> Snapshot:
         """Return what this process sees of a reading.
 
         Args:
             reading: The reading.
             job: What tells the devices that the processes of its job see.
+            newest: Whether it is of now. Others are without the facts of this process, which are read when it looks.
 
         Raises:
             UnknownNameError: ``gpus`` names a device that is not there.
         """
-        if reading.header is not self._header or job != self._job:
+        if reading.header is not self._seen[0] or job != self._seen[1]:
             self._show(reading.header, job)
-            self._header, self._job = reading.header, job
-            self._processes = (None, {})
-        now = time.monotonic()
-        age = max(0.0, now - reading.ended)
-        unavailable = self._unavailable
-        own = self._process_values(reading, now)
-        if self._host is not None:
-            if self._own is None or now >= self._own_due:
-                self._own = self._host.sample()
-                self._own_due = time.monotonic() + OWN_PACE  # from now on: a little sooner the host would give the same again
-            own = {**own, **self._own.metrics} if own else self._own.metrics
-            unavailable = {**unavailable, **self._own.unavailable}
-        backends = tuple([self._status(status, age) for status in reading.backends])
-        head = header(reading.header.hostname, self._keys + tuple(own), self._slots, unavailable, standing(backends), self._unlisted)
-        numbers = tuple([reading.numbers[place] for place in self._places])
-        return Snapshot.of(head, (*numbers, *own.values()), reading.time_ns, backends, self._processes[1])
+            self._seen, self._listed = (reading.header, job), (None, NO_PROCESSES)
+        numbers, now = self._chosen(reading.numbers), time.monotonic()
+        own: dict[str, int | float] = {}
+        reasons: Mapping[str, Unavailable] = self._facts.unread
+        age = 0.0
+        if newest:
+            facts, reasons = self._facts.read()
+            own, age = {**self._process_values(reading, numbers, now), **facts}, max(0.0, now - reading.ended)
+        backends = tuple(map(partial(self._status, age), reading.backends))
+        keys, head = tuple(own), self._header
+        parts = head.hostname, head.keys + keys, head.identities
+        whole = head.kept(
+            ("own", keys, *reasons.items()), lambda: header(*parts, {**head.unavailable, **reasons}, head.backends, head.unlisted)
+        )
+        return Snapshot.of(whole, (*numbers, *own.values()), reading.time_ns, backends, self._listed[1])
+
+    def findings(self, shared: Findings) -> Findings:
+        """Return what this process sees of findings: those about its devices, by their keys here, and those about no device."""
+        if shared is NO_FINDINGS or self._seen[0] is None:
+            return shared
+
+        def own(found: Sequence[Finding]) -> tuple[Finding, ...]:
+            return tuple([one._replace(key=key) for one in found if (key := renamed.get(one.key, one.key)) is not None])
+
+        renamed = {slot.key: self._slots[slot.key].key if slot.key in self._slots else None for slot in self._seen[0].identities}
+        lacks = []
+        for lack in shared.cannot_tell:
+            keys = tuple([key for one in lack.keys if (key := renamed.get(one, one)) is not None])
+            if keys or not lack.keys:
+                lacks.append(lack._replace(keys=keys))
+        return Findings(own(shared.current), own(shared.ended), tuple(lacks))
 
     def _show(self, shared: Header, job: Collection[str]) -> None:
-        """Decide what this process sees of a shared reading."""
-        slots: list[DeviceSlot] = []
-        candidates: list[DeviceSlot] = []
-        renamed: dict[str, str] = {}
-        seen: list[str] = []
-        caveats: dict[str, str] = {}
-        listed = shared.identities
-        for backend in dict.fromkeys(slot.backend for slot in listed):
-            known = [slot for slot in listed if slot.backend == backend]
-            shown = self._seen(backend, known, job)
-            if self._filters[backend].caveat:
-                caveats[backend] = self._filters[backend].caveat
-            for key, slot in shown.items():
-                candidates.append(slot)
-                if slot.visible_index is not None:
-                    seen.append(slot.unique_id)
-                if self._selection.wants(slot):
-                    slots.append(slot)
-                    renamed[key] = slot.key
+        """Decide what this process sees of a shared reading; with ``visible=True``, the devices that any process of the job sees."""
+        shown: dict[str, DeviceSlot] = {}
+        for backend in dict.fromkeys(slot.backend for slot in shared.identities):
+            known = [slot for slot in shared.identities if slot.backend == backend]
+            seen = self._filters.setdefault(backend, VisibilityFilter(self._options)).show(known)
+            if self._options.visible is True:
+                seen = {slot.key: seen.get(slot.key, slot) for slot in known if slot.key in seen or slot.unique_id in job}
+            shown.update(seen)
         if self._options.gpus is not None:
-            self._selection.check(candidates)
-        self.visible = tuple(seen)
+            self._selection.check(shown.values())
+        self.visible = tuple([slot.unique_id for slot in shown.values() if slot.visible_index is not None])
+        self._slots = slots = {key: slot for key, slot in shown.items() if self._selection.wants(slot)}
+        self._caveats = {backend: one.caveat for backend, one in self._filters.items() if one.caveat}
         wants = self._options.metrics.wants
-        keys = [(place, own) for place, key in enumerate(shared.keys) if (own := _own_key(key, renamed)) is not None and wants(own)]
-        reasons = {_own_key(key, renamed): why for key, why in shared.unavailable.items()}
-        self._slots, self._renamed, self._caveats, self._boards = tuple(slots), renamed, caveats, {}
-        self._keys, self._places = tuple([key for _, key in keys]), tuple([place for place, _ in keys])
-        self._unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
-        self._unlisted = {renamed[key]: why for key, why in shared.unlisted.items() if key in renamed}
+        keys = {own: place for place, key in enumerate(shared.keys) if (own := _own_key(key, slots)) and wants(own)}
+        missing = {own: why for key, why in shared.unavailable.items() if (own := _own_key(key, slots)) and wants(own)}
+        unlisted = {slots[key].key: why for key, why in shared.unlisted.items() if key in slots}
+        stand = tuple([self._status(0.0, one) for one in shared.backends])
+        self._header = header(shared.hostname, tuple(keys), tuple(slots.values()), missing, stand, unlisted)
+        places = tuple(keys.values())
+        self._chosen = itemgetter(*places) if len(places) > 1 else lambda numbers: tuple([numbers[place] for place in places])
 
-    def _seen(self, backend: str, known: Sequence[DeviceSlot], job: Collection[str]) -> Mapping[str, DeviceSlot]:
-        """Return the devices of one backend that are reported, by the key that they have in the layout.
-
-        With ``visible=True`` those are the devices that any process of the job sees here.
-        """
-        if backend not in self._filters:
-            self._filters[backend] = VisibilityFilter(self._options)
-        shown = self._filters[backend].show(known)
-        if self._options.visible is not True:
-            return shown
-        of_job = {slot.key: slot for slot in known if slot.unique_id in job}
-        return {slot.key: {**of_job, **shown}[slot.key] for slot in known if slot.key in shown or slot.key in of_job}
-
-    def _process_values(self, reading: SharedReading, now: float) -> Mapping[str, int | float]:
-        """Return what this process uses of each device, found out anew once a second and when the list of processes has changed."""
-        renamed = self._renamed
-        if reading.processes is not self._processes[0] or now - self._looked_at >= PACE:
+    def _process_values(self, reading: SharedRow, numbers: Sequence[int | float], now: float) -> Mapping[str, int | float]:
+        """Return what this process uses of each device."""
+        if reading.processes is not self._listed[0] or now - self._looked_at >= PACE:
             self._looked_at = now
-            if reading.processes is not self._processes[0]:
-                listed = {renamed[key]: found for key, found in reading.processes.items() if key in renamed}
-                self._processes = (reading.processes, listed)
-            wholes = [slot for slot in self._slots if not slot.identity.parent]
+            listed = {slot.key: reading.processes[key] for key, slot in self._slots.items() if key in reading.processes}
+            self._listed = reading.processes, listed
+            wholes = [slot for slot in self._slots.values() if not slot.identity.parent]
             self._members = {slot.key: members for slot in wholes if (members := self._users(slot, now))}
-        if not self._members:
-            return _NOTHING
-        wants = self._options.metrics.wants
         found: dict[str, int | float] = {}
-        for slot in self._slots:
+        for slot in self._slots.values() if self._members else ():
             if slot.key in self._members:
-                kind = slot.identity.kind
-                device = self._board(reading, slot.key)
-                device.setdefault("memoryTotalBytes", slot.identity.memory_total_bytes or 0)
-                for name, value in process_values(kind, self._members[slot.key], device).items():
-                    if wants(key := f"{kind}.process.{slot.index}.{name}"):
-                        found[key] = value
-        return found
+                kind, places = slot.identity.kind, self._header.places
+                board = {name: numbers[places[key]] for name in _OF_BOARD if (key := f"{slot.key}.{name}") in places}
+                device = {"memoryTotalBytes": slot.identity.memory_total_bytes or 0, **board}
+                values = process_values(kind, self._members[slot.key], device)
+                found.update({f"{kind}.process.{slot.index}.{name}": value for name, value in values.items()})
+        return {key: value for key, value in found.items() if self._options.metrics.wants(key)}
 
     def _users(self, slot: DeviceSlot, now: float) -> list[DeviceProcess]:
         """List the processes of this one's tree on a device."""
-        listed = self._processes[1].get(slot.key, ())
+        listed = self._listed[1].get(slot.key, ())
         numbers, nodes = DriverNumbers([one.pid for one in listed], slot.backend), node_pattern(slot.identity)
         return [one for one in listed if self._tree.owns(one.pid, now, numbers, nodes)]
 
-    def _board(self, reading: SharedReading, key: str) -> dict[str, int | float]:
-        """Return what is shown of a device itself and stands beside what is used of it."""
-        places = self._boards.get(key)
-        if places is None:
-            known = {name: f"{key}.{name}" for name in _OF_BOARD}
-            stand = dict(zip(self._keys, self._places, strict=True))
-            places = self._boards[key] = {name: stand[own] for name, own in known.items() if own in stand}
-        return {name: reading.numbers[place] for name, place in places.items()}
-
-    def _status(self, status: BackendStatus, age: float) -> BackendStatus:
+    def _status(self, age: float, status: BackendStatus) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
         if caveat := self._caveats.get(status.name, ""):
             status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
-        return status if status.age_seconds is None else status._replace(age_seconds=status.age_seconds + age)
+        return status if not age or status.age_seconds is None else status._replace(age_seconds=status.age_seconds + age)
 
 
-def _own_key(key: str, renamed: Mapping[str, str]) -> str | None:
-    """Return a shared key as this process has it; None where it is of a device that is not shown."""
+def _own_key(key: str, slots: Mapping[str, DeviceSlot]) -> str:
+    """Return a shared key as this process has it; empty where it is of a device that is not shown, or of the process that read it."""
+    if key in OWN or ".process." in key:
+        return ""
     parts = device_key(key)
     if parts is None:
         return key
-    device = renamed.get(parts.device)
-    return key if device == parts.device else device and device + key[len(parts.device) :]
+    return slots[parts.device].key + key[len(parts.device) :] if parts.device in slots else ""

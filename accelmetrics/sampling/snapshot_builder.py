@@ -12,9 +12,10 @@ from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.reading import Header, header, standing
-from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection, asked_of
 from accelmetrics.schemas.snapshot import Snapshot
 
 LARGEST = 1.7e308
@@ -44,6 +45,7 @@ class KeyMapper:
         self._process_prefix = f"{kind}.process.{number}." if key else ""
         self._wants = None if metrics.everything else metrics.wants
         self._owed = tuple(name for name in owed if metrics.wants(self._prefix + name))
+        self._asked = [names for names in asked_of(metrics, key) if set(names).isdisjoint(self._owed)] if key else []
         self._blocks: Sequence[Block] = ()
         # Of each block, the keys of the values that are wanted, and which those are; None for all of them.
         self._keys: list[tuple[tuple[str, ...], list[bool] | None]] = []
@@ -53,7 +55,7 @@ class KeyMapper:
     @property
     def keys(self) -> dict[str, None]:
         """Every key that it knows, apart from those of processes, in order."""
-        owed = [self._prefix + name for name in self._owed]
+        owed = [self._prefix + name for name in (*self._owed, *(names[0] for names in self._asked))]
         given = [key for block, (keys, _) in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
         return dict.fromkeys((*owed, *self.reasons, *given))
 
@@ -121,6 +123,9 @@ class KeyMapper:
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {words}")
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
+        for names in self._asked:
+            if given.isdisjoint(names) and what.unavailable.keys().isdisjoint(names):
+                silent[prefix + names[0]] = SILENT
         explained = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
         if wants is not None:
             explained = {key: why for key, why in explained.items() if wants(key)}
@@ -168,9 +173,9 @@ class SnapshotBuilder:
         self._flat: dict[str, Number] = {}  # its values
         self._mappers: list[KeyMapper] = []
         self._standing: Sequence[object] = ()
-        self._slots: Sequence[DeviceSlot] = ()
+        self._slots: tuple[DeviceSlot, ...] = ()
         self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
-        self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
+        self._processes: Mapping[str, tuple[DeviceProcess, ...]] = FrozenDict()
         self._unlisted: Mapping[str, Unavailable] = NO_REASONS
 
     def build(self, time_ns: int, entries: Sequence[Entry], slots: Sequence[DeviceSlot], statuses: tuple[BackendStatus, ...]) -> Snapshot:
@@ -193,12 +198,12 @@ class SnapshotBuilder:
                 listed[mapper.key] = found
         if listed != self._listed:
             self._listed = listed
-            self._processes = {key: found for key, found in listed.items() if not isinstance(found, Unavailable)}
+            self._processes = FrozenDict({key: found for key, found in listed.items() if not isinstance(found, Unavailable)})
             unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
             if unlisted != self._unlisted:
                 self._unlisted, same = unlisted, False
-        if slots != self._slots:
-            self._slots, same = slots, False
+        if (reported := tuple(slots)) != self._slots:
+            self._slots, same = reported, False
         stands = [(one.name, one.status, one.detail, one.source, one.devices, one.reason) for one in statuses]
         if not same or head is None or stands != self._standing:
             self._mappers, self._standing = mappers, stands

@@ -12,14 +12,20 @@ Workers are made here and not by an executor, which would join them at interpret
 
 Callers may be interrupted anywhere (Ctrl-C in the main thread), workers may not. So whatever takes several steps is done by workers,
 and a caller takes locks in a ``with`` statement alone.
+
+Names of ``threading`` and ``queue`` are looked up where they are used: gevent and eventlet may replace them after this was imported, and
+a queue of Python's own would hold up all green threads for ever.
 """
 
 from __future__ import annotations
 
+import _thread
+import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
-from queue import Empty, SimpleQueue
+from types import BuiltinFunctionType
 from typing import Any
 
 from accelmetrics.backends.guard import WAITS, Outcome, Wait, guarded
@@ -102,6 +108,28 @@ class CountDownLatch(Flag):
             self.set()
 
 
+def are_green() -> bool:
+    """Return whether gevent or eventlet has replaced threads: then all share the program's own, and a call that blocks holds up all."""
+    return not isinstance(_thread.start_new_thread, BuiltinFunctionType)
+
+
+def begin(thread: threading.Thread) -> Outcome[None]:
+    """Start a thread; the outcome says why there is none: the system has a limit.
+
+    Raises:
+        BaseException: What interrupted the wait for the thread, as Ctrl-C does. ``threading`` may raise a RuntimeError about a lock of its
+            own in its place.
+    """
+    handled = sys.exc_info()[1]  # of the caller, whose exceptions are the context of every later one
+    outcome = guarded(thread.start)
+    led: BaseException | None = outcome.error
+    while isinstance(led, (RuntimeError, MemoryError)) and led is not handled:
+        led = led.__context__
+    if led is not None and led is not handled:
+        raise led
+    return outcome
+
+
 class OnDemandThread:
     """A daemon thread that runs while there is work, at most one at a time.
 
@@ -140,7 +168,7 @@ class OnDemandThread:
         if self.alive:
             return Outcome(None, None, None, 0.0)
         thread = self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        return guarded(thread.start)
+        return begin(thread)
 
     def _run(self) -> None:
         while self._claim.acquire(blocking=False):
@@ -196,7 +224,7 @@ class WorkerThread(threading.Thread):
             while not ((self.abandoned or len(pool.workers) > pool.wanted) and pool.dismiss(self)):
                 try:
                     task = pool.queue.get(timeout=None if pool.idle is None else pool.idle(self))
-                except Empty:
+                except queue.Empty:
                     continue
                 if task is not None:
                     task(self)
@@ -223,7 +251,7 @@ class WorkerPool:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.queue: SimpleQueue[Task | None] = SimpleQueue()
+        self.queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.calls: dict[int, WorkerThread] = {}
         self.lock = threading.Lock()
         self.workers: set[WorkerThread] = set()
@@ -335,11 +363,7 @@ class WorkerPool:
             return False
         self._started += 1
         worker = WorkerThread(self, self._started)
-        try:
-            worker.start()
-        except RuntimeError as error:  # the system's limit of threads, or an interpreter on its way out
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None  # ``start`` was interrupted while it waited for the thread
+        if begin(worker).failure is not None:
             return False
         self.workers.add(worker)
         return True

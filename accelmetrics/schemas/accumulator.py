@@ -119,12 +119,13 @@ class Accumulator:
             self._seconds += seconds
             self._weighted += self.last * seconds
 
-    def fold(self, values: array[float], after: Sequence[float], lead: float = 0.0, age: float = 0.0) -> None:
+    def fold(self, values: array[float], after: Sequence[float], spent: float, lead: float = 0.0, age: float = 0.0) -> None:
         """Take the values of rows between which nothing was left out.
 
         Args:
             values: Infinity where the last reading was served again, NaN where there was none.
             after: Seconds from each row to the next one; 0 after the last.
+            spent: The sum of these, which is the same for all metrics.
             lead: Seconds from the row before them to the first one; 0 where something was left out there.
             age: Seconds from the window's beginning to the first row.
         """
@@ -132,13 +133,12 @@ class Accumulator:
             self.hold(lead)
         first, packed = values[0], values.tobytes()
         if isfinite(first) and packed == packed[:8] * len(values):  # most metrics do not change for a while
-            spent = sum(after)
             self.add(first, spent + age if self.waits else spent, len(values))
             self.stands, self.waits = True, False
         elif len(values) < MANY or not isfinite(sum(values)):
             self._take_each(values, after, age)
         else:
-            self._take_all(values, after, age)
+            self._take_all(values, after, spent, age)
 
     def lose(self, seconds: float = 0.0) -> None:
         """End what stands, after so many seconds more: nothing is known until the next reading."""
@@ -161,10 +161,13 @@ class Accumulator:
 
     def summary(self) -> Summary:
         """Return the statistics of what was taken so far; there must have been a reading."""
+        only = self._max
+        if only == self._min:  # as of most metrics
+            return Summary(self.count, only, only, only, only, only, only, only, self._seconds)
         mean = self._weighted / self._seconds if self._seconds > 0 else self._plain / self.count
         # The sum of equal values divided by their time may miss them by a rounding.
         mean = self._clipped(mean)
-        p50, p95, p99 = self.quantiles(50, 95, 99)
+        p50, p95, p99 = self.quantiles(50, 95, 99) if self._cells else (self._max,) * 3
         return Summary(self.count, mean, self._min, self._max, self.last, p50, p95, p99, self._seconds)
 
     def quantiles(self, *percents: int) -> list[float]:
@@ -210,19 +213,20 @@ class Accumulator:
                 self.hold(seconds)
             age += seconds
 
-    def _take_all(self, values: array[float], seconds: Sequence[float], age: float) -> None:
+    def _take_all(self, values: array[float], seconds: Sequence[float], spent: float, age: float) -> None:
         """Take readings, each of which stands for so many seconds: a tenth of the time of taking each alone.
 
         Args:
             values: The readings.
             seconds: For how long each stands.
+            spent: The sum of these.
             age: The seconds from the window's beginning to the first.
         """
         if self.waits:
-            seconds = [seconds[0] + age, *seconds[1:]]
+            seconds, spent = [seconds[0] + age, *seconds[1:]], spent + age
         self.stands, self.waits = True, False
         column = values.tolist()
-        least, largest, spent = min(column), max(column), sum(seconds)
+        least, largest = min(column), max(column)
         if not self.count and not self._seconds:
             self.last = column[0]
         self._vary()

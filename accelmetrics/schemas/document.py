@@ -7,34 +7,43 @@ it does not know are passed over, and any ``schema_version`` of the same major n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
-from math import isfinite
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeGuard, TypeVar
 
 from pydantic import (
     AfterValidator,
     Field,
-    PlainValidator,
     StringConstraints,
     TypeAdapter,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
 
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
-from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding, Findings, Severity
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot, Status
-from accelmetrics.schemas.identity_models import BackendEntry, DeviceEntry, ProcessEntry
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.identity_models import (
+    BackendEntry,
+    CannotTellEntry,
+    DeviceEntry,
+    FindingEntry,
+    HolderEntry,
+    ProcessEntry,
+    SourceStateEntry,
+    StepEntry,
+    WindowEntry,
+)
 from accelmetrics.schemas.lines import LINES_VERSION, are_finite
 from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key, fill
 from accelmetrics.schemas.reading import Header, header as header_of
 from accelmetrics.schemas.record import (
     EXPORTER_COUNTS,
+    NO_FINDINGS,
     NO_LABELS,
+    CannotTell,
     ExporterStatus,
+    Finding,
+    Findings,
     Holder,
     Holders,
     MonitorStatus,
@@ -43,7 +52,9 @@ from accelmetrics.schemas.record import (
     WindowSpan,
 )
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Snapshot, rfc3339
-from accelmetrics.schemas.view_model import Key, Part
+from accelmetrics.schemas.text import shown
+from accelmetrics.schemas.topology import Connection, Nic, Topology
+from accelmetrics.schemas.view_model import Key, Number, Part, Timestamp
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
@@ -56,54 +67,12 @@ MOST_SECONDS = 1e10
 
 _COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
+T = TypeVar("T")
 
 
-def parse_timestamp(text: object) -> int:
-    """Convert to nanoseconds since 1970 an RFC 3339 timestamp.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    found = _TIMESTAMP.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise ValueError(f"{text!r} is not an RFC 3339 timestamp with its time zone")
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
-    moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc)
-    if sign:
-        offset = timedelta(hours=int(hours), minutes=int(minutes))
-        try:
-            moment = moment + offset if sign == "-" else moment - offset
-        except OverflowError:
-            raise ValueError(f"{text!r} lies outside the calendar") from None
-    return (moment - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
-
-
-def _finite_number(value: object) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{value!r} is not a number")
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError("the value is not finite")
-    return value
-
-
-def _logged_number(value: object) -> int | float:
-    """Return a finite number, or the one that a text stands for."""
-    return float(value) if isinstance(value, str) and value in NOT_FINITE else _finite_number(value)
-
-
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""How documents have numbers of the program that are not finite."""
-Number = Annotated[int | float, PlainValidator(_finite_number), WithJsonSchema({"type": "number"})]
-LoggedNumber = Annotated[
-    int | float,
-    PlainValidator(_logged_number),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}),
-]
-"""A number that the program logged, which may be none that JSON has."""
-Timestamp = Annotated[int, PlainValidator(parse_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})]
-"""Nanoseconds since 1970 of what is an RFC 3339 timestamp in the document."""
+def recorded(record: Callable[..., T], entry: Part) -> T:
+    """Return the record that an entry has the fields of, in their order."""
+    return record(*(value for _, value in entry))
 
 
 def slot_of(entry: DeviceEntry) -> DeviceSlot:
@@ -139,14 +108,64 @@ class UnavailableEntry(Part):
 _REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
 
 
-class Document(Part):
-    """One sample of one machine."""
+class NicEntry(Part):
+    """A network card with RDMA."""
+
+    name: Key = Field(description="As the kernel calls it.", examples=["mlx5_0"])
+    pci_bus_id: str = Field("", description="Its PCI address, empty when unknown.")
+    numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
+    cpu_affinity: str = Field("", description="CPUs near to its slot, as ranges; empty when unknown.")
+
+
+class ConnectionEntry(Part):
+    """What lies between two devices, or between a device and a network card."""
+
+    between: Annotated[list[Key], Field(min_length=2, max_length=2)] = Field(
+        description="The keys of both devices, or a device's key and the card's name."
+    )
+    path: str = Field(
+        "",
+        description="What PCIe has between them, the most that is on the way: one switch, several, a host bridge, several of one NUMA "
+        "node, the link between nodes; empty when unknown.",
+        examples=["PIX", "PXB", "PHB", "NODE", "SYS"],
+    )
+    link: str = Field("", description="The kind of direct links between them; empty where there are none.", examples=["nvlink", "xgmi"])
+    links: int | None = Field(0, description="How many there are; null when unknown.")
+    hops: int | None = Field(None, description="Over how many of them data travels; null when unknown.")
+    switched: bool = Field(False, description="Whether they lead through switches.")
+    unavailable: dict[Key, UnavailableEntry] = Field(default_factory=dict, description="Why path or links is unknown, by these names.")
+
+    def connection(self) -> Connection:
+        """Return it as snapshots have it."""
+        one, other = self.between
+        missing = {name: entry.unavailable() for name, entry in self.unavailable.items()}
+        return Connection((one, other), self.path, self.link, self.links, self.hops, self.switched, missing)
+
+
+class TopologyEntry(Part):
+    """How devices are connected with each other, and with network cards."""
+
+    connections: list[ConnectionEntry] = Field(description="One for each pair of devices, then one for each device and card.")
+    nics: list[NicEntry] = Field(description="The network cards with RDMA.")
+
+    def topology(self) -> Topology:
+        """Return it as snapshots have it."""
+        return Topology(tuple(entry.connection() for entry in self.connections), tuple(recorded(Nic, entry) for entry in self.nics))
+
+
+class _Head(Part):
+    """What documents of a machine begin with."""
 
     schema_version: Annotated[str, StringConstraints(pattern=rf"^{SCHEMA_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
         description="Version of this form; the number before the dot rises when old readers would misread it."
     )
     timestamp: Timestamp = Field(description="When the sample was put together (RFC 3339, UTC).")
     hostname: str = Field(description="The machine's name.")
+
+
+class Document(_Head):
+    """One sample of one machine."""
+
     metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent here and has its reason below.")
     devices: Devices
     unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
@@ -157,6 +176,7 @@ class Document(Part):
     unlisted: dict[Key, UnavailableEntry] = Field(
         default_factory=dict, description="By device key, why the source cannot say which processes use it."
     )
+    topology: TopologyEntry | None = Field(None, description="How the devices are connected; left out where that was not asked for.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Document:
@@ -173,10 +193,18 @@ class Document(Part):
             self.metrics,
             tuple(map(slot_of, self.devices)),
             {key: entry.unavailable() for key, entry in self.unavailable.items()},
-            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
-            {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
+            tuple(recorded(BackendStatus, entry) for entry in self.backends),
+            {key: tuple(recorded(DeviceProcess, entry) for entry in found) for key, found in self.processes.items()},
             {key: entry.unavailable() for key, entry in self.unlisted.items()},
+            None if self.topology is None else self.topology.topology(),
         )
+
+
+class TopologyDocument(_Head):
+    """How the devices of one machine are connected."""
+
+    devices: Devices
+    topology: TopologyEntry
 
 
 def are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
@@ -186,53 +214,6 @@ def are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
         OverflowError: A whole number is beyond what a float holds.
     """
     return isinstance(metrics, dict) and "" not in metrics and are_finite(metrics.values())
-
-
-class StepEntry(Part):
-    """What the program logged at one moment."""
-
-    timestamp: Timestamp = Field(description="When (RFC 3339, UTC).")
-    step: int | None = Field(None, description="The program's own step; null where it named none.")
-    rank: int | None = Field(None, description="The rank of the process that logged it; null where it has none.")
-    node: str = Field("", description="The machine that it ran on; empty where that is not known.")
-    values: dict[Key, LoggedNumber] = Field(description="Its numbers by name. Those that are not finite are texts.")
-
-
-class WindowEntry(Part):
-    """A window of the program."""
-
-    name: Key = Field(description="Its name.")
-    begin: Timestamp = Field(description="When it began (RFC 3339, UTC).")
-    end: Timestamp | None = Field(None, description="When it ended; null while it is open.")
-
-
-class FindingEntry(Part):
-    """One thing that a rule found."""
-
-    rule: Key = Field(description="The rule's name.")
-    severity: Key = Field(description="`critical`, `warning` or `info`.")
-    key: str = Field("", description="What it is about: a device's key, a rank, a source; empty for the run.")
-    message: str = Field("", description="What was read, in words.")
-    value: Number = Field(description="What was measured when it was found.")
-    threshold: Number = Field(description="The limit that it was compared with.")
-    since: Timestamp = Field(description="When the condition began (RFC 3339, UTC).")
-    until: Timestamp | None = Field(None, description="When it was over; null while it lasts.")
-    advice: str = Field("", description="What to do.")
-
-    def finding(self) -> Finding:
-        """Return it as records have it."""
-        severity = cast("Severity", self.severity)
-        return Finding(self.rule, severity, self.key, self.message, self.value, self.threshold, self.since, self.until, self.advice)
-
-
-class CannotTellEntry(Part):
-    """What a rule cannot judge."""
-
-    rule: Key = Field(description="The rule's name.")
-    keys: list[str] = Field([], description="The devices that it cannot judge; empty where it can judge nothing.")
-    metric: str = Field("", description="What it lacks.")
-    reason: str = Field(description="Why that is missing.")
-    detail: str = Field("", description="The same in words.")
 
 
 class FindingsEntry(Part):
@@ -245,15 +226,8 @@ class FindingsEntry(Part):
     def findings(self) -> Findings:
         """Return them as records have them."""
         lacks = (CannotTell(one.rule, tuple(one.keys), one.metric, one.reason, one.detail) for one in self.cannot_tell)
-        return Findings(tuple(one.finding() for one in self.current), tuple(one.finding() for one in self.ended), tuple(lacks))
-
-
-class HolderEntry(Part):
-    """A job, or a container of a pod, that a device was given to."""
-
-    device: Key = Field(description="The device's key.")
-    kind: Literal["job", "pod"] = Field(description="Which of both it is.")
-    labels: dict[str, str] = Field(description="What it is called.")
+        current, ended = (tuple(recorded(Finding, one) for one in found) for found in (self.current, self.ended))
+        return Findings(current, ended, tuple(lacks))
 
 
 class HoldersEntry(Part):
@@ -264,7 +238,7 @@ class HoldersEntry(Part):
 
     def holders(self) -> Holders:
         """Return them as records have them."""
-        return Holders(tuple(Holder(one.device, one.kind, one.labels) for one in self.found), self.sources)
+        return Holders(tuple(recorded(Holder, one) for one in self.found), self.sources)
 
 
 class _Changing(Part):
@@ -283,13 +257,13 @@ class _Changing(Part):
         self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings = NO_FINDINGS
     ) -> Record:
         """Make the record, with what stays the same."""
-        processes = {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()}
+        processes = {key: tuple(recorded(DeviceProcess, entry) for entry in found) for key, found in self.processes.items()}
         snapshot = Snapshot(
             self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
         )
-        steps = tuple(Step(step.timestamp, step.step, step.values, step.rank, step.node) for step in self.training)
+        steps = tuple(recorded(Step, step) for step in self.training)
         findings = last if self.findings is None else self.findings.findings()
-        windows = tuple(WindowSpan(window.name, window.begin, window.end) for window in self.windows)
+        windows = tuple(recorded(WindowSpan, window) for window in self.windows)
         monitor = None if self.monitor is None else _status(self.monitor)
         return Record(snapshot, header.labels, steps, monitor, findings=findings, windows=windows)
 
@@ -331,17 +305,6 @@ class ReadingLine(PlainReading):
     """One reading, to which the last header of its stream belongs."""
 
     metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent, and the header says why.")
-
-
-class SourceStateEntry(Part):
-    """How one source stands."""
-
-    name: Key = Field(description="The backend's name.")
-    status: Status = Field(description="Whether it is there and gives what it should.")
-    detail: str = Field("", description="What was found or what went wrong, in words.")
-    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
-    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
-    reason: str = Field("", description="Why it could not be opened, as a reason of missing values; empty for one that is open or absent.")
 
 
 class HeaderLine(Part):
@@ -387,7 +350,7 @@ def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
 def _whole(key: str, value: int | float) -> int:
     if isinstance(value, int):
         return value
-    raise DocumentError(f"not a record: {key} = {value!r} is no whole number")
+    raise DocumentError(f"not a record: {key} = {shown(value)} is no whole number")
 
 
 def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
@@ -433,9 +396,19 @@ def json_schema() -> dict[str, Any]:
     """
     schema = Document.model_json_schema(mode="serialization")
     _name_keys(schema["properties"], "metrics", "unavailable", "processes", "unlisted")
+    _name_keys(schema["$defs"]["ConnectionEntry"]["properties"], "unavailable")
     schema["properties"]["metrics"] |= values_of_catalogue()
+    schema["required"].remove("topology")
     head = {"$schema": DIALECT, "$id": SCHEMA_ID, "title": "accelmetrics dump --json"}
     return {**head, **{name: part for name, part in schema.items() if name not in head}}
+
+
+def topology_schema() -> dict[str, Any]:
+    """Make the JSON Schema (draft 2020-12) of what ``topology --json`` prints, as plain containers."""
+    head = {"$schema": DIALECT, "$id": f"urn:accelmetrics:topology:{SCHEMA_VERSION}", "title": "accelmetrics topology --json"}
+    schema = TopologyDocument.model_json_schema(mode="serialization")
+    _name_keys(schema["$defs"]["ConnectionEntry"]["properties"], "unavailable")
+    return {**schema, **head}
 
 
 def lines_schema() -> dict[str, Any]:

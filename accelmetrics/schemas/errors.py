@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Any
 
 from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.text import LONGEST_SHOWN, shown
 
 
 class Reason(str, Enum):
@@ -141,11 +142,11 @@ class UnknownNameError(AccelMetricsError, ValueError):
         import difflib  # a millisecond, spent on mistakes alone
 
         choices = list(dict.fromkeys(known))
-        near = difflib.get_close_matches(name, choices, n=1)
+        near = difflib.get_close_matches(name, choices, n=1) if len(name) <= LONGEST_SHOWN else []
         hint = f" Did you mean {near[0]!r}?" if near else ""
         more = len(choices) - self.LISTED
         listed = ", ".join(choices[: self.LISTED]) + (f" and {more} more" if more > 0 else "") or "none"
-        super().__init__(f"unknown {what} {name!r}.{hint} Known: {listed}")
+        super().__init__(f"unknown {what} {shown(name)}.{hint} Known: {listed}")
 
 
 class InvalidOptionError(AccelMetricsError, ValueError):

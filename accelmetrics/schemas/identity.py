@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from accelmetrics.schemas.named_tuple import NamedTuple
@@ -11,8 +12,24 @@ DeviceKind = str
 Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
 
 
-_BACKENDS = {"google": "tpu", "aws": "neuron"}
+_PCI_ADDRESS = re.compile(
+    r"(?:(?:0x)?(?P<domain>[0-9a-f]{1,8}):)?(?:0x)?(?P<bus>[0-9a-f]{1,2}):(?:0x)?(?P<slot>[0-9a-f]{1,2})\.(?:0x)?(?P<function>[0-7])"
+)
+_BACKENDS = {"google": "tpu", "aws": "neuron", "habana": "gaudi", "huawei": "ascend"}
 """Of built-in backends, those that are not named after the vendor whose devices they list."""
+
+
+def pci_address(text: str) -> str:
+    """Write a PCI address as the kernel does: ``0000:3b:00.0``. Addresses are equal where this gives the same of both.
+
+    Vendors print its domain with two, four or eight digits or none, with ``0x`` and without, and in either case. What is no PCI address
+    stays as it is, in lower case and without white space around it.
+    """
+    text = text.strip().lower()
+    found = _PCI_ADDRESS.fullmatch(text)
+    if found is None:
+        return text
+    return f"{int(found['domain'] or '0', 16):04x}:{found['bus']:0>2}:{found['slot']:0>2}.{found['function']}"
 
 
 class DeviceIdentity(NamedTuple):

@@ -27,9 +27,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.reading import Header, NumberTemplate, header
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import NO_FINDINGS, Findings, Record
 from accelmetrics.schemas.snapshot import device_entry, reason_entry, rfc3339, surrogates_escaped, to_text
 
 LINES_VERSION = "2.0"
@@ -107,8 +106,10 @@ def are_finite(values: Collection[object]) -> bool:
 
 def _template(keys: Sequence[str]) -> NumberTemplate:
     """Make the text of metrics as JSON but for their numbers."""
-    heads = [f"{',' if place else '{'}{surrogates_escaped(json.dumps(key))}:" for place, key in enumerate(keys)]
-    return NumberTemplate([*heads, "}" if heads else "{}"], range(len(keys)))
+    parts: list[str | int] = []
+    for place, key in enumerate(keys):
+        parts += [f"{',' if place else ''}{surrogates_escaped(json.dumps(key))}:", place]
+    return NumberTemplate(["{", *parts, "}"])
 
 
 def _plain_text(line: Mapping[str, Any]) -> str:

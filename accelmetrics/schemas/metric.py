@@ -6,11 +6,12 @@ A row says nothing about vendors: which of them give a metric, and where each re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 from accelmetrics.schemas.named_tuple import NamedTuple
 
-Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "Hz", "s", "us", "Mbit/s", "GT/s"]
+Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "Hz", "s", "us", "Mbit/s", "GT/s", "rpm"]
 """UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""
 Kind = Literal["gauge", "counter"]
 Preset = Literal["core", "standard", "all"]
@@ -118,6 +119,7 @@ class DeviceKey(NamedTuple):
     process: bool
 
 
+@lru_cache(maxsize=1 << 14)
 def device_key(key: str) -> DeviceKey | None:
     """Take a key or template apart; None for one that is about no device."""
     kind, _, rest = key.partition(".")
@@ -216,5 +218,6 @@ BASE_UNITS: Mapping[str, BaseUnit] = {
     "ns": BaseUnit("s", over=10**9, suffix="_seconds"),
     "us": BaseUnit("s", over=10**6, suffix="_seconds"),
     "GT/s": BaseUnit("{transfer}/s", 10**9, suffix="_transfers_per_second"),
+    "rpm": BaseUnit("rpm", suffix="_rpm"),
 }
 """By unit; ``mJ``, ``uJ``, ``ns`` and ``MiBy/s`` are those of dialects alone."""

@@ -7,17 +7,17 @@ So they ask `header is previous` to learn whether anything but numbers has chang
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from accelmetrics.schemas.frozen import FrozenDict, frozen
 from accelmetrics.schemas.identity import BackendStatus, DeviceSlot
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.errors import Unavailable
 
 T = TypeVar("T")
-NO_LABELS: Mapping[str, str] = {}
+NO_LABELS: Mapping[str, str] = FrozenDict()
 KNOWN = 16
 """Headers that are remembered: a key that comes and goes returns to one of them."""
 
@@ -43,15 +43,19 @@ class Header:
         self,
         hostname: str,
         keys: tuple[str, ...],
-        identities: Sequence[DeviceSlot],
+        identities: tuple[DeviceSlot, ...],
         unavailable: Mapping[str, Unavailable],
         backends: tuple[BackendStatus, ...],
         unlisted: Mapping[str, Unavailable],
         labels: Mapping[str, str],
     ) -> None:
-        self.hostname, self.keys, self.identities = hostname, keys, identities
-        self.unavailable, self.backends, self.unlisted, self.labels = unavailable, backends, unlisted, labels
+        self.hostname, self.keys, self.identities, self.backends = hostname, keys, identities, backends
+        self.unavailable, self.unlisted, self.labels = frozen(unavailable), frozen(unlisted), frozen(labels)
         self._kept: dict[Hashable, object] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = (self.hostname, self.keys, self.identities, self.unavailable, self.backends, self.unlisted)
+        return header, (*parts, self.labels)
 
     def kept(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` gave for this header at the first call with this name.
@@ -111,18 +115,19 @@ def header(  # one argument for each attribute
     labels: Mapping[str, str] = NO_LABELS,
 ) -> Header:
     """Return the header of these parts: one that is known, where all are equal."""
+    slots = tuple(identities)
     for known in tuple(_known):
         if (
             (known.keys is keys or known.keys == keys)
             and (known.unavailable is unavailable or known.unavailable == unavailable)
-            and (known.identities is identities or known.identities == identities)
+            and (known.identities is slots or known.identities == slots)
             and known.backends == backends
             and known.hostname == hostname
             and known.unlisted == unlisted
             and known.labels == labels
         ):
             return known
-    made = Header(hostname, keys, identities, unavailable, backends, unlisted, labels)
+    made = Header(hostname, keys, slots, unavailable, backends, unlisted, labels)
     _known.append(made)
     return made
 
@@ -136,20 +141,25 @@ class NumberTemplate:
     """A text with places for numbers: all that texts of different readings with the same header have in common.
 
     Args:
-        pieces: The text around the numbers; one more than there are places.
-        places: For each place in the text, which number stands there.
+        parts: The text, with a number's place in the row where that number stands.
     """
 
-    def __init__(self, pieces: Sequence[str], places: Sequence[int]) -> None:
-        self.places = places
-        self._parts = [*chain.from_iterable(zip(pieces, [""] * len(pieces), strict=True))][:-1]
+    def __init__(self, parts: Iterable[str | int]) -> None:
+        self._places = list[int]()
+        self._parts = [""]  # text and room for a number by turns
+        for part in parts:
+            if isinstance(part, str):
+                self._parts[-1] += part
+            else:
+                self._places.append(part)
+                self._parts += ["", ""]
 
     def fill(self, texts: Sequence[str]) -> str:
         """Return the text with the numbers in their places.
 
         Args:
-            texts: The numbers' own texts, which ``places`` points into.
+            texts: The numbers' own texts, in the order of the row.
         """
         parts = self._parts.copy()
-        parts[1::2] = [texts[place] for place in self.places]
+        parts[1::2] = map(texts.__getitem__, self._places)
         return "".join(parts)

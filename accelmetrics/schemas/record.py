@@ -1,22 +1,149 @@
-"""What a monitor hands to exporters at every tick: the snapshot, and what the program and the monitor have to say beside it."""
+"""The record that a monitor hands to exporters at every tick: the snapshot, findings, what the program said, how the monitor fares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite, isnan
 from typing import Any, Literal, Protocol
 
-from accelmetrics.schemas.finding import NO_FINDINGS, Findings
+from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
 
-NO_LABELS: Mapping[str, str] = {}
+Severity = Literal["info", "warning", "critical"]
+"""``critical``: act now, data or the job may be lost. ``warning``: act this week. ``info``: for the job's owner."""
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+"""The gravest first."""
+
+NOT_LOGGED = "not_logged"
+"""The reason of a rule about a training run that lacks what a program would log."""
+
+
+class Finding(NamedTuple):
+    """One thing that a rule found.
+
+    Attributes:
+        rule: The rule's name.
+        severity: ``critical``, ``warning`` or ``info``.
+        key: What it is about: a device's key, a rank, a source; empty for the run. It is ``gpu.3``, ``rank 2``, ``nvidia``.
+        message: What was read, in words.
+        value: What was measured when it was found.
+        threshold: The limit that it was compared with.
+        since_ns: When the condition began, in nanoseconds since 1970 (UTC).
+        until_ns: When it was over; None while it lasts.
+        advice: What to do.
+    """
+
+    rule: str
+    severity: Severity
+    key: str
+    message: str
+    value: float
+    threshold: float
+    since_ns: int
+    until_ns: int | None
+    advice: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as documents have it: with ``since`` and ``until`` as RFC 3339, in UTC."""
+        until = None if self.until_ns is None else rfc3339(self.until_ns)
+        return {
+            "rule": self.rule,
+            "severity": self.severity,
+            "key": self.key,
+            "message": self.message,
+            "value": self.value,
+            "threshold": self.threshold,
+            "since": rfc3339(self.since_ns),
+            "until": until,
+            "advice": self.advice,
+        }
+
+    def __str__(self) -> str:
+        about = f"{self.key}: " if self.key else ""
+        return f"{self.severity} {self.rule}: {about}{self.message}"
+
+
+class CannotTell(NamedTuple):
+    """What a rule cannot judge, and why: its silence says nothing.
+
+    Attributes:
+        rule: The rule's name.
+        keys: The devices that it cannot judge; empty where it can judge nothing.
+        metric: What it lacks.
+        reason: Why that is missing. It is a reason as in ``snapshot.unavailable``, ``not_read``, ``not_logged`` or ``rule_failed``.
+        detail: The same in words.
+    """
+
+    rule: str
+    keys: tuple[str, ...]
+    metric: str
+    reason: str
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as documents have it."""
+        return {**self._asdict(), "keys": list(self.keys)}
+
+
+class Findings:
+    """What rules found until one moment. Iterating gives the current ones. It does not change.
+
+    No dataclass: every program with a monitor would load `inspect` for it, which takes 1.4 MiB.
+
+    Attributes:
+        current: What lasts, the gravest first.
+        ended: What was over last, oldest first; a bounded number.
+        cannot_tell: What could not be judged.
+    """
+
+    __slots__ = ("cannot_tell", "current", "ended")
+
+    def __init__(
+        self, current: tuple[Finding, ...] = (), ended: tuple[Finding, ...] = (), cannot_tell: tuple[CannotTell, ...] = ()
+    ) -> None:
+        self.current = current
+        self.ended = ended
+        self.cannot_tell = cannot_tell
+
+    def _parts(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...], tuple[CannotTell, ...]]:
+        return self.current, self.ended, self.cannot_tell
+
+    def __eq__(self, other: object) -> bool:
+        return self._parts() == other._parts() if isinstance(other, Findings) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def __repr__(self) -> str:
+        return f"Findings(current={self.current!r}, ended={self.ended!r}, cannot_tell={self.cannot_tell!r})"
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.current)
+
+    def __len__(self) -> int:
+        return len(self.current)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as documents have them."""
+        return {
+            "current": [one.to_dict() for one in self.current],
+            "ended": [one.to_dict() for one in self.ended],
+            "cannot_tell": [one.to_dict() for one in self.cannot_tell],
+        }
+
+
+NO_FINDINGS = Findings()
+
+
+NO_LABELS: Mapping[str, str] = FrozenDict()
 LOGGED = "training."
 """What the names of the program's own numbers begin with where they stand beside keys."""
-NO_DEVICE_LABELS: Mapping[str, Mapping[str, str]] = {}
+NO_DEVICE_LABELS: Mapping[str, Mapping[str, str]] = FrozenDict()
 DeviceLabels = Callable[[Device], Mapping[str, str]]
 """Tells who uses a device, in labels (``pod``, ``namespace``, ``container``); none where nothing is known."""
-NO_PROCESS_LABELS: Mapping[int, Mapping[str, str]] = {}
+NO_PROCESS_LABELS: Mapping[int, Mapping[str, str]] = FrozenDict()
 ProcessLabels = Callable[[Snapshot, Sequence[int]], Mapping[int, Mapping[str, str]]]
 """Tells whose processes of a reading are, by their numbers, in labels (``user``, ``pod``); none where nothing is known."""
 EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
@@ -33,7 +160,7 @@ class Holder(NamedTuple):
     Attributes:
         device: The device's key.
         kind: Which of both it is.
-        labels: What it is called: ``scheduler``, ``job_id``, ``user``, …; or ``pod``, ``namespace``, ``container``.
+        labels: What it is called. They are ``scheduler``, ``job_id``, ``user``, …; or ``pod``, ``namespace``, ``container``.
     """
 
     device: str
@@ -72,12 +199,11 @@ class Step(NamedTuple):
 
     Attributes:
         time_ns: When, in nanoseconds since 1970 (UTC).
-        step: The program's own step, None where it named none.
-        values: Its numbers by name (``loss``, ``learning_rate``, ``tokens``), and those derived from them
-            (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``). They may be NaN or infinite, and ``nonFinite`` is how many
-            were so far.
+        step: The program's own step; None where it named none.
+        values: Its numbers by name; a text in documents where it is not finite. They are the program's (``loss``, ``tokens``), and those
+            derived from them (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``); ``nonFinite`` is how many were not finite.
         rank: The rank of the process that logged it; None where it has none.
-        node: The machine that it ran on.
+        node: The machine that it ran on; empty where that is not known.
     """
 
     time_ns: int
@@ -96,7 +222,7 @@ class WindowSpan(NamedTuple):
     """A window of the program that has begun, or ended.
 
     Attributes:
-        name: The window's name.
+        name: Its name.
         begin_ns: When it began, in nanoseconds since 1970 (UTC).
         end_ns: When it ended; None while it is open.
     """
@@ -270,3 +396,89 @@ class Exporter(Protocol):
     def close(self) -> None:
         """Give everything back. Also called after an ``open`` that failed."""
         ...
+
+
+# What programs log, by the names that they may give it
+
+STEP_NAMES: Mapping[str, tuple[str, ...]] = {
+    "epoch": ("epoch",),
+    "loss": ("loss", "train_loss", "training_loss"),
+    "learning_rate": ("learning_rate", "lr"),
+    "grad_norm": ("grad_norm", "gradient_norm", "grad-norm", "global_grad_norm"),
+    "samples_per_second": ("samples_per_second", "throughput_samples_per_sec", "throughput"),
+}
+"""By the name that documentation uses, all names under which a number that a program logs is known."""
+EVALUATIONS = ("eval", "val", "valid", "validation", "test")
+"""What stands before the names of an evaluation's numbers."""
+
+
+@lru_cache(maxsize=1024)
+def plain_name(name: str) -> str:
+    """Return a logged number's name without what a tracker puts before it: ``loss`` of ``train/loss``; all of ``eval/loss``."""
+    head, _, last = name.rpartition("/")
+    return name if head.partition("/")[0].lower() in EVALUATIONS else last.lower()
+
+
+def logged_number(values: Mapping[str, float], names: Sequence[str]) -> float | None:
+    """Return the first of a step's numbers that has one of these names, whatever a tracker puts before it; None where it has none."""
+    return next((value for name, value in values.items() if plain_name(name) in names), None)
+
+
+# The work that logged steps tell of, of all processes of a run together
+
+WORK = ("tokens", "samples")
+"""What is counted per second and per joule."""
+
+
+class Done(NamedTuple):
+    """Work that a process did.
+
+    Attributes:
+        amount: How much.
+        seconds: In which time.
+        paid: How much of it is of steps whose energy is known.
+        joules: And that energy.
+    """
+
+    amount: float = 0.0
+    seconds: float = 0.0
+    paid: float = 0.0
+    joules: float = 0.0
+
+
+Totals = Mapping[tuple[str, StepSource], Done]
+"""By kind of work and process, what was done so far."""
+
+
+def add_work(totals: dict[tuple[str, StepSource], Done], step: Step) -> None:
+    """Add the work of a step, if it says both how much was done and how fast.
+
+    Each process has totals of its own: ranks work side by side, so that their rates add up and not their times.
+    """
+    for name in WORK:
+        amount, rate, per_joule = (step.values.get(f"{name}{of}") for of in ("", "_per_second", "_per_joule"))
+        if amount and rate and isfinite(amount):
+            paid, joules = (amount, amount / per_joule) if per_joule else (0.0, 0.0)
+            gained, done = (amount, amount / rate, paid, joules), totals.get((name, step.source), Done())
+            totals[name, step.source] = Done(*map(sum, zip(done, gained, strict=True)))
+
+
+def rates(after: Totals, before: Totals = {}) -> dict[str, dict[str, float | None]]:  # noqa: B006  # never changed
+    """Return, by kind of work, what was done between two states of the totals; without those in which nothing was.
+
+    ``per_second`` is the sum of what each process did in a second, ``per_joule`` is over the energy of all selected devices, and None where
+    that is not known.
+    """
+    found: dict[str, list[Done]] = {}
+    for key, done in after.items():
+        gained = Done(*(now - then for now, then in zip(done, before.get(key, Done()), strict=True)))
+        if gained.seconds > 0:
+            found.setdefault(key[0], []).append(gained)
+    sums = {name: Done(*map(sum, zip(*each, strict=True))) for name, each in found.items()}
+    return {
+        name: {
+            "per_second": sum(done.amount / done.seconds for done in found[name]),
+            "per_joule": total.paid / total.joules if total.joules > 0 else None,
+        }
+        for name, total in sums.items()
+    }

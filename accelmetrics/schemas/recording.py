@@ -41,13 +41,12 @@ from pydantic_core import from_json
 
 from accelmetrics.schemas.document import DocumentLine, HeaderLine, PlainReading, ReadingLine, are_metrics, describe
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.lines import files_of, first_time, packed
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.notebook import frame
 from accelmetrics.schemas.reading import Header, header as header_of
-from accelmetrics.schemas.record import LOGGED, Record
+from accelmetrics.schemas.record import LOGGED, NO_FINDINGS, Findings, Record
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -56,6 +55,13 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 1 << 26
 """Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
+
+LONGEST_PASSED_OVER = 1 << 28
+"""Bytes of a line that is passed over; a file with a longer one is refused."""
+MOST_OTHERS = 200_000
+"""Lines of a file that are no records, beyond as many as there are records; one with more is refused: unpacked blanks could take hours."""
+MOST_DEVICES = 8192
+"""Devices of one reading: a file with more is refused. Headers take time and memory by the number of devices."""
 
 NO_HEADERS: Mapping[str, Header] = {}
 NO_LASTING: Mapping[str, Findings] = {}
@@ -73,6 +79,10 @@ LINES_AT_ONCE = 64
 """Lines between two looks at the clock."""
 Names = tuple[str, str]
 """Host and rank; an empty rank for none."""
+
+
+class _RefusedError(DocumentError):
+    """A file has what no writer of ours makes, and reading on could take for ever: it is refused whole."""
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
@@ -142,6 +152,7 @@ class LineDecoder:
                 return self._document(document)
             if "schema_version" not in document:
                 return self._reading(document)
+            _check_number(document.get("devices"))
             header = HeaderLine.model_validate(document)
             self.headers[header.stream] = header.header()
         except ValidationError as error:
@@ -152,6 +163,7 @@ class LineDecoder:
 
     def _document(self, document: dict[str, Any]) -> Record:
         """Make the record of a line that is a whole document."""
+        _check_number(document.get("devices"))
         # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
         devices = marshal.dumps(document.get("devices"), 2)
         constant = (
@@ -181,7 +193,8 @@ class LineDecoder:
         header = self.headers.get(line.stream)
         if header is None or not metrics.keys().isdisjoint(header.unavailable):
             self.headless += 1
-            header = header_of("", (), _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources), {})
+            _check_number(named := _named_devices(tuple(metrics)))
+            header = header_of("", (), named, {}, tuple(BackendStatus(name, "ok") for name in line.sources), {})
         record = line.record(
             header, metrics, [line.status(status) for status in header.backends], self.lasting.get(line.stream, NO_FINDINGS)
         )
@@ -218,12 +231,17 @@ class RecordFile:
         self.skipped, self.complaint = 0, ""
         decoder = self._decoder = LineDecoder()
         number, hopeless = 0, True
+        allowed = MOST_OTHERS
         try:
             for number, line in enumerate(_lines(self.path), 1):
+                if number > allowed:
+                    raise DocumentError(f"{self.path}: more than {MOST_OTHERS:,} of its first {number:,} lines are no records")
                 if line.isspace():
                     continue
                 try:
                     record = decoder.record(line)
+                except _RefusedError as error:
+                    raise DocumentError(f"{self.path}, line {number}: {error}") from error
                 except DocumentError as error:
                     self._skip(f", line {number}: {error}")
                     if line.startswith(_BEGINNING):  # whose header it was, is not known
@@ -232,6 +250,7 @@ class RecordFile:
                     hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
                 hopeless = False
+                allowed += 2
                 if record is not None:
                     yield record
         except EOFError:
@@ -301,7 +320,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     """Read the lines with their ends; the last may have none.
 
     Raises:
-        DocumentError: It is a device other than a terminal.
+        DocumentError: It is a device other than a terminal, or has a line that seems to have no end.
         EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged; what stands before has been given.
     """
     with _opened(path) as file:
@@ -312,11 +331,23 @@ def _lines(path: Path) -> Iterator[bytes]:
         if beginning and beginning == _GZIP[:-1]:
             raise EOFError
         text = gzip.GzipFile(fileobj=file) if beginning == _GZIP else file
-        begins = True
+        length = 0
         while line := text.readline(LONGEST_LINE):
-            if begins:
+            if not length:
                 yield line
-            begins = line.endswith(b"\n")
+            length = 0 if line.endswith(b"\n") else length + len(line)
+            if length > LONGEST_PASSED_OVER:
+                raise DocumentError(f"{path} has a line of more than {LONGEST_PASSED_OVER >> 20} MiB")
+
+
+def _check_number(devices: object) -> None:
+    """Refuse a file whose reading has too many devices.
+
+    Raises:
+        DocumentError: It has.
+    """
+    if isinstance(devices, list | tuple) and len(devices) > MOST_DEVICES:
+        raise _RefusedError(f"it has {len(devices):,} devices, and {MOST_DEVICES:,} are the most that are read")
 
 
 @lru_cache(maxsize=16)
@@ -365,20 +396,19 @@ class RecordReader:
 
     Args:
         parts: The files; more may be added at the end.
-        mark: Where to begin.
 
     Attributes:
         skipped: Lines that could not be read.
         complaint: The first of them, in words.
     """
 
-    def __init__(self, parts: list[Path], mark: IndexEntry = START) -> None:
+    def __init__(self, parts: list[Path]) -> None:
         self._parts = parts
         self._file: IO[bytes] | gzip.GzipFile | None = None
         self._raw: IO[bytes] | None = None  # below the unpacked one
         self.part = self.offset = 0
         self.skipped, self.complaint = 0, ""
-        self.jump(mark)
+        self.jump(START)
 
     def jump(self, mark: IndexEntry) -> None:
         """Go to another place."""

@@ -12,6 +12,7 @@ from typing import Any
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import ANY_KIND, Metric, device_key, fill
 from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.text import shown
 
 ALL = "all"
 PRESETS = {
@@ -41,8 +42,9 @@ class MetricSelection:
 
     Args:
         items: A text with items by comma, or the items one by one. An item is a preset (``core``, ``wandb``, ``standard``, ``all``), a
-            metric's name (``powerWatts``; ``process.temp`` for the watched process on a device), a key (``gpu.0.powerWatts``), or a
-            pattern of names or keys in which ``*`` stands for any text (``nvlink.*``, ``gpu.0.*``). ``-`` before it excludes.
+            metric's name (``powerWatts``, or as attributes are spelled ``power_watts``; ``process.temp`` for the watched process on a
+            device), a key (``gpu.0.powerWatts``), or a pattern of names or keys in which ``*`` stands for any text (``nvlink.*``,
+            ``gpu.0.*``). ``-`` before it excludes.
             ``processes`` asks for the lists of processes, which metrics of the watched process bring too.
         default: Whether it holds only as long as the user chose nothing: :meth:`widened` adds what was asked for elsewhere.
 
@@ -69,7 +71,7 @@ class MetricSelection:
             given: tuple[Any, ...] = tuple(listed) if isinstance(listed, Iterable) else ()
             if not given or not all(isinstance(item, str) and item.strip().removeprefix("-").strip() for item in given):
                 raise InvalidOptionError(
-                    f"metrics is {items!r}: it takes a text such as 'standard,-nvlink*' or a list of such items, none empty"
+                    f"metrics is {shown(items)}: it takes a text such as 'standard,-nvlink*' or a list of such items, none empty"
                 )
             self.items = tuple(item.strip() for item in given)
         chosen = [item for item in self.items if not item.startswith("-")]
@@ -141,34 +143,80 @@ def presets_of(row: Metric) -> tuple[str, ...]:
     return tuple(preset for preset in PRESETS if (wandb.has(row) if preset == "wandb" else row.preset in _WITHIN[preset]))
 
 
+def asked_of(selection: MetricSelection, device: str) -> list[tuple[str, ...]]:
+    """List the metrics that are asked for by name of a device: what they may be called, first what devices of its kind call them."""
+    found: list[tuple[str, ...]] = []
+    for item in selection._chosen:
+        key = device_key(item.text)
+        if item.names and (key is None or key.device == device):
+            from accelmetrics.schemas.catalogue import match
+
+            kind = device.partition(".")[0]
+            own = next((name for name in item.names if match(f"{kind}.0.{name}") is not None), item.names[0])
+            if selection.wants(f"{device}.{own}"):
+                found.append(tuple(dict.fromkeys((own, *item.names))))
+    return found
+
+
+def refuse_impossible(selection: MetricSelection, devices: bool, host: bool) -> None:
+    """Refuse an item that none of the sources can give.
+
+    Args:
+        selection: What was asked for.
+        devices: Whether one of them has devices.
+        host: Whether one of them is the host.
+
+    Raises:
+        InvalidOptionError: Devices alone have the metric, or the host alone, and there is no such source.
+    """
+    for item in selection._chosen if not (devices and host) else ():
+        if item.names and not devices:
+            raise InvalidOptionError(f"metrics has {item.text!r}, which is of devices: backends leaves out all that have any")
+        if item.pattern is not None and not item.names and not host and "*" not in item.text:
+            from accelmetrics.schemas.catalogue import given_by, match
+            from accelmetrics.schemas.vitals import EXPECTED_NAMES
+
+            row = match(item.text)
+            if row is not None and list(given_by().get(row.key, ())) == ["host"]:
+                own = EXPECTED_NAMES.get(item.text, ())[:1]
+                hint = f"; that of devices is {own[0]}" if own else ""
+                raise InvalidOptionError(f"metrics has {item.text!r}, which is the host's: backends leaves the host out{hint}")
+
+
 class _Item(NamedTuple):
     """One item, without its sign.
 
     Attributes:
         text: As it was given.
         pattern: What keys and names are matched with; None for a preset.
+        names: What devices call the metric that it names, of which each gives one at least; none for any other item.
     """
 
     text: str
     pattern: re.Pattern[str] | None = None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> _Item:
         """Check an item."""
         if text in PRESETS:
             return cls(text)
-        if "*" not in text:
-            _check(text)
-        return cls(text, _pattern(text))
+        if "*" in text:
+            return cls(text, _pattern(text))
+        if names := _spellings(text):
+            return cls(text, re.compile("|".join(map(re.escape, names))), names)
+        _check(text)
+        from accelmetrics.schemas.catalogue import match
+
+        key = device_key(text)
+        no_name = key.process if key else text.startswith("process.") or match(text) is not None
+        return cls(text, _pattern(text), () if no_name else (key.name if key else text,))
 
     @property
     def general(self) -> _Item:
         """The same of any number: ``gpu.{i}.temp`` for ``gpu.1.temp``."""
-        return (
-            self
-            if self.pattern is None
-            else _Item(self.text, _pattern(_NUMBER.sub(lambda number: "*" if "*" in number[0] else "{i}", self.text)))
-        )
+        general = _NUMBER.sub(lambda number: "*" if "*" in number[0] else "{i}", self.text)
+        return self if self.pattern is None or general == self.text else _Item(self.text, _pattern(general))
 
     def may_have(self, template: str) -> bool:
         """Return whether a key may belong to it of which a disk, path or label is not known: never False where one does."""
@@ -194,6 +242,20 @@ class _Item(NamedTuple):
 
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, text.split("*"))))
+
+
+def _spellings(text: str) -> tuple[str, ...]:
+    """List the names of device metrics that a name stands for: those of a common one, or that of an attribute; none for any other text."""
+    from accelmetrics.schemas.catalogue import match, rows
+    from accelmetrics.schemas.vitals import EXPECTED_NAMES
+
+    if match(text) is not None:  # a whole key keeps its meaning
+        return ()
+    for attribute, names in EXPECTED_NAMES.items():
+        if text == attribute or (text in names and match(f"{ANY_KIND}.{{i}}.{text}") is not None):
+            return names
+    devices = (row for row in rows() if row.device_part and not row.of_process and not row.templated)
+    return tuple(dict.fromkeys(row.name for row in devices if row.field == text != row.name))
 
 
 def _name(key: str) -> str:

@@ -7,14 +7,16 @@ it is looked at. The typed views and the reading of documents load pydantic; not
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
+from accelmetrics.schemas.frozen import FrozenDict, frozen
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.metric import answered
+from accelmetrics.schemas.metric import PARTITION, answered
 from accelmetrics.schemas.reading import Header, header, standing
+from accelmetrics.schemas.topology import SupportedClocks, Topology
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.identity_models import DeviceFields
@@ -35,8 +37,8 @@ _Places = dict[str, dict[str, int]]
 """By device part and name, which of all keys it is."""
 
 
-class Metrics(dict[str, int | float]):
-    """Values by key: a dict whose square brackets say why a key is missing. Its copies and what it pickles to are plain dicts.
+class Metrics(FrozenDict[str, "int | float"]):
+    """Values by key: square brackets say why one is missing.
 
     Attributes:
         unavailable: By key, why a value is absent.
@@ -62,14 +64,11 @@ class Metrics(dict[str, int | float]):
         near = difflib.get_close_matches(str(key), [name for name in known if name.startswith(part)] or known)
         raise KeyError(f"no metric {key!r}" + (f"; the nearest: {', '.join(near)}" if near else ""))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
 
 class Snapshot:
     """What one sample gave: a view of a header and its row of numbers.
 
-    The snapshot owns what it is given: those objects do not change afterwards, and readers must not change them.
+    Several receivers may hold it: its mappings raise on writing, ``dict(snapshot.metrics)`` is a copy of one's own.
 
     Attributes:
         time_ns: When it was put together, in nanoseconds since 1970 (UTC). Documents carry microseconds, and two snapshots
@@ -81,6 +80,7 @@ class Snapshot:
         backends: How each source fared.
         processes: By device key, the processes that use the device; no entry where the source cannot say.
         unlisted: By device key, why the source cannot say which processes use the device, where it gives a reason.
+        topology: How the devices are connected; None where that was not asked for.
     """
 
     __slots__ = (
@@ -96,6 +96,7 @@ class Snapshot:
         "identities",
         "processes",
         "time_ns",
+        "topology",
         "unavailable",
         "unlisted",
     )
@@ -103,7 +104,7 @@ class Snapshot:
     schema_version: ClassVar[str] = SCHEMA_VERSION
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a document has
         self,
         time_ns: int,
         hostname: str,
@@ -113,16 +114,18 @@ class Snapshot:
         backends: Sequence[BackendStatus] = (),
         processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None,
         unlisted: Mapping[str, Unavailable] | None = None,
+        topology: Topology | None = None,
     ) -> None:
         self.time_ns = time_ns
+        self.topology = topology
         self.hostname = hostname
-        self.identities = identities
-        self.unavailable: Mapping[str, Unavailable] = {} if unavailable is None else unavailable
+        self.identities = tuple(identities)
+        self.unavailable: Mapping[str, Unavailable] = frozen(unavailable)
         self._metrics: Metrics | None = metrics if type(metrics) is Metrics else Metrics(metrics)
         self._metrics.unavailable = self.unavailable
-        self.backends = backends
-        self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
-        self.unlisted: Mapping[str, Unavailable] = {} if unlisted is None else unlisted
+        self.backends = tuple(backends)
+        self.processes: Mapping[str, tuple[DeviceProcess, ...]] = frozen(processes)
+        self.unlisted: Mapping[str, Unavailable] = frozen(unlisted)
         self._header: Header | None = None
         self._numbers: tuple[int | float, ...] | None = None
         self._selected: dict[MetricSelection, Snapshot] = {}
@@ -139,6 +142,7 @@ class Snapshot:
         backends: Sequence[BackendStatus],
         processes: Mapping[str, tuple[DeviceProcess, ...]],
         metrics: dict[str, int | float] | None = None,
+        topology: Topology | None = None,
     ) -> Snapshot:
         """Make a snapshot of a header and the numbers of its keys.
 
@@ -149,8 +153,10 @@ class Snapshot:
             backends: As in the class.
             processes: As in the class.
             metrics: The numbers by key, where they are at hand. It is copied, in a tenth of the time that making it of keys takes.
+            topology: As in the class.
         """
         made = cls.__new__(cls)
+        made.topology = topology
         made._header, made._numbers, made.time_ns = header, numbers, time_ns
         made.hostname, made.identities, made.unavailable, made.unlisted = (
             header.hostname,
@@ -158,7 +164,8 @@ class Snapshot:
             header.unavailable,
             header.unlisted,
         )
-        made.backends, made.processes = backends, processes
+        made.backends = tuple(backends)
+        made.processes = processes if type(processes) is FrozenDict else frozen(processes)
         made._metrics = made._devices = made._host = made._by_device = None
         if metrics is not None:
             made._metrics = Metrics(metrics)
@@ -199,7 +206,7 @@ class Snapshot:
     def devices(self) -> tuple[Device, ...]:
         """The devices, in the order of their keys' numbers."""
         if self._devices is None:
-            self._devices = tuple(Device(self._sorted(), slot) for slot in self.identities)
+            self._devices = tuple(map(partial(Device, self._sorted()), self.identities, parents(self.identities)))
         return self._devices
 
     @property
@@ -228,11 +235,16 @@ class Snapshot:
         wider = self.header.with_keys(tuple(more))
         if wider is None:
             return self.with_values({**self.metrics, **more}, self.unavailable)
-        return Snapshot.of(wider, (*self.numbers, *more.values()), self.time_ns, self.backends, self.processes)
+        rest = (self.time_ns, self.backends, self.processes)
+        return Snapshot.of(wider, (*self.numbers, *more.values()), *rest, topology=self.topology)
+
+    def with_topology(self, topology: Topology) -> Snapshot:
+        """Return the same moment with how the devices are connected; this one stays as it is."""
+        return Snapshot.of(self.header, self.numbers, self.time_ns, self.backends, self.processes, topology=topology)
 
     def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> Snapshot:
         """Return the same moment with other metrics and reasons; this one stays as it is."""
-        rest = (self.backends, self.processes, self.unlisted)
+        rest = (self.backends, self.processes, self.unlisted, self.topology)
         return Snapshot(self.time_ns, self.hostname, metrics, self.identities, unavailable, *rest)
 
     def selected(self, selection: MetricSelection) -> Snapshot:
@@ -243,7 +255,7 @@ class Snapshot:
         if found is None:
             narrower, places = self.header.selected(selection.wants, selection)
             numbers = tuple([self.numbers[place] for place in places])
-            found = Snapshot.of(narrower, numbers, self.time_ns, self.backends, self.processes)
+            found = Snapshot.of(narrower, numbers, self.time_ns, self.backends, self.processes, topology=self.topology)
         return self._selected.setdefault(selection, found)  # exporters that want the same share what they derive from it
 
     def flat(self) -> dict[str, int | float]:
@@ -262,6 +274,7 @@ class Snapshot:
             "backends": [status._asdict() for status in self.backends],
             "processes": {key: [process._asdict() for process in found] for key, found in self.processes.items()},
             "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
+            **({} if self.topology is None else {"topology": plain(self.topology)}),
         }
 
     def to_json(self, indent: int | None = None) -> str:
@@ -320,6 +333,7 @@ class Snapshot:
             tuple(self.backends),
             processes,
             dict(self.unlisted),
+            self.topology,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -336,11 +350,11 @@ class Snapshot:
         return snapshot_html(self)
 
     def values_of(self, part: str) -> dict[str, int | float]:
-        """Return the values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name. Readers must not change it."""
+        """Return the values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name."""
         return self._sorted().values_of(part)
 
     def reasons_of(self, part: str) -> dict[str, Unavailable]:
-        """Return the reasons below a device part, by name. Readers must not change it."""
+        """Return the reasons below a device part, by name."""
         return self._sorted().reasons_of(part)
 
     def _sorted(self) -> _ByDevice:
@@ -401,27 +415,28 @@ def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | U
     return {key: snapshot.processes.get(key, snapshot.unlisted.get(key, NO_LIST)) for key in counted}
 
 
-class Device(DeviceFields):
-    """One device in one snapshot.
+class DeviceInfo(DeviceFields):
+    """Which device it is, and where it stands.
 
     Attributes:
         key: ``gpu.0``: what its metrics' keys begin with.
         index: The number in its key.
         visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
+        parent: Key of the device that it is a partition of (its UUID, where that device is not reported); None for a whole device.
         identity: Everything that does not change about the device, as one record. The other attributes are its fields, which
             :class:`~accelmetrics.schemas.identity.DeviceIdentity` describes.
+        clocks: The clocks that it can be set to, or why they are not known; None where they were not asked for.
     """
 
-    __slots__ = ("_metrics", "_process_metrics", "_sorted", "identity", "index", "key", "visible_index")
+    __slots__ = ("clocks", "identity", "index", "key", "parent", "visible_index")
 
-    def __init__(self, values: _ByDevice | Snapshot, slot: DeviceSlot) -> None:
+    def __init__(self, slot: DeviceSlot, parent: str | None = None, clocks: SupportedClocks | Unavailable | None = None) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot
-        self._sorted = values
-        self._metrics: DeviceMetrics | None = None
-        self._process_metrics: ProcessMetrics | None = None
+        self.parent: str | None = parent
+        self.clocks = clocks
 
     if not TYPE_CHECKING:  # the fields of an identity are all that there is
-        __annotations__ = dict(DeviceIdentity.__annotations__)
+        __annotations__ = {**DeviceIdentity.__annotations__, "parent": "str | None"}
 
         def __getattr__(self, name: str) -> Any:
             if name in DeviceIdentity._fields:
@@ -430,6 +445,29 @@ class Device(DeviceFields):
 
         def __dir__(self) -> list[str]:
             return [*super().__dir__(), *DeviceIdentity._fields]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key} {self.vendor} {self.name!r}>"
+
+
+def parents(slots: Sequence[DeviceSlot]) -> Iterator[str | None]:
+    """Yield, of each of all reported devices, the key of the one that it is a partition of, else that one's UUID; None for whole ones."""
+    keys = {slot.identity.anchor: slot.key for slot in slots if not slot.identity.parent}
+    for key, _, _, identity, _ in slots:
+        above = identity.parent and (keys.get(identity.parent) or key.rpartition(f".{PARTITION}.")[0] or identity.parent)
+        yield above or None
+
+
+class Device(DeviceInfo):
+    """One device in one snapshot: which it is, and what was read of it."""
+
+    __slots__ = ("_metrics", "_process_metrics", "_sorted")
+
+    def __init__(self, values: _ByDevice | Snapshot, slot: DeviceSlot, parent: str | None = None) -> None:
+        super().__init__(slot, parent)
+        self._sorted = values
+        self._metrics: DeviceMetrics | None = None
+        self._process_metrics: ProcessMetrics | None = None
 
     @property
     def metrics(self) -> DeviceMetrics:
@@ -529,7 +567,7 @@ def reason_entry(why: Unavailable) -> dict[str, str]:
 
 def _group(flat: Mapping[str, _T], places: _Places) -> dict[str, dict[str, _T]]:
     values = tuple(flat.values())
-    return {part: {name: values[place] for name, place in below.items()} for part, below in places.items()}
+    return {part: FrozenDict({name: values[place] for name, place in below.items()}) for part, below in places.items()}
 
 
 def _places(flat: Mapping[str, object], slots: Sequence[DeviceSlot]) -> _Places:

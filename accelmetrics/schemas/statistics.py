@@ -1,4 +1,7 @@
-"""The statistics of a window: what becomes of its readings, a block of them at a time, in bounded memory however long it lasts.
+"""The statistics and the energy of a window: its readings folded, a block of them at a time, in bounded memory however long it lasts.
+
+Energy is taken from a device's own counter where it has one that agrees with its power, else integrated from its power.
+:func:`contradiction` is the one place that says when they do not agree.
 
 A reading stands until the next one of the same key, or until the window's end; the first one from the window's beginning on,
 where the reading before that is known to have had the key too. So a key is in one of three states, from row to row:
@@ -15,18 +18,321 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise, repeat
 from math import isfinite
 
 from accelmetrics.schemas.accumulator import Accumulator
 from accelmetrics.schemas.catalogue import match
-from accelmetrics.schemas.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.errors import UnknownNameError
-from accelmetrics.schemas.history import REPEATED, HistoryRow, Layout, device_columns
+from accelmetrics.schemas.ring import REPEATED, Layout, Row, Served, device_columns, marked, values_of
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
+
+PACED = 4
+"""Readings by which their pace is told."""
+COUNTER, DRAW = "energyJoules", "powerWatts"
+EnergyReading = tuple[str, float, float]
+"""What a device said of its energy and when: ``COUNTER`` with its joules, or ``DRAW`` with watts."""
+ACCURACY = 1.5
+"""Factor between counter and power that many readings leave possible. NVML states 5 % for power; the sensors of A100 and H100 look at
+a quarter of the time only, which adds tens of percent where the load repeats at the sensor's pace (arXiv 2312.02741)."""
+UNSEEN = 64.0
+"""What few readings add to that factor, divided by their number. A load may be eight times larger in the time that no reading fell
+into (H100: 120 W between kernels, 700 W in them). ``n`` readings all miss a share of ``9.2 / n`` of the time once in 10,000 cases:
+``(8 - 1) * 9.2`` is 64."""
+LEAST_READINGS = 3
+"""Readings below which nothing is concluded."""
+LAG = 2.0
+"""Seconds by which power may follow the load, or the counter be refreshed late: NVML's power is the mean of a second."""
+LEAST_WATTS = 5.0
+"""Watts that power may be off by at any load: nvidia-smi states 5 W for older devices, and some makers give whole watts."""
+
+
+def contradiction(counted: float, drawn: float, seconds: float, readings: float, peak: float) -> str:
+    """Return why a counter cannot be true beside the power that was read over the same time; empty where it can.
+
+    Args:
+        counted: Joules by the counter.
+        drawn: Joules by the power.
+        seconds: How long that was.
+        readings: How many readings of power, evenly spaced, would tell as much as those that there were.
+        peak: The largest power read, in watts.
+    """
+    if readings < LEAST_READINGS:
+        return ""
+    factor, slack = ACCURACY + UNSEEN / readings, LAG * peak + LEAST_WATTS * seconds
+    if counted <= drawn * factor + slack and drawn <= counted * factor + slack:
+        return ""
+    return f"the energy counter rose by {counted:.6g} J in {seconds:.3g} s, in which power says {drawn:.6g} J"
+
+
+class DeviceEnergy:
+    """A device's energy over a window, by its own counter of joules and by its power.
+
+    Power is joined by straight lines between its readings, the first and the last one held to the window's edges. What is read
+    after the end is what the device draws then, and no part of the window; unless that had no reading.
+
+    Args:
+        begin: When the window began, on the monitor's clock.
+        waits: Whether the first reading of power is known to stand from there on.
+
+    Attributes:
+        reset: Whether the counter began anew: what was used until then is not known.
+    """
+
+    __slots__ = (
+        *("_begin", "_counted", "_counter", "_covered", "_drawn", "_held", "_joined", "_peak", "_power", "_squares"),
+        *("reset", "waits"),
+    )
+
+    def __init__(self, begin: float, waits: bool = True) -> None:
+        self._begin = begin
+        self._counter: tuple[float, float] | None = None  # moment and value of its last reading
+        self._counted = self._covered = 0.0  # joules, and the seconds in which they were used
+        self.reset = False
+        self._power: tuple[float, float] | None = None
+        self.waits = waits
+        # Joules, and the seconds in which they were used: between two readings, and at the edges.
+        self._drawn = self._joined = self._held = 0.0
+        self._squares = self._peak = 0.0  # the sum of the squares of these spans, and the largest power, also just outside
+
+    def add(self, at: float, end: float, joined: bool, counter: float | None, power: float | None) -> None:
+        """Take one reading of both; None where there is none, infinity where the one before was served again.
+
+        Those from before the beginning, and the one after the end, tell what lies between them and the window's edges.
+        """
+        if counter is None or not joined:
+            self._counter = None
+        if power is None or not joined:
+            self._power, self.waits = None, False
+        elif isfinite(power):
+            self._peak = max(self._peak, power)
+        if counter is not None and isfinite(counter):
+            # What was used since the last reading, but only the part between the window's beginning and end.
+            earlier, last = self._counter or (at, counter)
+            self._counter = (at, counter)
+            inside = min(at, end) - max(earlier, self._begin)
+            if at > earlier and inside > 0:
+                self.reset = self.reset or counter < last
+                self._counted += (counter - last) * inside / (at - earlier)
+                self._covered += inside
+        if power is not None and at < self._begin:
+            self.waits = True
+        elif power is not None:
+            before, fresh = self._power, isfinite(power)
+            if before is None and self.waits and fresh:
+                self._hold(power, min(at, end) - self._begin)
+            elif before is not None and at > end:  # the last one stood until the end
+                self._hold(before[1], end - before[0])
+            elif before is not None and fresh:
+                self._drawn += (at - before[0]) * (before[1] + power) / 2
+                self._joined += at - before[0]
+                self._squares += (at - before[0]) ** 2
+            if at > end:
+                self._power, self.waits = None, False
+            elif fresh:
+                self._power, self.waits = (at, power), False
+
+    def fold(
+        self,
+        moments: Sequence[float],
+        joined: bool,
+        end: float,
+        counters: Sequence[float] | None,
+        powers: Sequence[float] | None,
+        spans: Sequence[float],
+    ) -> None:
+        """Take readings as :meth:`add` does; of a device that always answers, those between which nothing was left out together.
+
+        Args:
+            moments: When each was taken.
+            joined: Whether nothing was left out before the first; between the others nothing was.
+            end: When the window ends.
+            counters: Their values of the counter; None where there is none.
+            powers: Likewise of the power.
+            spans: The seconds between each two readings, where all are of the window; empty otherwise.
+        """
+        columns = zip(counters or repeat(None), powers or repeat(None), strict=False)
+        done = 0
+        if spans and isfinite(sum(counters or ())) and isfinite(sum(powers or ())):
+            done = len(moments)
+            self.add(moments[0], end, joined, *next(columns))
+            at, seconds = moments[-1], moments[-1] - moments[0]
+            if counters is not None:
+                self.reset = self.reset or not all(map(operator.le, counters, counters[1:]))
+                self._counted += counters[-1] - counters[0]
+                self._covered += seconds
+                self._counter = (at, counters[-1])
+            if powers is not None:
+                self._drawn += sum(map(operator.mul, spans, map(operator.add, powers, powers[1:]))) / 2
+                self._joined += seconds
+                self._squares += sum(map(operator.mul, spans, spans))
+                self._power, self._peak = (at, powers[-1]), max(self._peak, *powers)
+        for place, (counter, power) in zip(range(done, len(moments)), columns, strict=False):
+            self.add(moments[place], end, joined or place > 0, counter, power)
+
+    @property
+    def readings(self) -> float:
+        """How many evenly spaced readings of power tell as much: one long silence among short spans counts for little."""
+        return (self._joined + self._held) ** 2 / self._squares if self._squares else 0.0
+
+    def result(self, doubt: str = "") -> Energy | None:
+        """Return what was used, by the counter if it covers as much as power does and agrees with it; None when neither tells.
+
+        Args:
+            doubt: Why the counter is not believed whatever it says now, as power known, if it is not.
+        """
+        known, counts = self._joined + self._held, self._covered > 0 and not self.reset and self._covered >= 0.99 * self._joined
+        if counts and not doubt and known >= 0.95 * self._covered:
+            drawn = self._drawn * self._covered / known
+            doubt = contradiction(self._counted, drawn, self._covered, self.readings, self._peak)
+        if counts and not doubt:
+            return Energy(self._counted, "counter", self._covered)
+        return Energy(self._drawn, "integrated", known, doubt) if known > 0 else None
+
+    def following(self) -> DeviceEnergy:
+        """Return the device's energy from its last reading on."""
+        found = DeviceEnergy(float("-inf"), waits=False)
+        found._counter, found._power, found._peak = self._counter, self._power, self._power[1] if self._power else 0.0
+        return found
+
+    def _hold(self, watts: float, seconds: float) -> None:
+        self._drawn += watts * seconds
+        self._held += seconds
+        self._squares += seconds**2
+
+
+class CounterJudge:
+    """Says whose counters contradict their power over the last readings, for windows and rows that are too short to tell.
+
+    A counter that once did is not believed until it begins anew, as it does when the driver is loaded again.
+
+    Attributes:
+        doubts: By device key, why its counter is not believed.
+    """
+
+    RECENT = 256
+    """Readings after which others are judged: a counter may have stopped after days."""
+
+    def __init__(self) -> None:
+        self.doubts: dict[str, str] = {}
+        self._energy: dict[str, DeviceEnergy] = {}
+        self._served: Served = {}
+        self._number = 0  # of the last row
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take readings."""
+        taken, self._served = marked(rows, self._served)
+        for row in taken:
+            columns, values = device_columns(row.layout), row.values
+            counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
+            joined, self._number = row.joined and row.number in {0, self._number + 1}, row.number  # a recording does not number them
+            for device in {**self._energy, **counters}:
+                held = self._energy.get(device) or self._energy.setdefault(device, DeviceEnergy(float("-inf"), waits=False))
+                counter = values[counters[device]] if device in counters else None
+                held.add(row.at, float("inf"), joined, counter, values[powers[device]] if device in powers else None)
+        for device, held in self._energy.items():
+            energy = held.result()
+            if held.reset:
+                self.doubts.pop(device, None)
+            elif energy is not None and energy.reason:
+                self.doubts[device] = energy.reason
+            if held.reset or held.readings >= self.RECENT:
+                self._energy[device] = held.following()
+
+
+class Meter:
+    """All devices' energy since the monitor began, told at any recent moment: for what the program logs."""
+
+    KEPT = 1024
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._moments = array("d")
+        self._totals = array("d")
+        self._last: dict[str, EnergyReading | None] = {}  # by device, its last reading; None where that is not known
+        self._served: Served = {}
+        self._judge = CounterJudge()
+
+    @property
+    def devices(self) -> int:
+        """How many devices have ever given energy or power, 1 at least."""
+        return max(1, len(self._last))
+
+    @property
+    def latest(self) -> float:
+        """Until when it knows."""
+        return self._moments[-1] if self._moments else float("-inf")
+
+    @property
+    def pace(self) -> float:
+        """Seconds between two readings: the longest of the last, as one that was asked for may lie between two ticks."""
+        return max((after - before for before, after in pairwise(self._moments[-PACED:])), default=0.0)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take readings: add up what devices have used since their last ones."""
+        taken, self._served = marked(rows, self._served)
+        self._judge.add(rows)
+        for row in taken:
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
+        columns, values, at = device_columns(row.layout), row.values, row.at
+        counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
+        counters = {device: column for device, column in counters.items() if device not in self._judge.doubts}
+        readings = {device: (COUNTER, at, values[column]) for device, column in counters.items()}
+        readings |= {device: (DRAW, at, values[column]) for device, column in powers.items() if device not in counters}
+        fresh = {device: isfinite(value) for device, (_, _, value) in readings.items()}
+        if readings and not any(fresh.values()) and row.joined and readings.keys() >= self._last.keys():
+            return  # all were served again: what was used since comes with the next reading
+        known = self._last if row.joined else {}
+        gains = [_used(known.get(device), reading) for device, reading in readings.items()]
+        lost = self._last.keys() - readings.keys()
+        self._last = {
+            **dict.fromkeys(self._last),
+            **{device: reading if fresh[device] else known.get(device) for device, reading in readings.items()},
+        }
+        if lost or not gains or None in gains:
+            # A device said nothing: what lies before cannot be compared with what comes.
+            self._since, self._moments, self._totals = at, array("d", [at]), array("d", [0.0])
+            return
+        self._moments.append(at)
+        self._totals.append(self._totals[-1] + sum(gain or 0.0 for gain in gains))
+        del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
+
+    def at(self, moment: float) -> tuple[float, float] | None:
+        """Return the energy at a moment between the readings that are kept; None outside, and where no device tells.
+
+        Returns:
+            Since when it is counted, which begins anew where a device said nothing, and the joules since then.
+        """
+        moments, totals = self._moments, self._totals
+        if not self._last or not moments or not moments[0] <= moment <= moments[-1]:
+            return None
+        after = bisect_right(moments, moment)
+        if after == len(moments):
+            return self._since, totals[-1]
+        start, first = moments[after - 1], totals[after - 1]
+        return self._since, first + (totals[after] - first) * (moment - start) / (moments[after] - start)
+
+
+def _used(before: EnergyReading | None, after: EnergyReading) -> float | None:
+    """Return what a device used between two readings, None where that is not known."""
+    if before is None:
+        return None
+    (quantity, start, first), (now, end, last) = before, after
+    if not isfinite(last):
+        return 0.0  # served again, beside others that were read
+    if quantity != now or (now == COUNTER and last < first):
+        return None
+    return last - first if now == COUNTER else (last + first) / 2 * (end - start)
+
+
+# Statistics
 
 AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *POWER))
 """Names whose values are also taken over all devices of a reading."""
@@ -41,7 +347,7 @@ class WindowAggregator:
 
     Args:
         begin: When it begins, on the clock of the rows.
-        before: The last reading before that: what lies between it and the next one is known by both.
+        before: The last readings before that, one or two: what lies between the last of them and the next one is known by both.
         trailing: Whether a reading stands for the time since the one before, and not until the next one. Windows that follow each
             other from reading to reading then count each reading once, and all of the time.
         across: Whether there are statistics over all devices too, and of the counters that energy is taken from.
@@ -49,19 +355,21 @@ class WindowAggregator:
 
     Attributes:
         energy: By device key.
+        doubts: By device key, why its counter is not believed, as is known from other readings.
         readings: Rows taken.
     """
 
     def __init__(
         self,
         begin: float,
-        before: HistoryRow | None = None,
+        before: Sequence[Row] = (),
         trailing: bool = False,
         across: bool = True,
         timed: Callable[[str], bool] = bool,
     ) -> None:
         self._has_across, self._timed = across, timed
         self.energy: dict[str, DeviceEnergy] = {}
+        self.doubts: Mapping[str, str] = {}
         self.readings = 0
         self._trailing = trailing
         self._begin = begin
@@ -71,9 +379,10 @@ class WindowAggregator:
         self._across: dict[str, Accumulator] = {}  # over all devices: ``mean.powerWatts``
         self._known: dict[str, set[str]] = {}  # by name, the devices that ever had it
         self._last: dict[str, dict[str, float]] = {}  # by name, each device's last reading
-        self._pending: list[HistoryRow] = []
-        if before is not None:
-            self._start_from(before)
+        self._pending: list[Row] = []
+        earlier, self._served = marked(before, {})
+        if earlier:
+            self._start_from(earlier[-1])
 
     @property
     def metrics(self) -> Mapping[str, Accumulator]:
@@ -81,21 +390,23 @@ class WindowAggregator:
         self.fold()
         return {key: held for key, held in self._metrics.items() if held.count}
 
-    def feed(self, rows: Iterable[HistoryRow]) -> None:
+    def feed(self, rows: Iterable[Row]) -> None:
         """Take readings, which are folded when there are many, or results are asked for."""
         self._pending.extend(rows)
         if len(self._pending) >= TOGETHER:
             self.fold()
 
-    def fold(self, rows: Iterable[HistoryRow] = (), end: float = math.inf) -> None:
+    def fold(self, rows: Iterable[Row] = (), end: float = math.inf) -> None:
         """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
-        block: list[HistoryRow] = []
+        block: list[Row] = []
         pending, self._pending = self._pending, []
-        for row in chain(pending, rows):
+        taken, self._served = marked([*pending, *rows], self._served)
+        for row in taken:
             if row.at < self._begin:
                 self._start_from(row)  # it was being taken when the window began
                 continue
-            if block and (row.layout != block[0].layout or not row.joined or row.at > end):
+            changed = block and row.header is not block[0].header and row.layout != block[0].layout
+            if block and (changed or not row.joined or row.at > end):
                 self._fold(block, end)
                 block = []
             block.append(row)
@@ -104,7 +415,8 @@ class WindowAggregator:
 
     def following(self) -> WindowAggregator:
         """Return the statistics of the next window, which begins where the last reading was taken."""
-        found = WindowAggregator(-math.inf, None, self._trailing, self._has_across, self._timed)
+        found = WindowAggregator(-math.inf, (), self._trailing, self._has_across, self._timed)
+        found._served = self._served
         found._at, found._layout, found._known, found._last = self._at, self._layout, copy.deepcopy(self._known), copy.deepcopy(self._last)
         found.energy = {key: held.following() for key, held in self.energy.items()}
         found._metrics = {key: held.following() for key, held in self._metrics.items()}
@@ -118,7 +430,7 @@ class WindowAggregator:
     def energy_joules(self) -> dict[str, Energy]:
         """Return, by device key, the energy that it used."""
         self.fold()
-        return {key: energy for key, held in self.energy.items() if (energy := held.result()) is not None}
+        return {key: energy for key, held in self.energy.items() if (energy := held.result(self.doubts.get(key, ""))) is not None}
 
     def devices(self) -> dict[str, CrossDeviceStatistics]:
         """Return, by name, the metric over all devices."""
@@ -144,9 +456,9 @@ class WindowAggregator:
         """Return, by name that is taken over all devices, the column of each device that has it."""
         return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED} if self._has_across else {}
 
-    def _start_from(self, row: HistoryRow) -> None:
+    def _start_from(self, row: Row) -> None:
         """Take a reading from before the beginning."""
-        self._fold_energy([row._replace(at=min(row.at, self._begin))], self._begin)
+        self._fold_energy(row.layout, row.values, [min(row.at, self._begin)], row.joined, self._begin)
         self._wait_for(row.layout)
 
     def _wait_for(self, layout: Layout) -> None:
@@ -157,28 +469,28 @@ class WindowAggregator:
         self._across = {f"{kind}.{name}": Accumulator(waits) for name in self._members(layout) for kind in ACROSS}
         self._known = {name: set(positions) for name, positions in self._members(layout).items()}
 
-    def _fold(self, rows: Sequence[HistoryRow], end: float) -> None:
+    def _fold(self, rows: Sequence[Row], end: float) -> None:
         """Take rows of the same keys with no gap between them, or the one after the end."""
-        self._fold_energy(rows, end)
-        layout, joined, closing = rows[0].layout, rows[0].joined, rows[0].at > end
+        layout, joined, moments = rows[0].layout, rows[0].joined, [row.at for row in rows]
+        closing = moments[0] > end
+        values = values_of(rows)
+        self._fold_energy(layout, values, moments, joined, end)
         if self._layout is None:  # nothing was read before: as if that had been, and had had the same keys
             self._wait_for(layout)
-        moments = [row.at for row in rows]
         lead = max(0.0, min(moments[0], end) - self._at) if joined else 0.0
         after = [*(following - at for at, following in pairwise(moments)), 0.0]
         self.readings += len(rows)
         if self._trailing:
             lead, after = 0.0, [lead, *after[:-1]]
+        spent = sum(after)
         if not joined:
             self._last.clear()
             for held in (*self._metrics.values(), *self._across.values()):
                 held.lose()
         self._change_layout(layout, 0.0 if closing else lead)
         self._at = moments[-1]
-        values = array("d", b"".join([row.values.tobytes() for row in rows]))
-        columns = [values[position :: len(layout)] for position in range(len(layout))]
-        across = self._columns_across(layout, columns)
-        for series, found in ((self._metrics, zip(layout, columns, strict=True)), (self._across, across.items())):
+        columns = ((key, values[place :: len(layout)]) for place, key in enumerate(layout))  # one at a time: they are mebibytes together
+        for series, found in ((self._metrics, columns), (self._across, self._columns_across(layout, values).items())):
             for key, column in found:
                 if not self._has_across and key.endswith(COUNTED):
                     continue
@@ -186,7 +498,7 @@ class WindowAggregator:
                 if closing:
                     held.close(column[0], lead, end - self._begin)
                 else:
-                    held.fold(column, after, lead, moments[0] - self._begin)
+                    held.fold(column, after, spent, lead, moments[0] - self._begin)
 
     def _change_layout(self, layout: Layout, lead: float) -> None:
         """End what stands of keys that are gone, and of the metrics over all devices where a device came or went."""
@@ -202,7 +514,7 @@ class WindowAggregator:
                 for kind in ACROSS:
                     self._across[f"{kind}.{name}"].lose(lead)
 
-    def _columns_across(self, layout: Layout, columns: Sequence[array[float]]) -> dict[str, array[float]]:
+    def _columns_across(self, layout: Layout, values: array[float]) -> dict[str, array[float]]:
         """Return each row's mean, largest value and sum over all devices, as columns of further keys.
 
         A device that was served again stands with its last value beside one that was read; a row in which none was read is no
@@ -213,7 +525,7 @@ class WindowAggregator:
             known = self._known.setdefault(name, set())
             known.update(devices)
             last = self._last.setdefault(name, {})
-            members = [columns[position] for position in devices.values()]
+            members = [values[place :: len(layout)] for place in devices.values()]
             if isfinite(sum(map(sum, members))):  # all were read in every row
                 last.update(zip(devices, (column[-1] for column in members), strict=True))
                 added = list(map(sum, zip(*members, strict=True)))
@@ -222,8 +534,8 @@ class WindowAggregator:
                 found[f"total.{name}"] = array("d", added if len(devices) == len(known) else [math.nan] * len(added))
                 continue
             mean, largest, total = (found.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
-            for values in zip(*members, strict=True):
-                fresh = {device: value for device, value in zip(devices, values, strict=True) if isfinite(value)}
+            for row in zip(*members, strict=True):
+                fresh = {device: value for device, value in zip(devices, row, strict=True) if isfinite(value)}
                 last.update(fresh)
                 among = sum(last.values())
                 mean.append(among / len(last) if fresh else REPEATED)
@@ -231,17 +543,16 @@ class WindowAggregator:
                 total.append(REPEATED if not fresh else among if len(last) == len(known) else math.nan)
         return found
 
-    def _fold_energy(self, rows: Sequence[HistoryRow], end: float) -> None:
-        columns = device_columns(rows[0].layout)
-        spans = [following.at - row.at for row, following in pairwise(rows)]
-        inside = self._begin <= rows[0].at and rows[-1].at <= end
-        together = inside and bool(spans) and min(spans) > 0 and all(row.joined for row in rows[1:])
-        counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
+    def _fold_energy(self, layout: Layout, values: array[float], moments: Sequence[float], joined: bool, end: float) -> None:
+        places = device_columns(layout)
+        spans = [following - at for at, following in pairwise(moments)]
+        inside = self._begin <= moments[0] and moments[-1] <= end
+        together = inside and bool(spans) and min(spans) > 0
+        counters, powers = places.get(COUNTER, {}), places.get(DRAW, {})
         for key in {**self.energy, **counters, **powers}:
-            counter, power = counters.get(key), powers.get(key)
             held = self.energy.get(key)
             if held is None:
                 held = self.energy[key] = DeviceEnergy(self._begin, waits=self._layout is None)
-            counted = None if counter is None else [row.values[counter] for row in rows]
-            drawn = None if power is None else [row.values[power] for row in rows]
-            held.fold(rows, end, counted, drawn, spans if together else ())
+            counted = values[counters[key] :: len(layout)] if key in counters else None
+            drawn = values[powers[key] :: len(layout)] if key in powers else None
+            held.fold(moments, joined, end, counted, drawn, spans if together else ())

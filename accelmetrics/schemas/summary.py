@@ -42,11 +42,13 @@ class Energy(NamedTuple):
         source: ``counter``: the device's own counter, between whose readings the value is interpolated to the moment;
             ``integrated``: the power readings, joined by straight lines; the first and the last one hold to the window's edges.
         seconds: The time that readings cover: less than the window's where the device gave none.
+        reason: Why the counter of a device that has one was not believed: what it says and what power says. Empty otherwise.
     """
 
     joules: float
     source: Literal["counter", "integrated"]
     seconds: float
+    reason: str = ""
 
 
 class CrossDeviceStatistics(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,8 +16,27 @@ PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 GIB, MIB = 2.0**30, 2.0**20
 GAP = 2
 """Spaces between two columns."""
+LONGEST_SHOWN = 200
+"""Characters of a value or a name of the program's that stand in a message."""
 CALL = re.compile(r"^[a-z]\w*[A-Z]\w*: | \([A-Z]+(?:_[A-Z]+)+\)$")
 """The driver's call and its code around what it says in words: they are details."""
+
+
+_shortened = reprlib.Repr()
+_shortened.maxother = LONGEST_SHOWN
+
+
+def shown(value: object) -> str:
+    """Return the ``repr`` of a value that may be anything, without its middle where that is long; one that raises is named by its type."""
+    if type(value) is str and len(value) > LONGEST_SHOWN:
+        value = value[: LONGEST_SHOWN // 2] + value[-LONGEST_SHOWN // 2 :]
+    return _shortened.repr_instance(value, 0)
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's type, whatever attributes the value and its type have."""
+    name: str = vars(type)["__name__"].__get__(type(value))
+    return name[:LONGEST_SHOWN]
 
 
 def printable(text: str) -> str:
@@ -123,3 +143,18 @@ def brief(seconds: float | None) -> str:
     if seconds is None:
         return "unknown"
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+BLOCKS, BAR = "▁▂▃▄▅▆▇█", "█░"
+"""Marks of values from the least to the greatest, and of a bar: what is full, what is empty."""
+
+
+def block(value: float, top: float, marks: str = BLOCKS) -> str:
+    """Return the mark of a value between 0 and ``top``: the first for the least, the last for the greatest."""
+    return marks[min(len(marks) - 1, int(min(1.0, max(0.0, value / top)) * len(marks)))]
+
+
+def bar(percent: float, columns: int, marks: str = BAR) -> str:
+    """Return a share as a bar of so many columns, of two marks: what is full, and what is empty."""
+    filled = round(min(max(percent, 0.0), 100.0) / 100 * columns)
+    return marks[0] * filled + marks[1] * (columns - filled)

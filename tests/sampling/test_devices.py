@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+import accelmetrics
 from accelmetrics import Reason, Sampler
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -102,6 +103,8 @@ def test_partitions_are_numbered_below_their_parents_and_take_no_place_of_their_
     assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.0.mig.0", "gpu.0.mig.1", "gpu.1.mig.0"]
     assert dict(snapshot.device("gpu.0.mig.1").values) == {"memoryAllocatedBytes": 2}
     assert dict(snapshot.device("gpu.0").values) == {"memoryAllocatedBytes": 0}
+    assert [device.parent for device in snapshot.devices] == [None, None, "gpu.0", "gpu.0", "gpu.1"]
+    assert [device.parent for device in accelmetrics.devices([backend], gpus=["gpu.0.mig.1"])] == ["gpu.0"]
     sampler.close()
 
 

@@ -1,17 +1,8 @@
-"""Ctrl-C at any place in the first sample and in close loses no source, holds no lock and leaves no thread.
-
-CPython raises KeyboardInterrupt in the main thread after a call, at a function's entry and at a jump backwards. A trace function
-raises it once at each of these places, one after the other, in this package and in the standard library's Python code below it.
-"""
+"""Ctrl-C at any place in the first sample and in close loses no source, holds no lock and leaves no thread."""
 
 from __future__ import annotations
 
-import dis
 import os
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -19,59 +10,9 @@ from accelmetrics import Sampler
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import workers
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.interrupting import InterruptAt, every_place, untraced
 from tests.support.programs import Program
 from tests.support.waiting import wait_for
-
-DELIVERING = {
-    code
-    for name, code in dis.opmap.items()
-    if name in ("JUMP_BACKWARD", "JUMP_ABSOLUTE", "RESUME") or name.startswith(("CALL", "POP_JUMP_BACKWARD"))
-}
-"""After these instructions, in the Pythons that have them."""
-NEVER_IN = ("importlib", "tests/sampling", "frozen")
-
-
-class InterruptAt:
-    """Raises KeyboardInterrupt at one of the places where a signal's handler could run.
-
-    Args:
-        place: The number of the place, from 0.
-
-    Attributes:
-        where: The place that was reached: a file and a line; empty if the call ended before.
-    """
-
-    def __init__(self, place: int) -> None:
-        self.where = ""
-        self._left = place
-        self._last: dict[FrameType, int] = {}
-
-    def run(self, call: Callable[[], object]) -> None:
-        """Make a call under the trace; an interrupt ends here."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            call()
-        except KeyboardInterrupt:
-            assert self.where
-        finally:
-            sys.settrace(before)
-            self._last.clear()
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if any(part in frame.f_code.co_filename for part in NEVER_IN):
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        if event == "opcode" and not self.where:
-            delivered = self._last.get(frame, -1) in DELIVERING
-            self._last[frame] = frame.f_code.co_code[frame.f_lasti]
-            if delivered:
-                if self._left == 0:
-                    self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                    raise KeyboardInterrupt
-                self._left -= 1
-        return self._trace
 
 
 @pytest.fixture(autouse=True)
@@ -89,25 +30,11 @@ def scripted() -> FakeBackend:
     return backend
 
 
-def every_place(attempt: Callable[[InterruptAt], None]) -> int:
-    """Interrupt an attempt once at every place. Returns how many there were."""
-    place = 0
-    while True:
-        interrupt = InterruptAt(place)
-        try:
-            attempt(interrupt)
-        except BaseException as error:
-            raise AssertionError(f"after an interrupt at place {place}, {interrupt.where}") from error
-        if not interrupt.where:
-            return place
-        place += 1
-
-
 def whole(sampler: Sampler) -> bool:
     return sampler.sample().metrics == {"gpu.0.temp": 40, "gpu.1.temp": 41}
 
 
-@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+@untraced
 def test_an_interrupt_anywhere_in_the_first_sample_loses_nothing() -> None:
     def attempt(interrupt: InterruptAt) -> None:
         backend = scripted()
@@ -123,7 +50,7 @@ def test_an_interrupt_anywhere_in_the_first_sample_loses_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+@untraced
 def test_an_interrupt_anywhere_in_the_first_sample_of_several_loses_none() -> None:
     """Of sources that are shared with other samplers, and opened side by side."""
     backend = scripted()
@@ -141,7 +68,7 @@ def test_an_interrupt_anywhere_in_the_first_sample_of_several_loses_none() -> No
         assert backend.opened == 1
 
 
-@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+@untraced
 def test_an_interrupt_anywhere_in_a_later_sample_loses_nothing() -> None:
     backend = scripted()
     with Sampler([backend], timeout=20.0, open_timeout=20.0) as sampler:
@@ -155,7 +82,7 @@ def test_an_interrupt_anywhere_in_a_later_sample_loses_nothing() -> None:
         assert backend.opened == 1
 
 
-@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+@untraced
 def test_an_interrupt_anywhere_in_close_leaves_nothing_open() -> None:
     def attempt(interrupt: InterruptAt) -> None:
         backend = scripted()

@@ -119,6 +119,20 @@ def test_it_answers_like_the_other_one_and_watches_the_parent(script: Path) -> N
     assert not children()
 
 
+def test_a_reading_whose_numbers_alone_differ_has_the_header_of_the_one_before(script: Path) -> None:
+    """It does not cross the line again; one that differs does, also beside a part that does not."""
+    with Sampler([Scripted(script), "host"], isolation="process") as sampler:
+        heads = {id(sampler.sample().header) for _ in range(5)}
+        script.write_text("sys.exit")
+        failed = sampler.sample()
+        script.write_text("")
+        wait_for(lambda: "gpu.0.temp" in sampler.sample().metrics)
+        again = sampler.sample()
+    assert len(heads) <= 2, "the host's rates come with its second reading"
+    assert {"gpu.0.temp", "gpu.1.temp"} <= failed.unavailable.keys()
+    assert again.metrics.keys() >= {"gpu.0.temp", "cpu.0.cpu_percent"}
+
+
 def test_only_wanted_metrics_cross_the_line_and_are_missed(script: Path) -> None:
     with Sampler([Scripted(script)], metrics="temp", isolation="process", timeout=TIMEOUT) as sampler:
         assert sampler.sample().metrics == {"gpu.0.temp": 40, "gpu.1.temp": 41}
@@ -207,6 +221,7 @@ def test_the_exit_status_of_a_child_that_ends_late_is_not_waited_for_beyond_the_
 
     with isolated(script) as sampler:
         sampler.sample()
+        moment[0] += time.monotonic()
         with monkeypatch.context() as patch:
             patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
             patch.setattr(Channel, "receive", receive)
@@ -264,6 +279,7 @@ def test_a_thread_that_waited_for_another_has_what_is_left_of_its_time(
 
     with isolated(script) as sampler:
         sampler.sample()
+        moment[0] += time.monotonic()
         with monkeypatch.context() as patch:
             patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
             patch.setattr(Channel, "receive", receive)

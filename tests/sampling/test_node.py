@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from accelmetrics.sampling.channel import NodeChannel
-from accelmetrics.sampling.node import NO_JOB, Meeting, NodeSampler, NotSharedError, job_key
-from tests.sampling.node import job_environment, rank, serving
+from accelmetrics.sampling.node import JOBS, NO_JOB, SHARE_VARIABLE, NodeReader, job_key
+from tests.sampling.node import job_environment, rank
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.programs import Program
+from tests.support.waiting import idle, wait_for
+
+
+def has_told(program: Program) -> bool:
+    """Whether a process has told something that was not looked at."""
+    return bool(select.select([program._told], [], [], 0.0)[0])
+
 
 READY = """
     with monitor:
@@ -252,10 +261,13 @@ def test_a_window_ends_with_a_reading_in_which_nothing_was_due(tmp_path: Path) -
         assert program.end() == 0, program.errors
 
 
+FILES = [".bell", ".lock", ".rank", ".ring"]
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as program:
         assert program.told() == ["holder", ""]
-        assert sorted(path.suffix for path in (tmp_path / "accelmetrics").iterdir()) == [".lock", ".sock"]
+        assert sorted(path.suffix for path in (tmp_path / "accelmetrics").iterdir()) == FILES
         program.go_on()
         assert program.end() == 0, program.errors
     assert not list((tmp_path / "accelmetrics").iterdir())
@@ -267,7 +279,7 @@ def test_what_a_killed_process_leaves_is_used_by_the_next(tmp_path: Path) -> Non
             assert program.told() == ["holder", ""]
             program.process.kill()
             program.end()
-        assert sorted(path.suffix for path in (tmp_path / "accelmetrics").iterdir()) == [".lock", ".sock"]
+        assert sorted(path.suffix for path in (tmp_path / "accelmetrics").iterdir()) == FILES
 
 
 def test_a_forked_child_keeps_neither_the_lock_nor_the_connections(tmp_path: Path) -> None:
@@ -336,25 +348,61 @@ def test_a_program_that_stops_nothing_ends(tmp_path: Path) -> None:
     assert not list((tmp_path / "accelmetrics").iterdir())
 
 
-def test_a_process_with_other_options_reads_for_itself_and_says_why_once(tmp_path: Path) -> None:
-    with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as holder:
+def test_processes_with_other_options_meet_among_themselves(tmp_path: Path) -> None:
+    """Nobody reads alone: each of both kinds has one process that reads for it."""
+    with ExitStack() as stack:
+        roles = []
+        for options in ({}, {}, {"disk_paths": ["/", str(tmp_path)]}, {"disk_paths": ["/", str(tmp_path)]}):
+            program = stack.enter_context(rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path), **options))
+            roles.append(program.told())
+        assert roles == [["holder", ""], ["client", ""], ["holder", ""], ["client", ""]]
+
+
+def test_another_process_stands_in_for_one_that_is_stopped(tmp_path: Path) -> None:
+    """Once somebody looks. The one that goes on again reads on, and the other follows it."""
+    text = (
+        READY
+        + """
+        for _ in range(3):
+            wait_to_go_on()
+            before = monitor.latest
+            until(lambda: monitor.latest is not before)
+            tell(monitor.channel.role)
+        wait_to_go_on()
+        until(lambda: monitor.latest and monitor.channel.role == "client")
+        before = monitor.status.ticks
+        until(lambda: monitor.status.ticks > before + 3)
+        tell(monitor.channel.role, monitor.channel.why)
+    """
+    )
+    with rank(text, job_environment(tmp_path)) as holder, ExitStack() as stack:
         assert holder.told() == ["holder", ""]
-        with rank(READY, job_environment(tmp_path), disk_paths=["/", str(tmp_path)]) as other:
-            role, why = other.told()
-            assert role == "alone"
-            assert "refuses: it reads with other disk_paths: ['/']" in why
-            assert other.end() == 0
-            assert other.errors.count("readings are not shared") == 1, other.errors
+        other = stack.enter_context(rank(text, job_environment(tmp_path)))
+        assert other.told() == ["client", ""]
+        other.go_on()
+        assert other.told() == ["client"]
+        holder.process.send_signal(signal.SIGSTOP)
+        other.go_on()
+        wait_for(lambda: has_told(other))
+        for _ in range(2):
+            if not has_told(other):
+                other.go_on()
+            told = other.told()
+        assert told == ["holder"], "the first look may have found a row of before"
+        holder.process.send_signal(signal.SIGCONT)
+        other.go_on()
+        assert other.told() == ["client", ""]
+        holder.go_on()
+        assert holder.told() == ["holder"]
 
 
-def test_a_process_that_answers_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    """One that is stopped holds the lock and its socket, and says nothing."""
+def test_a_process_whose_reader_is_stopped_as_it_comes_reads_in_its_place(tmp_path: Path) -> None:
     with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as holder:
         assert holder.told() == ["holder", ""]
         holder.process.send_signal(signal.SIGSTOP)
         with rank(READY, job_environment(tmp_path)) as other:
-            role, why = other.told()
-            assert (role, why) == ("alone", "the process that reads for this machine does not answer")
+            assert other.told() == ["holder", ""]
+            assert other.end() == 0, other.errors
         holder.process.send_signal(signal.SIGCONT)
 
 
@@ -366,6 +414,23 @@ def test_without_a_job_each_process_reads_for_itself_in_silence(tmp_path: Path) 
         assert not program.errors
 
 
+def test_a_process_that_reads_for_itself_keeps_its_rates_when_it_looks_for_others_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("accelmetrics.sampling.node.RETRY", 0.0)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in (*JOBS, "MASTER_ADDR", SHARE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    reader = NodeReader({"backends": ["host"], "metrics": "cpu"}, 0.05, NodeChannel(), {}, Mock())
+    found = []
+    for _ in range(3):
+        (taken,) = reader.take(True)
+        found.append("cpu" in taken.snapshot.metrics)
+        idle(1.05)  # the host is read once a second
+    reader.close()
+    assert found == [False, True, True]
+
+
 def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "accelmetrics").mkdir()
     (tmp_path / "accelmetrics").chmod(0o777)
@@ -373,61 +438,24 @@ def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> Non
         role, why = program.told()
         assert role == "alone"
         assert "accelmetrics is open to other users" in why
+        assert f"RuntimeWarning: accelmetrics: readings are not shared: {why}" in program.errors
 
 
-def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "elsewhere").mkdir(0o700)
-    (tmp_path / "accelmetrics").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NotSharedError, match="cannot be used"):
-        Meeting("job")
-
-
-def test_the_temporary_directory_has_one_for_each_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    meeting = Meeting("job")
-    made = tmp_path / f"accelmetrics-{os.geteuid()}"
-    assert made.stat().st_mode & 0o777 == 0o700
-    assert meeting.elect()
-    assert not Meeting("job").elect()
-    assert Meeting("other job").elect()
-    meeting.close()
-    assert Meeting("job").elect()
-
-
-@pytest.mark.parametrize("broken", ["lock", "thread"])
-def test_a_process_that_cannot_read_for_others_reads_for_itself(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock file cannot be made, or no thread is to be had: neither reaches the program, and no socket is left behind."""
-    for name, value in job_environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    begin = threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name == "accelmetrics-node":
-            raise RuntimeError("can't start new thread")
-        begin(thread)
-
-    if broken == "lock":
-        (tmp_path / "accelmetrics").mkdir(0o700)
-        (tmp_path / "accelmetrics" / f"{Meeting(job_key())._name}.lock").mkdir()
-    else:
-        monkeypatch.setattr(threading.Thread, "start", start)
-    channel = NodeChannel()
-    sampler = NodeSampler({"backends": ["host"], "metrics": "load.1m"}, 1.0, channel, {})
-    assert sampler.sample().metrics
-    assert channel.role == "alone"
-    assert {"lock": "cannot be made", "thread": "can't start new thread"}[broken] in channel.why
-    sampler.close()
-    assert not list((tmp_path / "accelmetrics").glob("*.sock"))
-
-
-def test_a_long_directory_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address of a socket has a hundred letters at most."""
-    deep = tmp_path / ("x" * 120)
-    deep.mkdir(0o700)
-    with rank(READY, job_environment(deep)) as program:
-        assert program.told() == ["holder", ""]
+def test_a_process_that_cannot_read_for_others_reads_for_itself(tmp_path: Path) -> None:
+    environment = job_environment(tmp_path)
+    with rank(READY, environment) as first:
+        first.told()
+        (left,) = (tmp_path / "accelmetrics").glob("*.lock")
+        first.process.kill()
+        first.end()
+    left.unlink()
+    left.mkdir()
+    with rank(READY, environment) as program:
+        role, why = program.told()
+        assert role == "alone"
+        assert "cannot be locked" in why
+        assert program.end() == 0
+        assert program.errors.count("RuntimeWarning: accelmetrics: readings are not shared: ") == 1, program.errors
 
 
 @pytest.mark.parametrize(
@@ -446,19 +474,147 @@ def test_what_the_processes_of_a_job_have_in_common(variables: dict[str, str], k
     assert job_key(variables) == key
 
 
-def test_a_daemon_comes_first(tmp_path: Path) -> None:
-    path = tmp_path / "daemon.sock"
-    with serving(path), rank(READY, job_environment(tmp_path, ACCELMETRICS_SOCKET=str(path))) as program:
-        assert program.told() == ["client", ""]
-    with rank(READY, job_environment(tmp_path, ACCELMETRICS_SOCKET=str(path))) as program:
-        assert program.told() == ["holder", ""]
+# Processes that nobody looks at
 
 
-def test_a_socket_that_is_named_and_answers_nobody_is_told_once(tmp_path: Path) -> None:
-    """By the process that reads for the others then: with a daemon none would be needed."""
-    path = str(tmp_path / "daemon.sock")
-    with rank(READY, job_environment(tmp_path, ACCELMETRICS_SOCKET=path)) as program:
-        assert program.told() == ["holder", ""]
-        assert program.end() == 0
-        assert program.errors.count("readings are not shared") == 1, program.errors
-        assert f"no daemon answers at '{path}', which ACCELMETRICS_SOCKET names" in program.errors
+def test_a_process_that_nobody_looks_at_does_nothing(tmp_path: Path) -> None:
+    """It takes no row; when somebody looks, all that were due are there, in their order, with the facts of the process in the last one."""
+    text = """
+    monitor = Monitor(0.05, share="node", backends=["host"], metrics="cpu,load.1m")
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role)
+        wait_to_go_on()
+        tell(monitor._run.ring.newest(1)[0].number)
+        wait_to_go_on()
+        tell(monitor._run.ring.newest(1)[0].number)
+        own = "cpu" in monitor.latest.metrics
+        monitor.history
+        rows = monitor._run.ring.newest(1000)
+        tell(len(rows), sorted(row.at for row in rows) == [row.at for row in rows], own)
+    """
+    with rank(text, job_environment(tmp_path)) as holder, ExitStack() as stack:
+        assert holder.told() == ["holder"]
+        other = stack.enter_context(rank(text, job_environment(tmp_path)))
+        assert other.told() == ["client"]
+        other.go_on()
+        (before,) = other.told()
+        holder.go_on()
+        holder.told()
+        idle(1.0)
+        other.go_on()
+        assert other.told() == [before]
+        count, ordered, own = other.told()
+        assert count >= before + 15
+        assert ordered
+        assert own
+
+
+def test_windows_of_a_process_that_nobody_looks_at_are_exact(tmp_path: Path) -> None:
+    """Also one that lasts longer than rows are kept; its statistics are those of all rows within."""
+    text = """
+    monitor = Monitor(0.01, share="node", backends=["host"], metrics="load.1m")
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role)
+        wait_to_go_on()
+        with monitor.window("w") as window:
+            wait_to_go_on()
+        tell(window.duration, window.summary["load.1m"].seconds, window.summary["load.1m"].count, window._owner.silent)
+        wait_to_go_on()
+    """
+    with rank(text, job_environment(tmp_path)) as holder, ExitStack() as stack:
+        holder.told()
+        other = stack.enter_context(rank(text, job_environment(tmp_path)))
+        assert other.told() == ["client"]
+        other.go_on()
+        idle(7.0)
+        other.go_on()
+        duration, seconds, _, silent = other.told()
+        assert duration > 6
+        assert seconds == pytest.approx(duration, rel=0.01)
+        assert not silent
+
+
+def test_steps_of_all_ranks_are_heard_by_who_looks(tmp_path: Path) -> None:
+    text = """
+    monitor = Monitor(0.05, share="node", backends=["host"], metrics="load.1m", labels={"rank": os.environ["RANK"]})
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role)
+        wait_to_go_on()
+        for step in range(5):
+            monitor.log(step, loss=step / 2, tokens=10)
+        tell("logged")
+        wait_to_go_on()
+        until(lambda: len(monitor.steps) == 15)
+        tell(sorted([step.rank, step.step, step.values["loss"]] for step in monitor.steps), [done.amount for done in monitor.work.values()])
+        wait_to_go_on()
+    """
+    with ExitStack() as stack:
+        programs = []
+        for number in range(3):
+            programs.append(stack.enter_context(rank(text, job_environment(tmp_path, RANK=str(number)))))
+            programs[-1].told()
+        for _ in range(2):
+            for program in programs:
+                program.go_on()
+            told = [program.told() for program in programs]
+        assert told == [[[[number, step, step / 2] for number in range(3) for step in range(5)], [40.0] * 3]] * 3
+
+
+def test_rules_are_judged_once_and_all_ranks_show_what_they_found(tmp_path: Path) -> None:
+    """By the keys that the devices have in each; one whose devices are in order has none. One with rules of its own judges itself."""
+    text = """
+    monitor = Monitor(0.05, share="node", backends=["nvidia"], **eval(os.environ["OPTIONS"]))
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role)
+        wait_to_go_on()
+        def found():
+            return [one.key for one in monitor.findings if one.rule in ("remap_pending", "overheating")]
+        until(lambda: found() == eval(os.environ["WANTED"]) and monitor.status.ticks > 20)
+        tell(found())
+        wait_to_go_on()
+    """
+    cases = [
+        ({}, ["gpu.1"]),
+        ({"visible": "renumber"}, ["gpu.0"]),
+        ({"gpus": [0]}, []),
+        ({"rules": "none"}, []),
+        ({"rules": {"overheating": {"above": 20.0, "clear": 10.0, "seconds": 0}}}, ["gpu.0", "gpu.1", "gpu.1"]),
+    ]
+    with NvmlSimulator(2) as simulator, ExitStack() as stack:
+        simulator.gpu[1].set(remapped_pending=1)
+        programs = []
+        for options, wanted in cases:
+            more = {"CUDA_VISIBLE_DEVICES": "1", "OPTIONS": repr(options), "WANTED": repr(wanted), **simulator.environment()}
+            programs.append(stack.enter_context(rank(text, job_environment(tmp_path, **more))))
+            assert programs[-1].told() == ["holder" if len(programs) == 1 else "client"]
+        for program in programs:
+            program.go_on()
+        for program, (_, wanted) in zip(programs, cases, strict=True):
+            assert program.told() == [wanted]
+
+
+@pytest.mark.parametrize("ranks", [50])
+def test_many_ranks_follow_one(tmp_path: Path, ranks: int) -> None:
+    text = (
+        READY
+        + """
+        wait_to_go_on()
+        before = monitor.latest
+        until(lambda: monitor.latest is not before)
+        tell(monitor.channel.role, monitor.channel.processes)
+        wait_to_go_on()
+    """
+    )
+    with ExitStack() as stack:
+        programs = [stack.enter_context(rank(text, job_environment(tmp_path))) for _ in range(ranks)]
+        for program in programs:
+            program.told()
+        for program in programs:
+            program.go_on()
+        told = [program.told() for program in programs]
+        assert Counter(role for role, _ in told) == {"holder": 1, "client": ranks - 1}
+        next(program for program, (role, _) in zip(programs, told, strict=True) if role == "holder").process.kill()

@@ -220,4 +220,6 @@ def test_a_partition_stays_with_its_device_while_that_ones_uuid_is_not_read(gpus
             gpus.device(0).identity, gpus.device(1).identity = whole._replace(uuid=""), part._replace(parent=whole.pci_bus_id)
         snapshot = sampler.sample()
         assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.0.mig.0"]
-        assert snapshot.device("gpu.0.mig.0").parent == snapshot.device("gpu.0").uuid == whole.uuid
+        found = snapshot.device("gpu.0.mig.0")
+        assert (found.parent, found.identity.parent) == ("gpu.0", whole.uuid)
+        assert snapshot.device("gpu.0").uuid == whole.uuid

@@ -11,7 +11,7 @@ from accelmetrics import Unavailable
 from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection, asked_of
 from accelmetrics.schemas.snapshot import Snapshot
 
 NAMES = ("temp", "powerWatts", "fanSpeed", "memory")
@@ -90,14 +90,20 @@ def test_the_header_is_the_same_object_while_only_numbers_change() -> None:
     st.sampled_from(["core", "temp", "gpu.1.*,fanSpeed", "-gpu.0.temp", "process.temp", "cpu"]),
 )
 def test_what_is_not_wanted_is_dropped_and_nothing_else_changes(rounds: list[list[Reading]], items: str) -> None:
-    """Readings of every kind: what a mapper leaves out is what the selection leaves out of everything."""
+    """Readings of every kind: what a mapper leaves out is what the selection leaves out of everything.
+
+    And what is asked for by name has a value or a reason, on every device that was read.
+    """
     metrics = MetricSelection(items)
+    asked = {f"{key}.{names[0]}" for key in filter(None, KEYS) for names in asked_of(metrics, key)}
     kept, known = SnapshotBuilder("node"), mappers(metrics)
     for read in rounds:
         found, rest = built(kept, entries(known, read))
         everything, whole_rest = built(SnapshotBuilder("node"), entries(mappers(), read))
         wanted = [{key: value for key, value in part.items() if metrics.wants(key)} for part in (everything, whole_rest[0])]
-        assert [found, rest[0]] == wanted
+        assert found == wanted[0]
+        assert {key: why for key, why in rest[0].items() if key not in asked or key in wanted[1]} == wanted[1]
+        assert {key for key in asked if key.rpartition(".")[0] in {mapper.key for mapper, _ in entries(known, read)}} <= {*found, *rest[0]}
         assert rest[1] == whole_rest[1]
 
 
@@ -121,10 +127,12 @@ def test_an_interrupted_reading_leaves_nothing_to_the_next_one() -> None:
     assert built(builder, entries(known, [reading])) == expected
 
 
-def test_the_metrics_of_a_snapshot_are_its_own() -> None:
+def test_the_metrics_of_a_snapshot_stay_as_they_were() -> None:
+    """And cannot be written to."""
     builder, known = SnapshotBuilder("node"), mappers()[:1]
     first, _ = built(builder, entries(known, [Reading.of({"temp": 1})]))
     second, _ = built(builder, entries(known, [Reading.of({"temp": 2})]))
-    first["gpu.0.temp"] = 100
-    assert second["gpu.0.temp"] == 2
+    with pytest.raises(TypeError, match="cannot be changed"):
+        first["gpu.0.temp"] = 100
+    assert (first["gpu.0.temp"], second["gpu.0.temp"]) == (1, 2)
     assert built(builder, entries(known, [Reading.of({"temp": 3})]))[0] == {"gpu.0.temp": 3}

@@ -31,7 +31,6 @@ UNSOURCED = {
     *("{kind}.{i}.pcieLinkSpeed", "wandb.memory.rssMB"),  # W&B's, described for documents that carry them
     # Given by a monitor in the program.
     *(f"torch.{{i}}.memory{name}" for name in ("AllocatedBytes", "ReservedBytes", "PeakBytes", "Fragmentation")),
-    "{kind}.process.{i}.utilization",  # of devices that are no GPUs
 }
 
 # Derivable from other series, or told per process with labels of its own.
@@ -144,6 +143,7 @@ SUFFIXES = {
     "us": ("_seconds", 1e-6),
     "Mbit/s": ("_bytes_per_second", 125_000),
     "GT/s": ("_transfers_per_second", 1e9),
+    "rpm": ("_rpm", 1),
 }
 UNIT_SUFFIXES = tuple(suffix for suffix, _ in SUFFIXES.values())
 # What promtool's linter objects to.

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from accelmetrics.schemas.document import UnavailableEntry, parse_timestamp
+from accelmetrics.schemas.document import UnavailableEntry
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+from accelmetrics.schemas.view_model import parse_timestamp
 from tests.schemas.samples import complete
 
 Change = Callable[[dict[str, Any]], Any]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding, Findings
 from accelmetrics.schemas.lines import LineWriter
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Finding, Findings, Record
 from accelmetrics.schemas.recording import RecordFile
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.schemas.test_lines import VALIDATOR

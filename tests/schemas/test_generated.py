@@ -6,9 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from accelmetrics.schemas import metrics_models
-from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, given_by
+from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, coverage_of, given_by
+from accelmetrics.schemas.coverage import KINDS
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.metrics_models import DEVICE_MODELS, CommonMetrics, HostMetrics, ProcessMetrics
+from accelmetrics.schemas.metrics_models import KINDS as MODELLED, CommonMetrics, ProcessMetrics, device_model
+from accelmetrics.schemas.metrics_models.host import HostMetrics
+from accelmetrics.schemas.typed_views import device_metrics
 from accelmetrics.schemas.view_model import Model
 from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from scripts import generate
@@ -47,6 +50,7 @@ def test_the_reference_has_a_line_for_each_row(row: Metric) -> None:
         assert words.replace("|", r"\|") in reading.partition(f"### {backend}\n")[2]
 
 
+DEVICE_MODELS = {kind: device_model(kind) for kind in MODELLED}
 HOST = {row.key for section in SECTIONS if section.family == "Host" for row in section.rows}
 SHOWN = [row for row in CATALOGUE if not row.templated and (row.device_part or row.key in HOST)]
 
@@ -98,3 +102,15 @@ def test_each_kind_of_device_has_its_model() -> None:
     kinds = {row.device_part.partition(".")[0] for row in CATALOGUE if row.device_part} - {"{kind}"}
     assert set(DEVICE_MODELS) == kinds
     assert all(issubclass(model, metrics_models.DeviceMetrics) for model in DEVICE_MODELS.values())
+
+
+@pytest.mark.parametrize("backend", [name for name, kind in KINDS.items() if kind])
+@pytest.mark.parametrize("number", [1, 1.0])
+def test_a_view_is_what_its_model_makes_of_the_values(backend: str, number: float) -> None:
+    """Though it is not validated: types, what is set, text and dumps are those of a validated one."""
+    values = dict.fromkeys(coverage_of(backend)["devices"], number)
+    shown = device_metrics(KINDS[backend], values)
+    checked = device_model(KINDS[backend]).model_validate(values)
+    assert shown == checked
+    assert shown.model_fields_set == checked.model_fields_set
+    assert (repr(shown), shown.model_dump_json(by_alias=True)) == (repr(checked), checked.model_dump_json(by_alias=True))

@@ -13,11 +13,11 @@ import pytest
 
 import accelmetrics
 from accelmetrics import BackendStatus, MissingDependencyError, Monitor, Sampler, Snapshot, UnknownNameError
-from accelmetrics.schemas.history import History
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.recording import RecordFile
+from accelmetrics.schemas.ring import History, Ring
 from accelmetrics.testing import FakeBackend, FakeClock
-from tests.monitor.watching import gpus, row, ticks
+from tests.monitor.watching import gpus, put, row, ticks
 from tests.records import record
 from tests.schemas.samples import complete
 
@@ -114,17 +114,17 @@ def test_reprs_are_short() -> None:
 def test_history_as_a_data_frame() -> None:
     """A row a reading by time in UTC, NaN where a key was absent."""
     pandas = pytest.importorskip("pandas")
-    history = History(10)
-    history.add(row({"gpu.0.temp": 40.0, "cpu": 1.5}, 1.25))
-    history.add(row({"gpu.0.temp": 41.0}, 2.0))
-    found = history.to_pandas()
+    ring = Ring(10)
+    put(ring, row({"gpu.0.temp": 40.0, "cpu": 1.5}, 1.25))
+    put(ring, row({"gpu.0.temp": 41.0}, 2.0))
+    found = History(ring).to_pandas()
     assert list(found.columns) == ["gpu.0.temp", "cpu"]
     assert str(found.index.tz) == "UTC"
     assert found.index[0] == pandas.Timestamp(1e9 + 1.25, unit="s", tz="UTC")
     assert found["gpu.0.temp"].tolist() == [40.0, 41.0]
     assert isnan(found["cpu"].iloc[1])
     assert set(map(str, found.dtypes)) == {"float64"}
-    assert History(0).to_pandas().empty
+    assert History(Ring(0)).to_pandas().empty
 
 
 def test_a_recording_as_a_data_frame(tmp_path: Path) -> None:

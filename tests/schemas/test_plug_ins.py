@@ -7,6 +7,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +20,29 @@ POINTS = f"[{GROUP}]\nacme = acme_plug:made\n"
 METADATA = "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n"
 
 
-def in_wheel(folder: Path) -> Path:
-    info = folder / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "entry_points.txt").write_text(POINTS)
-    (info / "METADATA").write_text(METADATA)
-    return folder
-
-
-def in_egg_info(folder: Path) -> Path:
-    info = folder / "Acme.EGG-INFO"
-    info.mkdir()
-    (info / "entry_points.txt").write_text(POINTS)
-    (info / "PKG-INFO").write_text(METADATA)
-    return folder
-
-
-def in_wheel_of_a_name_that_begins_like_ours(folder: Path) -> Path:
-    """As older tools write it: newer ones have an underscore in the dot's place."""
-    in_wheel(folder).joinpath("acme-1.0.dist-info").rename(folder / f"{plug_ins.PACKAGE}.acme-1.0.dist-info")
+def in_wheel(folder: Path, info: str = "acme-1.0.dist-info", metadata: str = "METADATA") -> Path:
+    """Write what is said of a package; with the entry of ``sys.path`` that has it."""
+    place = folder / info
+    place.mkdir(parents=True)
+    (place / "entry_points.txt").write_text(POINTS)
+    (place / metadata).write_text(METADATA)
     return folder
 
 
 def in_egg(folder: Path) -> Path:
-    info = folder / "acme-1.0-py3.egg" / "EGG-INFO"
-    info.mkdir(parents=True)
-    (info / "entry_points.txt").write_text(POINTS)
-    (info / "PKG-INFO").write_text(METADATA)
-    return info.parent
+    return in_wheel(folder / "acme-1.0-py3.egg", "EGG-INFO", "PKG-INFO")
 
 
 def in_archive(folder: Path) -> Path:
     with zipfile.ZipFile(folder / "acme.zip", "w") as archive:
-        archive.writestr("acme-1.0.dist-info/entry_points.txt", POINTS)
-        archive.writestr("acme-1.0.dist-info/METADATA", METADATA)
+        for file in in_wheel(folder / "whole").rglob("*.*/*"):
+            archive.write(file, file.relative_to(folder / "whole"))
     return folder / "acme.zip"
+
+
+IN_EGG_INFO = partial(in_wheel, info="Acme.EGG-INFO", metadata="PKG-INFO")
+LIKE_OURS = partial(in_wheel, info=f"{plug_ins.PACKAGE}.acme-1.0.dist-info")
+"""A name that begins like ours, as older tools write it: newer ones have an underscore in the dot's place."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +52,7 @@ def anew() -> Iterator[None]:
     plug_ins.registered.cache_clear()
 
 
-@pytest.mark.parametrize("put", [in_wheel, in_wheel_of_a_name_that_begins_like_ours, in_egg_info, in_egg, in_archive])
+@pytest.mark.parametrize("put", [in_wheel, LIKE_OURS, IN_EGG_INFO, in_egg, in_archive])
 def test_what_another_package_registers(put: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not plug_ins.registered(GROUP)
     plug_ins.registered.cache_clear()
@@ -81,15 +70,13 @@ def test_a_package_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_path_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is imported from there, but packages are found."""
-    monkeypatch.setattr(sys, "path", [*sys.path, in_wheel(tmp_path)])
-    assert list(plug_ins.registered(GROUP)) == [point.name for point in importlib.metadata.entry_points(group=GROUP)] == ["acme"]
-
-
-@pytest.mark.parametrize("odd", [None, 3, 1.5])
-def test_what_is_no_path(odd: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, odd])
+    """Nothing is imported from there, but packages are found; what is no path at all has none."""
+    paths = sys.path
+    monkeypatch.setattr(sys, "path", [*paths, None, 3, 1.5])
     assert not plug_ins.registered(GROUP)
+    plug_ins.registered.cache_clear()
+    monkeypatch.setattr(sys, "path", [*paths, in_wheel(tmp_path)])
+    assert list(plug_ins.registered(GROUP)) == ["acme"]
 
 
 def test_what_a_finder_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import assume, example, given, settings, strategies as st
 
 from accelmetrics.schemas import recording as module
-from accelmetrics.schemas.document import parse_timestamp
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import RecordFile, read_records, recordings
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+from accelmetrics.schemas.view_model import parse_timestamp
 from tests.records import record
 from tests.schemas.samples import complete
 
@@ -177,6 +177,32 @@ def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: p
     assert max(map(len, module._lines(path))) <= 50_000
 
 
+def test_what_no_writer_makes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices by the hundred thousand, blank or unreadable lines without end, and a line without one: each in a sentence."""
+    path = tmp_path / "run.jsonl"
+    line = lines_of(records()[0])[0]
+    for many in ({"schema_version": "2.0", "stream": "a"}, json.loads(line)):
+        path.write_bytes(json.dumps({**many, "devices": [{}] * 100_000}).encode() + b"\n" + line)
+        with pytest.raises(DocumentError, match=r"run.jsonl, line 1: it has 100,000 devices, and 8,192 are the most"):
+            list(RecordFile(path))
+    keys = ",".join(f'"gpu.{number}.temp":1' for number in range(9_000))
+    path.write_text('{"timestamp":"2026-01-01T00:00:00.000000Z","stream":"a","metrics":{' + keys + "}}\n")
+    with pytest.raises(DocumentError, match="line 1: it has 9,000 devices"):
+        list(RecordFile(path))
+    for junk in (b"\n", b"x\n"):
+        with gzip.open(path, "wb", 1) as file:
+            file.write(line)
+            for _ in range(64):
+                file.write(junk * (1 << 20))
+        with pytest.raises(DocumentError, match="more than 200,000 of its first 200,0"):
+            list(RecordFile(path))
+    monkeypatch.setattr(module, "LONGEST_PASSED_OVER", 1 << 27)
+    with path.open("wb") as file:
+        file.truncate(1 << 32)
+    with pytest.raises(DocumentError, match="has a line of more than 128 MiB"):
+        list(RecordFile(path))
+
+
 def test_a_series_in_order(tmp_path: Path) -> None:
     """Closed files come first, oldest first, each once, then the growing one; other files are none of it."""
     (line,) = lines_of(records()[1])
@@ -253,15 +279,31 @@ def test_any_cut(cut: float, zipped: bool) -> None:
 
 
 def strictly(line: bytes) -> dict[str, Any] | None:
-    """What the whole schema makes of a line, with what stands beside the snapshot as it stands there, but for how times are written."""
+    """What the whole schema makes of a line, with what stands beside the snapshot as it stands there, but for how times are written.
+
+    Damage may leave a field twice. The last one counts, as for every reader of JSON; pydantic before 2.11 takes the first one of a text.
+    """
     try:
-        snapshot = Snapshot.from_json(line)
+        Snapshot.from_json(line)
         document = json.loads(line)
+        snapshot = Snapshot.from_dict(document)
         for step in document.get("training", ()):
             step["timestamp"] = rfc3339(parse_timestamp(step["timestamp"]))
     except (DocumentError, KeyError, TypeError, ValueError):
         return None
     return {**snapshot.to_dict(), **{part: document[part] for part in ("labels", "training") if document.get(part)}}
+
+
+def test_a_field_that_stands_twice(tmp_path: Path) -> None:
+    """The last one counts, whatever pydantic is installed."""
+    (line,) = lines_of(records()[0])[-1:]
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line.replace(b'"hostname": ', b'"hostname": "first", "hostname": ', 1))
+    assert b'"first"' in path.read_bytes()
+    found, unreadable = read(path)
+    assert (found, unreadable) == ([records()[0].to_dict()], 0)
+    whole = strictly(path.read_bytes())
+    assert whole is not None and whole["hostname"] == "vm"
 
 
 @settings(max_examples=300, deadline=None)

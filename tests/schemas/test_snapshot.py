@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.snapshot import NO_LIST, Device, Snapshot, own_processes, rfc3339
+from accelmetrics.schemas.snapshot import NO_LIST, Device, DeviceInfo, Snapshot, own_processes, rfc3339
 from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from tests.records import machine
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
@@ -199,7 +199,7 @@ def test_the_metrics_are_a_dict_in_every_other_way() -> None:
 
 def test_a_device_tells_who_it_is() -> None:
     first, second = complete().devices
-    for name in DeviceIdentity._fields:
+    for name in set(DeviceIdentity._fields) - {"parent"}:
         assert getattr(first, name) == getattr(NVIDIA.identity, name)
     assert (first.key, first.index, first.visible_index, first.identity) == ("gpu.0", 0, 1, NVIDIA.identity)
     assert (second.key, second.index, second.visible_index) == ("gpu.1", 1, None)
@@ -207,7 +207,17 @@ def test_a_device_tells_who_it_is() -> None:
 
 def test_the_types_of_a_devices_attributes_can_be_looked_up() -> None:
     """As tools do that document or check classes."""
-    assert get_type_hints(Device) == get_type_hints(DeviceIdentity)
+    assert get_type_hints(Device) == get_type_hints(DeviceInfo) == get_type_hints(DeviceIdentity) | {"parent": str | None}
+
+
+def test_a_partition_names_the_device_that_it_is_a_part_of() -> None:
+    """By its key, and by its UUID where only the partition is reported, under a number of the program's own; whole devices name none."""
+    whole = DeviceSlot("gpu.3", 3, None, DeviceIdentity("gpu", "acme", 3, uuid="GPU-3"))
+    part = DeviceSlot("gpu.3.mig.1", 1, None, DeviceIdentity("gpu", "acme", 1, parent="GPU-3"))
+    alone = part._replace(key="gpu.0", index=0)
+    assert [device.parent for device in complete(identities=(whole, part)).devices] == [None, "gpu.3"]
+    assert [device.parent for device in complete(identities=(part,)).devices] == ["gpu.3"]
+    assert [device.parent for device in complete(identities=(alone,)).devices] == ["GPU-3"]
 
 
 def test_devices_are_made_once() -> None:

@@ -20,6 +20,15 @@ ACTIVITY = (
         preset="core",
     ),
     Metric(
+        "{kind}.{i}.coresAllocated",
+        "1",
+        "gauge",
+        "Cores of the device that programs hold, whether they compute or not.",
+        "accel_cores_allocated",
+        "accel.cores.allocated",
+        integer=True,
+    ),
+    Metric(
         "{kind}.{i}.memory",
         "%",
         "gauge",
@@ -174,6 +183,15 @@ TEMPERATURE = (
         "accel_fan_ratio",
         'hw.fan.speed_ratio{hw.sensor_location="{kind}"}',
     ),
+    Metric(
+        "{kind}.{i}.fanSpeedRpm",
+        "rpm",
+        "gauge",
+        "Measured speed of the first fan.",
+        "accel_fan_rpm",
+        'hw.fan.speed{hw.sensor_location="{kind}"}',
+        integer=True,
+    ),
 )
 
 POWER = (
@@ -185,6 +203,14 @@ POWER = (
         "accel_power_watts",
         'hw.power{hw.type="{kind}"}',
         preset="core",
+    ),
+    Metric(
+        "{kind}.{i}.railPowerWatts",
+        "W",
+        "gauge",
+        "Power on the supply rail of the device's cores, with what else of the chip that rail feeds.",
+        "accel_rail_power_watts",
+        "accel.rail.power",
     ),
     Metric(
         "{kind}.{i}.enforcedPowerLimitWatts",
@@ -210,6 +236,22 @@ POWER = (
         "accel_energy_joules_total",
         'hw.energy{hw.type="{kind}"}',
         preset="core",
+    ),
+    Metric(
+        "{kind}.{i}.moduleEnergyJoules",
+        "J",
+        "counter",
+        "Energy that a module of CPU, GPU and memory used since the driver was loaded, where the driver counts that.",
+        "accel_module_energy_joules_total",
+        "accel.module.energy",
+    ),
+    Metric(
+        "{kind}.{i}.boardPowerWatts",
+        "W",
+        "gauge",
+        "Power that a card of several devices draws, where it is told beside each device's own; the first of them has it.",
+        "accel_board_power_watts",
+        "accel.board.power",
     ),
     Metric(
         "{kind}.{i}.powerInstantWatts",

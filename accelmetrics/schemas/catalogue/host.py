@@ -375,6 +375,14 @@ APPLE = (
         'hw.power{hw.type="soc"}',
     ),
     Metric(
+        "memory.powerWatts",
+        "W",
+        "gauge",
+        "Power that the machine's memory draws.",
+        "accel_memory_power_watts",
+        'hw.power{hw.type="memory"}',
+    ),
+    Metric(
         "memory.used",
         "By",
         "gauge",

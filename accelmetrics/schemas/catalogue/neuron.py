@@ -29,6 +29,7 @@ ECC = {
     "sram_ecc_corrected": "Errors of the chip's SRAM that were corrected.",
     "sram_ecc_uncorrected": "Errors of the chip's SRAM that could not be corrected.",
 }
+POWER = {"min": "Lowest", "max": "Highest", "avg": "Mean"}
 EXECUTIONS = {
     "completed": "ended well",
     "completed_with_err": "ended in an error that is not a numerical one",
@@ -147,6 +148,18 @@ MACHINE = (
     _whole("neuron_device_memory_size", "Memory of each chip.", "accel_neuron_device_memory_size_bytes", "core"),
     _whole("neuron_runtime_count", "Programs that use NeuronCores.", "accel_neuron_runtimes"),
     *(_ecc(counter, meaning) for counter, meaning in ECC.items()),
+    *(
+        Metric(
+            f"trn.device.{{i}}.power_utilization.{statistic}",
+            "%",
+            "gauge",
+            f"{word} power of the chip in the last minute that the driver has, in percent of the chip's highest.",
+            f'accel_neuron_power_ratio{{device="{{i}}",statistic="{statistic}"}}',
+            f'accel.neuron.power.utilization{{accelmetrics.neuron_device="{{i}}",accelmetrics.statistic="{statistic}"}}',
+            maximum=100,
+        )
+        for statistic, word in POWER.items()
+    ),
 )
 
 EXECUTION = (

@@ -1,0 +1,214 @@
+"""What one process of a job tells the others of its machine: how it wants to be read for, what it logs, and messages.
+
+Each process writes a file of its own, which it keeps locked: the others see that it has ended when the lock is free. A record's number is
+taken in one call in C and each slot is written by itself, so that any thread, and a signal handler that interrupts it, may log at any
+time without a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from itertools import count
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from accelmetrics.backends.guard import at_fork, guarded
+from accelmetrics.sampling.slot_file import HEAD, NotSharedError, Sizes, SlotFile, create
+
+RANK = ".rank"
+"""How the names of these files end."""
+LONGEST = 4096
+"""Bytes of a message."""
+WISHES, STEPS, MESSAGES = range(3)
+"""The parts of a file. A step that is too long for its part stands among the messages."""
+SIZES: Sizes = ((1 << 15, 2), (512, 1024), (LONGEST + HEAD, 128))
+MOST_RANKS = 1024
+"""Processes of a job that are heard of."""
+_MESSAGE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_STEP = json.JSONEncoder(separators=(",", ":"))
+
+Message = Mapping[str, Any]
+Logged = list[Any]
+"""A step: time in nanoseconds since 1970, the program's own number of it, the moment on the monotonic clock, the numbers by name."""
+
+
+class RankFile:
+    """Writes the file of this process. Its methods may be called from any thread, and from signal handlers.
+
+    Args:
+        files: What the paths of the job's files begin with.
+        wishes: What the others are told of this process: anything that JSON has.
+
+    Attributes:
+        wishes: As it was told last.
+        file: The file, locked.
+        path: Its name.
+
+    Raises:
+        NotSharedError: The file cannot be made.
+    """
+
+    def __init__(self, files: Path, wishes: Mapping[str, Any]) -> None:
+        self._files, self._pid = files, os.getpid()
+        self._make(wishes)
+
+    def wish(self, wishes: Mapping[str, Any]) -> None:
+        """Tell the others something else of this process."""
+        self.wishes = wishes
+        self._write(WISHES, _MESSAGE.encode(wishes))
+
+    def step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, int | float]) -> None:
+        """Tell the others numbers that were logged."""
+        numbers = tuple(values.values())
+        if {*map(type, numbers)} <= {int, float} and isfinite(sum(numbers)):  # as a rule: an encoder takes three times as long
+            text = _template(tuple(values)) % (time_ns, "null" if step is None else step, at, *numbers)
+        else:
+            text = _STEP.encode((time_ns, step, at, values))
+        self._write(STEPS if len(text) <= SIZES[STEPS][0] - HEAD else MESSAGES, text)
+
+    def message(self, message: Message) -> bool:
+        """Tell the others a message; whether it is one, and short enough."""
+        text = guarded(_MESSAGE.encode, message).value
+        return text is not None and self._write(MESSAGES, text)
+
+    def close(self) -> None:
+        """Remove the file."""
+        _own.pop(self.path, None)
+        if self.file.stands and os.getpid() == self._pid:
+            self.path.unlink(missing_ok=True)
+        self.file.close()
+
+    def _make(self, wishes: Mapping[str, Any]) -> None:
+        self._numbers = [count(1) for _ in SIZES]
+        self.path = self._files.with_name(f"{self._files.name}.{os.getpid()}-{os.urandom(4).hex()}{RANK}")
+        # Locked before it has its name: one that is not is taken for one that was left behind.
+        self.file = create(self.path, SIZES, lambda file: fcntl.lockf(file.file, fcntl.LOCK_EX))
+        _own[self.path] = self
+        self.wish(wishes)
+
+    def _write(self, part: int, text: str) -> bool:
+        """Write a record; whether it fits. One that cannot be written is lost."""
+        content = text.encode()
+        fits = len(content) <= SIZES[part][0] - HEAD
+        if fits and os.getpid() == self._pid:  # not in the child of a fork, which has no file of its own until it starts
+            with suppress(OSError, NotSharedError):
+                if not self.file.stands:
+                    self.file.close()
+                    _own.pop(self.path, None)
+                    self._make(self.wishes)
+                self.file.write(part, next(self._numbers[part]), content)
+        return fits
+
+
+_own: dict[Path, RankFile] = {}
+"""The files of this process. It never opens them a second time: with the other descriptor it would lose its lock."""
+at_fork(after_in_child=_own.clear)
+
+
+class Rank:
+    """Another process of the job, or this one, as its file tells of it.
+
+    Attributes:
+        wishes: What it wants.
+        dropped: Steps and messages that were overwritten before they were read.
+    """
+
+    def __init__(self, path: Path, known: bool) -> None:
+        self.wishes: Mapping[str, Any] = {}
+        self.dropped = 0
+        self._own, self._path = _own.get(path), path
+        self._file = SlotFile(path) if self._own is None else self._own.file
+        if self._file.sizes != SIZES:
+            self.close()
+            raise NotSharedError(f"{path} is no file of a process of the job")
+        # What was told before this one looked for the first time is not for it.
+        newest = self._file.newest()
+        self._last = [newest[WISHES] - 1, *[0 if known else number for number in newest[1:]]]
+        self._awaited = [0, 0, 0]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._own is None:
+            self._file.close()
+
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        if self._own is not None:
+            return _own.get(self._path) is self._own
+        try:
+            fcntl.lockf(self._file.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return self._file.stands  # else it was removed, and made anew
+        return False
+
+    def look(self) -> None:
+        """Take what it wants now."""
+        for wishes in self.told(WISHES):
+            self.wishes = wishes if isinstance(wishes, dict) else self.wishes
+
+    def told(self, part: int) -> Iterator[Any]:
+        """Yield what it has told since the last call. What was overwritten meanwhile is counted as dropped."""
+        for number, content in self._file.after(part, self._last[part]):
+            if content is None and self._awaited[part] != number:  # perhaps another thread writes it just now: at the next look it is there
+                self._awaited[part] = number
+                return
+            self.dropped += number - self._last[part] - (content is not None)
+            self._last[part] = number
+            found = None if content is None else guarded(json.loads, content).value
+            if found is not None:
+                yield found
+
+
+class Ranks:
+    """The processes of a job on this machine. For one thread at a time.
+
+    Args:
+        files: What the paths of the job's files begin with.
+
+    Attributes:
+        living: By path of its file, each process.
+    """
+
+    def __init__(self, files: Path) -> None:
+        self.living: dict[Path, Rank] = {}
+        self._files = files
+        self._looked = False
+
+    def look(self) -> None:
+        """Find processes that have begun, and forget those that have ended; their files are removed."""
+        for path in sorted(ranks_of(self._files)):
+            if path not in self.living and len(self.living) < MOST_RANKS:
+                with suppress(OSError, NotSharedError):
+                    self.living[path] = Rank(path, self._looked)
+        self._looked = True
+        for path, rank in tuple(self.living.items()):
+            if rank.lives():
+                guarded(rank.look)
+            else:
+                rank.close()
+                del self.living[path]
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close their files."""
+        for rank in self.living.values():
+            rank.close()
+        self.living.clear()
+
+
+@lru_cache(64)
+def _template(names: tuple[str, ...]) -> str:
+    """Return the JSON of a step with places for its numbers."""
+    return "[%s,%s,%s,{" + ",".join([json.dumps(name).replace("%", "%%") + ":%s" for name in names]) + "}]"
+
+
+def ranks_of(files: Path) -> Iterator[Path]:
+    """Find the files of a job's processes."""
+    return files.parent.glob(f"{glob.escape(files.name)}.*{RANK}")

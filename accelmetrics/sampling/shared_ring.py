@@ -1,0 +1,427 @@
+"""Readings in a file: one process writes rows, others read them when they look.
+
+A row holds the numbers of one reading. What changes at a pace of its own (the header, the lists of processes, the findings) is a record in
+another part of the file, to which rows refer by number and checksum. The first part says who writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from math import isfinite, isnan, nan
+from pathlib import Path
+from typing import Any, TypeVar
+from zlib import crc32
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.sampling.slot_file import HEAD, NotSharedError, Sizes, SlotFile, create
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.reading import Header, header as header_of
+from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Finding, Findings
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+
+T = TypeVar("T")
+SLOTS = 512
+"""Rows that a ring holds."""
+WRITER, ROWS, HEADERS, PROCESSES, FINDINGS = range(5)
+"""The parts of the file."""
+FIRST_SIZES: Sizes = ((512, 4), (512, SLOTS), (1024, 32), (512, 16), (512, 16))
+"""Slots of a new file. The first reading says how large they must be."""
+ROOM = 1.25
+"""Slots are larger than what did not fit by this factor: sources that open late add keys."""
+KEPT = 64
+"""Records that the writer refers to again, and that readers remember."""
+NO_PROCESSES: Mapping[str, tuple[DeviceProcess, ...]] = {}
+LATE, LATE_INTERVALS = 1.0, 3
+"""A row is late after so many seconds, and so many intervals."""
+_ROW = struct.Struct("<qddQIQIQIHI")
+"""Time in nanoseconds since 1970, when the reading began and when it was put together; number and checksum of header, processes and
+findings; how many sources and numbers."""
+_SOURCE = struct.Struct("<qdd")  # sequence, age and duration; no number where there is none
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
+_TYPES: dict[str, Any] = {
+    "str": str,
+    "bool": bool,
+    "int": int,
+    "float": (int, float),
+    "int | None": (int, type(None)),
+    "float | None": (int, float, type(None)),
+    "tuple[str, ...]": tuple,
+    "DeviceIdentity": DeviceIdentity,
+}
+"""By annotation, what a part of a named tuple may be; the rest are kinds of text."""
+
+
+class SharedRow(NamedTuple):
+    """One reading, as it was written.
+
+    Attributes:
+        number: Rows are counted from 1, whoever writes them.
+        header: All of the reading but its numbers; equal headers are one object.
+        numbers: In the order of the header's keys.
+        time_ns: When it was taken, in nanoseconds since 1970.
+        at: When the reading of the devices began, on the machine's monotonic clock.
+        ended: When it was put together, on that clock.
+        backends: How the sources fared.
+        processes: By device key, the processes on it; the same object while nothing changes, and empty where many lists have come since.
+        findings: What rules have found, likewise.
+    """
+
+    number: int
+    header: Header
+    numbers: tuple[int | float, ...]
+    time_ns: int
+    at: float
+    ended: float
+    backends: tuple[BackendStatus, ...]
+    processes: Mapping[str, tuple[DeviceProcess, ...]]
+    findings: Findings
+
+
+class Writer(NamedTuple):
+    """Who writes a ring.
+
+    Attributes:
+        mark: Tells it from every other one.
+        pid: The process, as it sees itself.
+        opening: Until when it opens drivers, on the machine's monotonic clock: no row is late until then.
+        interval: Seconds between two rows.
+        patience: Seconds after which a row that does not come is late.
+        epoch: Rises with each writer, and each change of the interval.
+    """
+
+    mark: str = ""
+    pid: int = 0
+    opening: float = 0.0
+    interval: float = 0.0
+    patience: float = LATE
+    epoch: int = 0
+
+
+class SharedRingWriter:
+    """Writes rows into the ring of a name; makes the file where there is none, or where its slots are too small.
+
+    Args:
+        path: The ring's name.
+        group: The group that may read the file; None for the owner alone.
+
+    Attributes:
+        number: That of its latest row.
+    """
+
+    def __init__(self, path: Path, group: int | None = None) -> None:
+        self._path, self._group, self._pid = path, group, os.getpid()
+        self._file: SlotFile | None = None
+        self._newest = [0] * len(FIRST_SIZES)
+        self._writer, self._said, self._timeout = Writer(), b"", 0.0
+        self._texts: dict[int, tuple[object, bytes]] = {}  # by part, what was written last, and its text
+        self._known: dict[tuple[int, bytes], tuple[int, int]] = {}  # by part and text, its number and checksum
+        self._kinds: tuple[list[type], bytes] = ([], b"")
+
+    @property
+    def number(self) -> int:
+        """That of its latest row."""
+        return self._newest[ROWS]
+
+    def take(self, interval: float, timeout: float = 0.0, opening: float = 0.0) -> None:
+        """Be the one that writes from now on: those that wrote before see it before their next row.
+
+        Args:
+            interval: Seconds between two rows.
+            timeout: Seconds within which a reading is taken.
+            opening: Seconds for which the drivers may take to open: no row is late until then.
+
+        Raises:
+            NotSharedError: The file cannot be made.
+        """
+        self._timeout = timeout
+        self.close()
+        self._known.clear()
+        with suppress(OSError, NotSharedError):  # what is there is not a file of ours to write on
+            self._file = SlotFile(self._path, flags=os.O_RDWR)
+            self._newest = list(self._file.newest()[: len(self._newest)])
+        if self._file is None or len(self._file.sizes) != len(FIRST_SIZES):
+            self._file = create(self._path, FIRST_SIZES, lambda _: None, self._group)
+        self._announce(interval, opening)
+
+    def write(self, snapshot: Snapshot, at: float, ended: float, findings: Findings = NO_FINDINGS, interval: float = 0.0) -> bool:
+        """Write a reading as the next row; whether it still is the one that writes.
+
+        Args:
+            snapshot: The reading.
+            at: When the reading of the devices began, on the machine's monotonic clock.
+            ended: When it was put together.
+            findings: What rules have found until then.
+            interval: As in :meth:`take`, where it has changed.
+
+        Raises:
+            NotSharedError: The file cannot be written, or made.
+        """
+        sources = [_SOURCE.pack(one.sequence, *map(_or_nan, (one.age_seconds, one.duration_seconds))) for one in snapshot.backends]
+        try:
+            if not self._is_writer():
+                return False
+            head = self._record(HEADERS, snapshot.header, lambda head: head.kept("shared", lambda: _header_text(head)))
+            processes = self._record(PROCESSES, snapshot.processes, lambda processes: _ENCODER.encode(processes).encode())
+            found = self._record(FINDINGS, findings, _findings_text)
+            row = _ROW.pack(snapshot.time_ns, at, ended, *head, *processes, *found, len(sources), len(snapshot.numbers))
+            self._append(ROWS, b"".join((row, *sources, self._packed(snapshot.numbers))))
+            if self._writer.opening or interval not in (0.0, self._writer.interval):
+                self._announce(interval or self._writer.interval)
+        except OSError as error:
+            raise NotSharedError(f"{self._path} cannot be written: {error.strerror or error}") from error
+        return True
+
+    def close(self) -> None:
+        """Write no more."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _announce(self, interval: float, opening: float = 0.0) -> None:
+        """Say who writes: whoever did before stops."""
+        until = time.monotonic() + opening if opening else 0.0
+        self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, max(LATE, self._timeout) + LATE_INTERVALS * interval)
+        self._said = _ENCODER.encode(self._writer[:-1]).encode()
+        self._append(WRITER, self._said)
+
+    def _is_writer(self) -> bool:
+        """Whether nobody else writes, as the file says. One that was removed, or whose descriptor was closed, is made anew."""
+        file = self._file
+        if file is None or os.getpid() != self._pid:
+            return False
+        if not file.stands and not os.path.lexists(self._path):
+            file.close()
+            self.take(self._writer.interval, self._timeout)
+            return True
+        return file.stands and file.read(WRITER, file.newest()[WRITER]) == self._said
+
+    def _append(self, part: int, content: bytes) -> int:
+        """Write the next record of a part; its number. Where it does not fit, a larger file takes the place of this one."""
+        before = self._file
+        assert before is not None
+        if HEAD + len(content) > before.sizes[part][0]:
+            sizes = list(before.sizes)
+            sizes[part] = (int(ROOM * (HEAD + len(content))) + 511) // 512 * 512, sizes[part][1]
+
+            def fill(file: SlotFile) -> None:
+                for one in range(len(self._newest)):
+                    for number, found in before.after(one, 0):
+                        if found is not None:
+                            file.write(one, number, found)
+
+            self._file = create(self._path, tuple(sizes), fill, self._group)
+            before.close()
+        self._newest[part] += 1
+        assert self._file is not None
+        self._file.write(part, self._newest[part], content)
+        return self._newest[part]
+
+    def _record(self, part: int, value: T, text: Callable[[T], bytes]) -> tuple[int, int]:
+        """Return number and checksum of what stands in another part than the row, which is written where it is not there already."""
+        if part not in self._texts or self._texts[part][0] is not value:
+            self._texts[part] = value, text(value)
+        content = self._texts[part][1]
+        known = self._known.get((part, content))
+        if known is None or self._newest[part] - known[0] >= FIRST_SIZES[part][1] // 2:  # it would soon be overwritten
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            known = self._known[part, content] = self._append(part, content), crc32(content)
+        return known
+
+    def _packed(self, numbers: Sequence[int | float]) -> bytes:
+        """Return the kinds of numbers, and the numbers. Whole ones beyond 64 bits, which no device counts, are rounded to doubles."""
+        types = list(map(type, numbers))
+        if types != self._kinds[0]:
+            self._kinds = types, b"".join(map(_kind, numbers))
+        try:
+            return self._kinds[1] + _form(self._kinds[1]).pack(*numbers)
+        except struct.error:  # a whole number has become too large, or negative
+            self._kinds = types, b"".join(map(_kind, numbers))
+            return self._kinds[1] + _form(self._kinds[1]).pack(*numbers)
+
+
+class SharedRing:
+    """Reads the rows of a ring. For one thread at a time.
+
+    Args:
+        path: The ring's name.
+        trusted: Whether a file of this owner and mode is read.
+    """
+
+    def __init__(self, path: Path, trusted: Callable[[os.stat_result], bool]) -> None:
+        self._path, self._trusted = path, trusted
+        self._file: SlotFile | None = None
+        self._kept: dict[tuple[int, ...], Any] = {}  # by part, number and checksum, what a record says
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, None
+        self._kept.clear()
+        if file is not None:
+            file.close()
+
+    def writer(self) -> Writer | None:
+        """Return who writes; None while there is no file.
+
+        Raises:
+            NotSharedError: The file cannot be used.
+        """
+        file = self._opened()
+        return None if file is None else _writer_of(file)
+
+    def newest(self) -> SharedRow | None:
+        """Return the newest row; None while there is none."""
+        file = self._opened()
+        number = 0 if file is None else file.newest()[ROWS]
+        return None if file is None else self._row(number, file.read(ROWS, number))
+
+    def rows(self, after: int) -> Iterator[SharedRow]:
+        """Yield the rows with higher numbers, in their order. Those that were overwritten meanwhile are passed over."""
+        file = self._opened()
+        for number, content in () if file is None else file.after(ROWS, after):
+            if (row := self._row(number, content)) is not None:
+                yield row
+
+    def _opened(self) -> SlotFile | None:
+        """Return the file that has the name now; None while there is none.
+
+        Raises:
+            NotSharedError: It is none of ours, or not one that is trusted.
+        """
+        if self._file is None or not self._file.stands:
+            try:
+                file = SlotFile(self._path, self._trusted)
+            except FileNotFoundError:
+                self.close()
+                return None
+            except OSError as error:
+                raise NotSharedError(f"{self._path} cannot be read: {error.strerror or error}") from error
+            self.close()
+            self._file = file
+        return self._file
+
+    def _row(self, number: int, content: bytes | None) -> SharedRow | None:
+        """Return what a row says; None where it is none, or its header is not there any more."""
+        return None if content is None else guarded(self._decoded, number, content).value
+
+    def _decoded(self, number: int, content: bytes) -> SharedRow | None:
+        time_ns, at, ended, *places, sources, count = _ROW.unpack_from(content)
+        head: Header | None = self._said(HEADERS, places[:2], _header, None)
+        begin = _ROW.size + sources * _SOURCE.size
+        kinds = content[begin : begin + count]
+        numbers = _form(kinds).unpack_from(content, begin + count)
+        if head is None or len(head.backends) != sources or len(head.keys) != count:
+            return None
+        if not isfinite(at + ended + sum(numbers)) and not all(map(isfinite, (at, ended, *numbers))):
+            return None
+        fared = tuple(map(partial(_fared, time_ns), head.backends, _SOURCE.iter_unpack(content[_ROW.size : begin])))
+        processes = self._said(PROCESSES, places[2:4], _processes, NO_PROCESSES)
+        findings = self._said(FINDINGS, places[4:], _findings, NO_FINDINGS)
+        return SharedRow(number, head, numbers, time_ns, at, ended, fared, processes, findings)
+
+    def _said(self, part: int, place: Sequence[int], make: Callable[[Any], T], otherwise: T) -> T:
+        """Return what a record says, the same object as at the last time; something else where it is not there any more."""
+        key = part, *place
+        made: T | None = self._kept.pop(key, None)
+        if made is None:
+            content = None if self._file is None else self._file.read(part, place[0])
+            if content is None or crc32(content) != place[1]:
+                return otherwise
+            made = make(json.loads(content))
+        self._kept[key] = made  # behind those that are not asked for any more
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return made
+
+
+def _writer_of(file: SlotFile) -> Writer:
+    """Return who writes a file; one without a mark where that is not said."""
+    number = file.newest()[WRITER]
+    return guarded(lambda: _made(Writer, (*json.loads(file.read(WRITER, number) or "[]"), number))).value or Writer()
+
+
+# Numbers
+
+
+def _or_nan(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _kind(number: int | float) -> bytes:
+    """Return how a number is written: as 64 bits with a sign or without, else as a double."""
+    if isinstance(number, float) or not -(1 << 63) <= number < 1 << 64:
+        return b"d"
+    return b"q" if number < 1 << 63 else b"Q"
+
+
+@lru_cache(16)
+def _form(kinds: bytes) -> struct.Struct:
+    if kinds.translate(None, b"dqQ"):
+        raise ValueError("a number is of no kind")
+    return struct.Struct("<" + kinds.decode())
+
+
+def _fared(time_ns: int, stands: BackendStatus, numbers: tuple[int, float, float]) -> BackendStatus:
+    """Return how a source fared: what the header says, and the numbers of this row."""
+    sequence, age, duration = numbers
+    seconds = None if isnan(duration) else duration
+    if isnan(age):
+        return stands._replace(duration_seconds=seconds, sequence=sequence)
+    return stands._replace(duration_seconds=seconds, read_at=rfc3339(time_ns - int(age * 1e9)), age_seconds=age, sequence=sequence)
+
+
+# What records say: the parts of the tuples in their order, since all who share a reading are of one release. They are checked here by their
+# annotations: pydantic would cost a rank of a job 10 MiB.
+
+
+def _header_text(header: Header) -> bytes:
+    parts = header.hostname, header.keys, header.identities, header.unavailable, header.backends, header.unlisted
+    return _ENCODER.encode(parts).encode()
+
+
+def _header(parts: Any) -> Header:
+    hostname, keys, slots, unavailable, backends, unlisted = parts
+    if not all(isinstance(text, str) for text in (hostname, *keys)) or len(set(keys)) != len(keys):
+        raise ValueError("these are no keys")
+    devices = [_made(DeviceSlot, (*slot[:3], _made(DeviceIdentity, slot[3]), *slot[4:])) for slot in slots]
+    stand = tuple([_made(BackendStatus, one) for one in backends])
+    return header_of(hostname, tuple(keys), devices, _reasons(unavailable), stand, _reasons(unlisted))
+
+
+def _reasons(found: Any) -> Mapping[str, Unavailable]:
+    return {key: _made(Unavailable, (_REASONS.get(reason, reason), detail)) for key, (reason, detail) in found.items()}
+
+
+def _processes(found: Any) -> Mapping[str, tuple[DeviceProcess, ...]]:
+    return {key: tuple([_made(DeviceProcess, one) for one in listed]) for key, listed in found.items()}
+
+
+def _findings_text(findings: Findings) -> bytes:
+    return _ENCODER.encode((findings.current, findings.ended, findings.cannot_tell)).encode()
+
+
+def _findings(parts: Any) -> Findings:
+    current, ended, lacks = parts
+    last, over = (tuple([_made(Finding, one) for one in part]) for part in (current, ended))
+    return Findings(last, over, tuple([_made(CannotTell, (rule, tuple(keys), *rest)) for rule, keys, *rest in lacks]))
+
+
+def _made(kind: Callable[..., T], parts: Sequence[Any]) -> T:
+    """Make a named tuple.
+
+    Raises:
+        TypeError, ValueError: A part is none that it ever has.
+    """
+    for annotation, value in zip(kind.__annotations__.values(), parts, strict=True):
+        if not isinstance(value, _TYPES.get(annotation, str)):
+            raise TypeError(f"there is a {type(value).__name__} for {annotation}")
+    return kind(*parts)

@@ -1,0 +1,30 @@
+"""A dict for several receivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that raises on writing, since others hold it too. Its copies and what it pickles to are plain dicts."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker knows it as a dict
+
+        def _refuse(self, *_: object, **__: object) -> NoReturn:
+            raise TypeError("this is what others were given too, and cannot be changed: dict(...) of it is a copy of your own")
+
+        __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def frozen(given: Mapping[K, V] | None) -> FrozenDict[K, V]:
+    """Return a mapping as a dict that raises on writing: itself where it is one already."""
+    return given if isinstance(given, FrozenDict) else FrozenDict(given or {})

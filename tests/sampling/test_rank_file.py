@@ -1,0 +1,284 @@
+"""What processes of a job tell each other in files of their own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from accelmetrics.sampling.rank_file import LONGEST, MESSAGES, SIZES, STEPS, RankFile, Ranks
+from accelmetrics.sampling.slot_file import PAGE
+from tests.support.programs import Program
+from tests.support.waiting import wait_for
+
+MEMBER = """
+    import os, sys
+    from pathlib import Path
+    from accelmetrics.sampling.rank_file import RankFile
+    file = RankFile(Path(sys.argv[1]), {"pid": os.getpid()})
+    tell("made")
+"""
+NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
+LOGGED = st.tuples(
+    st.integers(0, 2**62), st.none() | st.integers(-(2**62), 2**62), st.dictionaries(st.text(max_size=9), NUMBERS, max_size=70)
+)
+
+
+def looked(files: Path) -> Ranks:
+    """What looks for the first time."""
+    ranks = Ranks(files)
+    ranks.look()
+    return ranks
+
+
+def pids(ranks: Ranks) -> set[int]:
+    ranks.look()
+    return {rank.wishes.get("pid", 0) for rank in ranks.living.values()}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(LOGGED, max_size=5))
+def test_steps_come_as_they_were_logged(tmp_path: Path, steps: list[tuple[int, int | None, dict[str, int | float]]]) -> None:
+    """Those that do not fit into a slot of numbers come as messages, unless they are longer than those."""
+    ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
+    for time_ns, step, values in steps:
+        file.step(1.5, time_ns, step, values)
+    ranks.look()
+    (rank,) = ranks.living.values()
+    numbers = [(time_ns, step, values) for time_ns, step, _, values in rank.told(STEPS)]
+    others = [(time_ns, step, values) for time_ns, step, _, values in rank.told(MESSAGES)]
+    assert sorted(map(repr, numbers + others)) == sorted(repr(one) for one in steps if len(json.dumps(one)) < 3500)
+    assert all(len(json.dumps(one)) > 400 for one in others)
+    file.close()
+    ranks.look()
+    assert not ranks.living
+    ranks.close()
+
+
+def test_numbers_that_are_not_finite_and_large_ones_come_too(tmp_path: Path) -> None:
+    ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
+    file.step(1.0, 5, 3, {"loss": math.nan, "norm": -math.inf, "tokens": 2**63 - 1})
+    file.step(1.0, 6, None, {"loss": math.nan, "tokens": 2**64})
+    ranks.look()
+    (rank,) = ranks.living.values()
+    first, second = rank.told(STEPS)
+    assert repr(first) == "[5, 3, 1.0, {'loss': nan, 'norm': -inf, 'tokens': 9223372036854775807}]"
+    assert repr(second) == f"[6, None, 1.0, {{'loss': nan, 'tokens': {2**64}}}]"
+    file.close()
+
+
+def test_messages_are_what_json_has_and_short(tmp_path: Path) -> None:
+    ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
+    assert file.message({"text": "ä" * 600})
+    assert not file.message({"text": "a" * LONGEST})
+    assert not file.message({"number": math.nan})
+    assert not file.message({"object": object()})
+    ranks.look()
+    (rank,) = ranks.living.values()
+    assert list(rank.told(MESSAGES)) == [{"text": "ä" * 600}]
+    assert list(rank.told(MESSAGES)) == []
+    file.close()
+
+
+def test_who_comes_later_hears_what_is_told_from_then_on(tmp_path: Path) -> None:
+    file = RankFile(tmp_path / "job", {"interval": 1.0})
+    file.message({"number": 1})
+    ranks = looked(tmp_path / "job")
+    (rank,) = ranks.living.values()
+    assert rank.wishes == {"interval": 1.0}
+    file.message({"number": 2})
+    assert list(rank.told(MESSAGES)) == [{"number": 2}]
+    second = RankFile(tmp_path / "job", {"interval": 2.0})
+    second.message({"number": 3})
+    file.wish({"interval": 0.5})
+    ranks.look()
+    assert [one.wishes for one in ranks.living.values() if one is not rank] == [{"interval": 2.0}]
+    assert [list(one.told(MESSAGES)) for one in ranks.living.values() if one is not rank] == [[{"number": 3}]]
+    assert rank.wishes == {"interval": 0.5}
+    file.close()
+    second.close()
+
+
+def test_what_was_overwritten_before_it_was_read_is_counted(tmp_path: Path) -> None:
+    ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
+    slots = SIZES[STEPS][1]
+    for number in range(slots + 10):
+        file.step(1.0, number, number, {"loss": 0.5})
+    ranks.look()
+    (rank,) = ranks.living.values()
+    assert [step for _, step, _, _ in rank.told(STEPS)] == list(range(10, slots + 10))
+    assert rank.dropped == 10
+    file.close()
+
+
+def test_any_thread_may_log(tmp_path: Path) -> None:
+    ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
+
+    def log() -> None:
+        for number in range(200):
+            file.step(1.0, 1, number, {"loss": 0.5})
+
+    threads = [threading.Thread(target=log) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ranks.look()
+    (rank,) = ranks.living.values()
+    assert sorted(step for _, step, _, _ in rank.told(STEPS) if step is not None) == sorted(4 * list(range(200)))
+    file.close()
+
+
+def test_a_signal_handler_may_log_at_any_point(tmp_path: Path) -> None:
+    text = """
+    import signal
+    def log(*_):
+        file.step(1.0, 2, 2, {"loss": 0.5})
+    signal.signal(signal.SIGALRM, log)
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    for number in range(500):
+        file.step(1.0, 1, 1, {"loss": 0.5})
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    tell("logged")
+    wait_to_go_on()
+    """
+    ranks = looked(tmp_path / "job")
+    with Program(MEMBER + text, str(tmp_path / "job")) as program:
+        assert program.told() == ["made"]
+        assert program.told() == ["logged"]
+        ranks.look()
+        (rank,) = ranks.living.values()
+        times = [time_ns for time_ns, _, _, _ in rank.told(STEPS)]
+        assert times.count(1) + rank.dropped >= 500
+        assert set(times) <= {1, 2}
+
+
+def test_a_process_that_was_killed_is_gone_and_its_file_too(tmp_path: Path) -> None:
+    """Not one that is stopped; and a child of a fork that lives on does not count for it."""
+    text = """
+    child = os.fork()
+    if child == 0:
+        import signal
+        signal.pause()
+    tell(child)
+    wait_to_go_on()
+    """
+    with ExitStack() as stack:
+        programs = [stack.enter_context(Program(MEMBER + text, str(tmp_path / "job"))) for _ in range(3)]
+        children = []
+        for program in programs:
+            program.told()
+            children += program.told()
+        ranks = looked(tmp_path / "job")
+        assert pids(ranks) == {program.pid for program in programs}
+        os.kill(programs[0].pid, signal.SIGSTOP)
+        programs[1].process.kill()
+        wait_for(lambda: pids(ranks) == {programs[0].pid, programs[2].pid})
+        assert len(list(tmp_path.iterdir())) == 2
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_looking_does_not_end_ones_own_lock(tmp_path: Path) -> None:
+    """Of two monitors of a process too: a descriptor that is closed would take the lock with it."""
+    files = [RankFile(tmp_path / "job", {"pid": number}) for number in (1, 2)]
+    ranks = looked(tmp_path / "job")
+    assert pids(ranks) == {1, 2}
+    ranks.close()
+    text = """
+    from accelmetrics.sampling.rank_file import Ranks
+    ranks = Ranks(Path(sys.argv[1]))
+    ranks.look()
+    tell(sorted(rank.wishes["pid"] for rank in ranks.living.values()))
+    """
+    with Program(MEMBER + text, str(tmp_path / "job")) as program:
+        program.told()
+        assert program.told() == [[1, 2, program.pid]]
+    for file in files:
+        file.close()
+
+
+def test_a_file_whose_descriptor_was_closed_or_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    text = """
+    def close():
+        for number in range(3, 100):
+            if os.path.exists(path := f"/proc/self/fd/{number}") and "job" in os.readlink(path):
+                os.close(number)
+    for end in (close, lambda: file.path.unlink()):
+        wait_to_go_on()
+        end()
+        others = [open(Path(sys.argv[1]).with_name("other"), "w+b") for _ in range(5)]
+        file.step(1.0, 1, 1, {"loss": 0.5})
+        tell(others[0].seek(0, 2))
+    wait_to_go_on()
+    """
+    ranks = looked(tmp_path / "job")
+    with Program(MEMBER + text, str(tmp_path / "job")) as program:
+        program.told()
+        for _ in range(2):
+            before = pids(ranks) and list(ranks.living)
+            program.go_on()
+            assert program.told() == [0]
+            assert pids(ranks) == {program.pid}
+            assert list(ranks.living) != before
+            (rank,) = ranks.living.values()
+            assert [step for _, step, _, _ in rank.told(STEPS)] == [1]
+
+
+def test_hostile_contents_are_passed_over(tmp_path: Path) -> None:
+    file = RankFile(tmp_path / "job", {"pid": 1})
+    for number in range(5):
+        file.step(1.0, number, number, {"loss": 0.5})
+        file.message({"number": number})
+    whole = bytearray(file.path.read_bytes())
+    file.close()
+    path = tmp_path / "job.1-hostile.rank"
+    begins = [PAGE + sum(slot * slots for slot, slots in SIZES[:part]) for part in range(len(SIZES))]
+    for seed in range(150):
+        chance, content = random.Random(seed), whole.copy()
+        for _ in range(chance.choice((1, 3, 30))):
+            begin = chance.choice((0, 128, *[begins[part] + slot * chance.randrange(6) for part, (slot, _) in enumerate(SIZES)]))
+            content[begin + chance.randrange(100)] = chance.choice((0, 255, chance.randrange(256)))
+        path.write_bytes(content)
+        ranks = Ranks(tmp_path / "job")
+        ranks._looked = True
+        held = path.open("r+b")
+        with held, Locked(held.fileno()):
+            ranks.look()
+            for rank in ranks.living.values():
+                assert all(len(step) == 4 for step in rank.told(STEPS))
+                assert all(isinstance(message, dict) for message in rank.told(MESSAGES))
+            ranks.close()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert not looked(tmp_path / "job").living
+
+
+class Locked:
+    """Another process that has a file locked."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        self._ready, ready = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            import fcntl
+
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            os.write(ready, b"!")
+            signal.pause()
+        os.read(self._ready, 1)
+        os.close(ready)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._ready)
+        os.kill(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
