@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from accelmetrics.dialects.contract import Dialect, Number, Point
+from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import jobs
 from accelmetrics.dialects.tables import (
     Computed,
     ComputedValue,
     DialectRow,
     DialectTable,
+    FunctionDialect,
     Values,
     answering,
     parent_and_partition,
@@ -117,28 +118,24 @@ UNMAPPED = {
 _JOB_LABELS = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
 
 
-class Amd(Dialect):
-    """Series as AMD's device-metrics-exporter serves them."""
+_TABLE = DialectTable(TABLE)
 
-    name = "amd"
-    summary = "the metrics of AMD's device-metrics-exporter: gpu_gfx_activity, pcie_speed"
-    _table = DialectTable(TABLE)
 
-    def points(self, record: Record) -> Iterator[Point]:
-        """Give how many devices there are, then each device with what is known of the job and the pod that use it."""
-        snapshot = record.snapshot
-        own = jobs(record.labels).get("slurm", {})
-        answered = answering(snapshot)
-        if answered:
-            whole = len({slot.identity.parent or slot.identity.anchor for slot in snapshot.identities})
-            yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
-        for slot in answered:
-            told = record.holders.of(slot.key, "job") or own
-            job = {label: told[name] for label, name in _JOB_LABELS.items() if name in told}
-            labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}
-            yield from self._table.points(snapshot, slot, labels)
-            for clock, table in CLOCKS.items():
-                yield from table.points(snapshot, slot, {**labels, "clock_type": clock})
+def points(record: Record) -> Iterator[Point]:
+    """Give how many devices there are, then each device with what is known of the job and the pod that use it."""
+    snapshot = record.snapshot
+    own = jobs(record.labels).get("slurm", {})
+    answered = answering(snapshot)
+    if answered:
+        whole = len({slot.identity.parent or slot.identity.anchor for slot in snapshot.identities})
+        yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
+    for slot in answered:
+        told = record.holders.of(slot.key, "job") or own
+        job = {label: told[name] for label, name in _JOB_LABELS.items() if name in told}
+        labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}
+        yield from _TABLE.points(snapshot, slot, labels)
+        for clock, table in CLOCKS.items():
+            yield from table.points(snapshot, slot, {**labels, "clock_type": clock})
 
 
 @lru_cache(maxsize=1024)
@@ -161,4 +158,4 @@ def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
     )
 
 
-AMD = Amd()
+AMD = FunctionDialect("amd", "the metrics of AMD's device-metrics-exporter: gpu_gfx_activity, pcie_speed", points)

@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from accelmetrics.dialects.contract import Dialect, Number, Point, series
+from accelmetrics.dialects.contract import Number, Point, series
 from accelmetrics.dialects.tables import (
     MEMORY_RESERVED,
     Computed,
     DialectRow,
     DialectTable,
+    FunctionDialect,
     Values,
     gpu_instance,
     parent_and_partition,
@@ -284,58 +285,56 @@ _EXPLAINING = ("err_msg", "health_error_code")
 """Labels that do not tell series apart."""
 
 
-class Dcgm(Dialect):
-    """Series as dcgm-exporter serves them."""
+_TABLE = DialectTable((*DEFAULT, *BEYOND))
 
-    name = "dcgm"
-    summary = "the metrics of NVIDIA's dcgm-exporter with its labels: DCGM_FI_DEV_GPU_UTIL"
-    _table = DialectTable((*DEFAULT, *BEYOND))
 
-    def flat(self, record: Record) -> dict[str, Number]:
-        """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
-        found: dict[str, Number] = {}
-        for slot, divided, whole_devices in _devices(record.snapshot):
-            whole, partition = parent_and_partition(slot)
-            labels = {"gpu": whole, "GPU_I_ID": gpu_instance(slot)} if partition else {"gpu": whole}
-            for point in self._told(record.snapshot, slot, divided, whole_devices, labels):
-                few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
-                found[series(point.name, few)] = point.value
-        return found
+def flat(record: Record) -> dict[str, Number]:
+    """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
+    found: dict[str, Number] = {}
+    for slot, divided, whole_devices in _devices(record.snapshot):
+        whole, partition = parent_and_partition(slot)
+        labels = {"gpu": whole, "GPU_I_ID": gpu_instance(slot)} if partition else {"gpu": whole}
+        for point in _told(record.snapshot, slot, divided, whole_devices, labels):
+            few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
+            found[series(point.name, few)] = point.value
+    return found
 
-    def points(self, record: Record) -> Iterator[Point]:
-        """Give each field of each device with the exporter's labels."""
-        parents = {slot.key: slot for slot in record.snapshot.identities}
-        for slot, divided, whole_devices in _devices(record.snapshot):
-            whole, _ = parent_and_partition(slot)
-            who = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
-            job = record.holders.of(slot.key, "job").get("job_id")  # none where several hold the device, as with pods
-            labels = {**who, **record.pod_labels(slot.key), **({"hpc_job": job} if job else {})}
-            yield from self._told(record.snapshot, slot, divided, whole_devices, labels)
 
-    def _told(self, snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
-        """Give what is told of one device.
+def points(record: Record) -> Iterator[Point]:
+    """Give each field of each device with the exporter's labels."""
+    parents = {slot.key: slot for slot in record.snapshot.identities}
+    for slot, divided, whole_devices in _devices(record.snapshot):
+        whole, _ = parent_and_partition(slot)
+        who = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
+        job = record.holders.of(slot.key, "job").get("job_id")  # none where several hold the device, as with pods
+        labels = {**who, **record.pod_labels(slot.key), **({"hpc_job": job} if job else {})}
+        yield from _told(record.snapshot, slot, divided, whole_devices, labels)
 
-        Args:
-            snapshot: What was measured.
-            slot: The device.
-            divided: Whether it has MIG instances that answer.
-            whole_devices: How many whole devices are listed; 0 for an instance, of which that is not told.
-            labels: Those that say which device it is.
-        """
-        values = snapshot.values_of(slot.key)
-        for point in self._table.points(snapshot, slot, labels):
-            if point.name == XID:
-                codes = tuple(xid_errors(values)) or (point.value,)
-                for xid in codes:
-                    words = meaning(int(xid)) if xid else "no error"
-                    yield point._replace(value=xid, labels={**labels, "err_code": str(xid), "err_msg": words})
-            elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):
-                yield point
-        if whole_devices:
-            yield Point(COUNT, whole_devices, labels, "gauge", "1", "Devices of the machine.")
-        for watch, (status, code) in _verdicts(values).items():
-            about = {**labels, "health_watch": watch, "health_error_code": code}
-            yield Point(HEALTH_STATUS, status, about, "gauge", "1", _HEALTH)
+
+def _told(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
+    """Give what is told of one device.
+
+    Args:
+        snapshot: What was measured.
+        slot: The device.
+        divided: Whether it has MIG instances that answer.
+        whole_devices: How many whole devices are listed; 0 for an instance, of which that is not told.
+        labels: Those that say which device it is.
+    """
+    values = snapshot.values_of(slot.key)
+    for point in _TABLE.points(snapshot, slot, labels):
+        if point.name == XID:
+            codes = tuple(xid_errors(values)) or (point.value,)
+            for xid in codes:
+                words = meaning(int(xid)) if xid else "no error"
+                yield point._replace(value=xid, labels={**labels, "err_code": str(xid), "err_msg": words})
+        elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):
+            yield point
+    if whole_devices:
+        yield Point(COUNT, whole_devices, labels, "gauge", "1", "Devices of the machine.")
+    for watch, (status, code) in _verdicts(values).items():
+        about = {**labels, "health_watch": watch, "health_error_code": code}
+        yield Point(HEALTH_STATUS, status, about, "gauge", "1", _HEALTH)
 
 
 def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
@@ -391,4 +390,4 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
     )
 
 
-DCGM = Dcgm()
+DCGM = FunctionDialect("dcgm", "the metrics of NVIDIA's dcgm-exporter with its labels: DCGM_FI_DEV_GPU_UTIL", points, flat)

@@ -185,8 +185,9 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
     for key, slot in known.slots.items():
         yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(slot), "1", _UP)
     listed = {slot.backend for slot in known.slots.values()}
-    unseen = sum(status.devices for status in record.snapshot.backends if status.name not in listed)
-    yield _gauge("accelmetrics_devices_expected", len(known.slots) + unseen, {}, "1", "Devices and partitions that should be there.")
+    expected = sum(not slot.identity.parent for slot in known.slots.values())
+    expected += sum(status.devices for status in record.snapshot.backends if status.name not in listed)
+    yield _gauge("accelmetrics_devices_expected", expected, {}, "1", "Devices that should be there; partitions are not counted.")
     for status in record.snapshot.backends:
         yield from _source(status, fresh)
     for source, moment in known.succeeded.items():

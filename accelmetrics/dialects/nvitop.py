@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from accelmetrics.dialects.contract import Dialect, Point
-from accelmetrics.dialects.tables import DialectRow, DialectTable, answering, convert, parent_and_partition, without_empty
+from accelmetrics.dialects.contract import Point
+from accelmetrics.dialects.tables import DialectRow, DialectTable, FunctionDialect, answering, convert, parent_and_partition, without_empty
 from accelmetrics.schemas.catalogue import per_key, resolve
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
@@ -73,37 +73,33 @@ UNMAPPED = {
 _MEANINGS = {CPU: "How busy the host's processors are.", INFO: "1, with labels that say which driver serves how many devices."}
 
 
-class Nvitop(Dialect):
-    """Series as nvitop-exporter serves them."""
+_TABLE = DialectTable(DEVICE)
 
-    name = "nvitop"
-    summary = "the metrics of nvitop-exporter: gpu_utilization_Percentage, host_cpu_percent_Percentage"
-    _table = DialectTable(DEVICE)
 
-    def points(self, record: Record) -> Iterator[Point]:
-        """Give the machine, then each device."""
-        snapshot = record.snapshot
-        host = {"hostname": snapshot.hostname}
-        busy = processors(snapshot.metrics)
-        if busy is not None:
-            yield Point(CPU, busy, host, "gauge", "%", _MEANINGS[CPU])
-        for key, value in snapshot.metrics.items():
-            found = _of_host(key)
-            if found is not None:
-                given, point = found
-                yield point._replace(value=convert(value, given, point.unit), labels={**host, **point.labels})
-        answered = answering(snapshot)
-        if answered:
-            who = answered[0].identity
-            about = {
-                **host,
-                "device_count": str(len({one.identity.parent or one.identity.anchor for one in snapshot.identities})),
-                "driver_version": who.driver_version,
-                "cuda_driver_version": who.runtime_version,
-            }
-            yield Point(INFO, 1, without_empty(about), "gauge", "1", _MEANINGS[INFO])
-        for slot in answered:
-            yield from self._table.points(snapshot, slot, _labels(slot, snapshot.hostname))
+def points(record: Record) -> Iterator[Point]:
+    """Give the machine, then each device."""
+    snapshot = record.snapshot
+    host = {"hostname": snapshot.hostname}
+    busy = processors(snapshot.metrics)
+    if busy is not None:
+        yield Point(CPU, busy, host, "gauge", "%", _MEANINGS[CPU])
+    for key, value in snapshot.metrics.items():
+        found = _of_host(key)
+        if found is not None:
+            given, point = found
+            yield point._replace(value=convert(value, given, point.unit), labels={**host, **point.labels})
+    answered = answering(snapshot)
+    if answered:
+        who = answered[0].identity
+        about = {
+            **host,
+            "device_count": str(len({one.identity.parent or one.identity.anchor for one in snapshot.identities})),
+            "driver_version": who.driver_version,
+            "cuda_driver_version": who.runtime_version,
+        }
+        yield Point(INFO, 1, without_empty(about), "gauge", "1", _MEANINGS[INFO])
+    for slot in answered:
+        yield from _TABLE.points(snapshot, slot, _labels(slot, snapshot.hostname))
 
 
 @per_key
@@ -130,4 +126,4 @@ def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
     return {"hostname": hostname, "index": index, "devicename": slot.identity.name, "uuid": slot.unique_id}
 
 
-NVITOP = Nvitop()
+NVITOP = FunctionDialect("nvitop", "the metrics of nvitop-exporter: gpu_utilization_Percentage, host_cpu_percent_Percentage", points)

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 
-from accelmetrics.dialects.contract import NO_LABELS, Dialect, Number, Point, series
+from accelmetrics.dialects.contract import NO_LABELS, Number, Point, series
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.prometheus import SHARED, SeriesTemplate, series_of
+from accelmetrics.dialects.tables import FunctionDialect
 from accelmetrics.schemas.catalogue import per_key, rows
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.identity import DeviceSlot
@@ -40,37 +41,35 @@ UPDOWNCOUNTERS = frozenset(
 )
 """What the conventions have as sums that may fall: they add up over devices, unlike a gauge."""
 
+PER_LINK = "accel.link.port."
+"""What the names of single links' series begin with."""
+
 UNITS_BY_NAME = {"hw.errors": "{error}", "process.thread.count": "{thread}"}
 """Units that the conventions give to plain numbers."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
-class OtelDialect(Dialect):
-    """OpenTelemetry's semantic conventions."""
-
-    name = "otel"
-    summary = f"OpenTelemetry semantic conventions {SEMCONV_VERSION}"
-
-    def flat(self, record: Record) -> dict[str, Number]:
-        """Give series as a word each: ``hw.power{accelmetrics.device="gpu.0",hw.type="gpu"}``, of its device the key alone."""
-        found = {}
-        for point in self.points(record):
-            labels = {name: text for name, text in sorted(point.labels.items()) if name not in _OF_DEVICES}
-            found[series(point.name, labels)] = point.value
-        return found
-
-    def points(self, record: Record) -> Iterable[Point]:
-        """Give the machine, the last number of everything that the program logged, and the monitor's own state."""
-        yield from machine_points(record.snapshot)
-        yield from finding_points(record)
-        logged = (point for step in record.steps for point in step_points(step))
-        yield from {(point.name, *point.labels.values()): point for point in logged}.values()
-        if record.monitor is not None:
-            yield from monitor_points(record.monitor, otel=True)
+def flat(record: Record) -> dict[str, Number]:
+    """Give series as a word each: ``hw.power{accelmetrics.device="gpu.0",hw.type="gpu"}``, of its device the key alone."""
+    found = {}
+    for point in points(record):
+        labels = {name: text for name, text in sorted(point.labels.items()) if name not in _OF_DEVICES}
+        found[series(point.name, labels)] = point.value
+    return found
 
 
-OTEL = OtelDialect()
+def points(record: Record) -> Iterable[Point]:
+    """Give the machine, the last number of everything that the program logged, and the monitor's own state."""
+    yield from machine_points(record.snapshot)
+    yield from finding_points(record)
+    logged = (point for step in record.steps for point in step_points(step))
+    yield from {(point.name, *point.labels.values()): point for point in logged}.values()
+    if record.monitor is not None:
+        yield from monitor_points(record.monitor, otel=True)
+
+
+OTEL = FunctionDialect("otel", f"OpenTelemetry semantic conventions {SEMCONV_VERSION}", points, flat)
 
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, compress
 from math import isfinite
 from typing import NamedTuple
 
-from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
+from accelmetrics.dialects.contract import Distribution, Number, Point
 from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
-from accelmetrics.schemas.catalogue import per_key, recognise
+from accelmetrics.dialects.tables import FunctionDialect
+from accelmetrics.schemas.catalogue import edition, per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
@@ -42,6 +43,8 @@ SHARED: Mapping[str, str] = {
     "accel_sram_ecc_source_errors_total": "Errors of the SRAM of that part of the chip that could not be corrected, over its life.",
     "accel_violation_seconds_total": "For how long the device ran below its clocks for the reason, as its driver counts.",
     "accel_power_limit_bound_watts": "Lowest and highest power limit that can be set, and the one that the device starts with.",
+    "accel_board_power_watts": "Power that the whole board draws: at each IPU of it, and of other vendors at its first device alone.",
+    "accel_neuron_power_ratio": "Power of the chip in the last minute that the driver has, as a share of the chip's highest.",
     "accel_ecc_mode": "1 if error correction is on, now or after the next reset, else 0.",
     "accel_mig_mode": "1 if the GPU is in MIG mode, now or after the next reset, whether or not it has instances, else 0.",
     "accel_retired_pages_total": "Memory pages that are no longer used because of errors.",
@@ -201,14 +204,6 @@ def device_points(record: Record) -> Iterator[Point]:
             yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
 
 
-def measurements(record: Record) -> Iterator[Point]:
-    """Give what devices are and measure, what the host measures, and what the program logged."""
-    yield from device_points(record)
-    for key, found, device in described(record.snapshot.header):
-        yield found.point(record.snapshot.metrics[key], device)
-    yield from told_points(record)
-
-
 def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
     """Give each key of a header that becomes a series, what it becomes, and the labels of its device."""
     identities = {slot.key: identity_labels(slot) for slot in header.identities}
@@ -337,16 +332,99 @@ def step_points(counts: Mapping[StepSource, StepCounts]) -> Iterator[Point]:
             yield Point("training_nonfinite_total", number, {**labels, "name": name}, "counter", "1", _NOT_FINITE)
 
 
-class PrometheusDialect(Dialect):
-    """The names of our own exposition."""
-
-    name = "prometheus"
-    summary = "Prometheus names in base units, as our own endpoint serves them"
-
-    def points(self, record: Record) -> Iterator[Point]:
-        """Give how the monitor, the sources and the devices fare, then what was measured."""
-        yield from health(record)
-        yield from measurements(record)
+def points(record: Record) -> Iterator[Point]:
+    """Give how the monitor, the sources and the devices fare, then what was measured."""
+    yield from health(record)
+    yield from measurements(record)
 
 
-PROMETHEUS = PrometheusDialect()
+def measurements(record: Record) -> Iterator[Point]:
+    """Give what devices are and measure, what the host measures, and what the program logged."""
+    yield from device_points(record)
+    for key, found, device in described(record.snapshot.header):
+        yield found.point(record.snapshot.metrics[key], device)
+    yield from told_points(record)
+
+
+PROMETHEUS = FunctionDialect("prometheus", "Prometheus names in base units, as our own endpoint serves them", points)
+
+
+# Points with their numbers apart: while the rest stays as it is, it need be neither made nor written again
+
+Described = Callable[[Header], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
+"""Gives, for each key of a header that becomes a series, what it becomes and the labels of its device."""
+
+
+class PointColumns(NamedTuple):
+    """Points, and their numbers.
+
+    Attributes:
+        shape: All but the numbers: equal for points that differ in numbers alone. Most are the same object from record to record,
+            which makes comparing cheap.
+        points: Points of that shape, with numbers of whichever record.
+        numbers: One of each point; of a distribution those of its buckets, how many were observed, and their sum.
+    """
+
+    shape: tuple[object, ...]
+    points: Sequence[Point]
+    numbers: Sequence[Number]
+
+
+def columns(points: Iterable[Point]) -> PointColumns:
+    """Sort points into columns."""
+    found = tuple(points)
+    if not found:
+        return PointColumns((), (), ())
+    names, values, labels, kinds, units, meanings, distributions = zip(*found, strict=True)
+    if not any(distributions):
+        return PointColumns((names, labels, kinds, units, meanings), found, values)
+    bounds = tuple(whole and tuple(bound for bound, _ in whole.buckets) for whole in distributions)
+    numbers: list[Number] = []
+    for value, whole in zip(values, distributions, strict=True):
+        numbers += (value,) if whole is None else (*(up_to for _, up_to in whole.buckets), whole.observations, whole.total)
+    return PointColumns((names, labels, kinds, units, meanings, bounds), found, numbers)
+
+
+def numbered(points: Iterable[Point]) -> Iterator[Point]:
+    """Give points that have, in place of each number, its place in the column of numbers."""
+    place = 0
+    for point in points:
+        whole = point.distribution
+        if whole is None:
+            yield point._replace(value=place)
+            place += 1
+        else:
+            last = place + len(whole.buckets)
+            buckets = tuple((bound, place + number) for number, (bound, _) in enumerate(whole.buckets))
+            yield point._replace(distribution=whole._replace(observations=last, total=last + 1, buckets=buckets))
+            place = last + 2
+
+
+def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool = False, left_out: tuple[str, ...] = ()) -> PointColumns:
+    """Return the columns of a reading's metrics. All but the numbers is made once for each header.
+
+    Args:
+        snapshot: The reading.
+        described: Gives what the keys become.
+        of_one_type: Whether a series is to have ints or floats throughout, as :meth:`SeriesTemplate.point` has it.
+        left_out: What the names of series begin with that are left out.
+    """
+    header = snapshot.header
+
+    def convert() -> tuple[list[bool], list[tuple[int, SeriesTemplate]], list[Callable[[Number], Number]], PointColumns]:
+        found = {key: (series, labels) for key, series, labels in described(header) if not series.name.startswith(left_out)}
+        templates = [series for series, _ in found.values()]
+        return (
+            [key in found for key in header.keys],
+            [(place, one) for place, one in enumerate(templates) if (one.times, one.over) != (1, 1)],
+            [round if one.whole else float for one in templates],
+            columns(series.point(0, labels) for series, labels in found.values()),
+        )
+
+    has_series, scaled, types, found = header.kept(("series", described, left_out, edition()), convert)
+    numbers = list(compress(snapshot.numbers, has_series))
+    for place, one in scaled:
+        numbers[place] = numbers[place] * one.times / one.over if one.over != 1 else numbers[place] * one.times
+    if of_one_type:
+        numbers = [kind(number) for kind, number in zip(types, numbers, strict=True)]
+    return found._replace(numbers=numbers)

@@ -25,7 +25,7 @@ BUILT_IN = {
     "verl": "accelmetrics.dialects.training:VERL",
     "training": "accelmetrics.dialects.training:Training",
     "dcgm": "accelmetrics.dialects.dcgm:DCGM",
-    "nvidia_smi": "accelmetrics.dialects.nvidia_gpu_exporter:NvidiaGpuExporter",
+    "nvidia_smi": "accelmetrics.dialects.nvidia_smi:NvidiaGpuExporter",
     "nvitop": "accelmetrics.dialects.nvitop:NVITOP",
     "amd": "accelmetrics.dialects.amd:AMD",
 }

@@ -1,4 +1,4 @@
-"""Dialects that are tables: a row says which key becomes which name, in which unit.
+"""What built-in dialects are made of: functions, and tables in which a row says which key becomes which name, in which unit.
 
 Everything else follows from the catalogue: the unit that the value has, whether it is a counter, and under which keys other
 kinds of devices and other vendors have the same thing. So a dialect that was made for one vendor's GPUs says what it can of
@@ -8,15 +8,16 @@ every device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.dialects.contract import NO_LABELS, Number, Point
+from accelmetrics.dialects.contract import NO_LABELS, Dialect, Number, Point
 from accelmetrics.schemas.catalogue import coverage_of, find, per_key, rows
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, PARTITION, Kind, Metric
+from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 
 _NOISE_DIGITS = 6
@@ -91,6 +92,47 @@ class DialectTable:
                 value = next((values[name] for name in names if name in values), None)
             if value is not None:
                 yield Point(row.name, convert(value, given, unit, row.whole), labels, kind, unit, meaning)
+
+
+# A dialect of functions
+
+
+class FunctionDialect(Dialect):
+    """A dialect that keeps nothing, made of functions.
+
+    Args:
+        name: As :class:`Dialect` has it, like the others.
+        summary: Whose names these are.
+        points: Gives a record as labelled series.
+        flat: Gives it as flat names and numbers; as the series say, when left out.
+        rows: Gives a row per device; without it there are none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        points: Callable[[Record], Iterable[Point]],
+        flat: Callable[[Record], dict[str, Number]] | None = None,
+        rows: Callable[[Record], Sequence[Mapping[str, str]]] | None = None,
+    ) -> None:
+        self.name, self.summary, self.tabular = name, summary, rows is not None
+        self._points, self._flat, self._rows = points, flat, rows
+
+    def points(self, record: Record) -> Iterable[Point]:
+        """Give the record as labelled series."""
+        return self._points(record)
+
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give the record as flat names and numbers."""
+        return super().flat(record) if self._flat is None else self._flat(record)
+
+    def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
+        """Give a row per device."""
+        return () if self._rows is None else self._rows(record)
+
+
+# Conversion, and how devices are named
 
 
 def unit_of(row: DialectRow) -> str:

@@ -11,12 +11,12 @@ they are absent where it does not use PyTorch, and never the driver's figures, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
 from accelmetrics.dialects.prometheus import StepCounts
-from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
-from accelmetrics.schemas.record import Record, in_json
+from accelmetrics.dialects.tables import DialectRow, DialectTable, FunctionDialect, convert, designation
+from accelmetrics.schemas.record import STEP_NAMES, Record, in_json, logged_number
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.vitals import processors
 
@@ -62,9 +62,6 @@ LOGGED = {
 }
 """By name, which of the numbers that the program logs it is, and its meaning."""
 
-SHORT = {"learning_rate": "lr"}
-"""What programs log instead."""
-
 STEP_FIELDS = {
     "epoch": "epoch",
     "loss": "loss",
@@ -104,23 +101,19 @@ class Training(Dialect):
             self._latest = record.snapshot
             for step in record.own_steps:
                 self._steps = self._steps.after(step)
-                self._logged.update(step.values)
+                found = {name: logged_number(step.values, names) for name, names in STEP_NAMES.items()}
+                self._logged.update((name, number) for name, number in found.items() if number is not None)
             for device, value in allocator(record.snapshot, ALLOCATED).items():
                 before = self._allocated.get(device, Distribution(0, 0.0))
                 self._allocated[device] = Distribution(before.observations + 1, before.total + convert(value, "By", "MiBy"))
         for slot in record.snapshot.identities:
             yield from self._table.points(record.snapshot, slot, {INDEX: designation(slot)})
         for name, (logged, meaning) in LOGGED.items():
-            if (number := _logged(self._logged, logged)) is not None:
+            if (number := self._logged.get(logged)) is not None:
                 yield Point(name, number, {}, "gauge", "1", meaning)
         yield from self._steps.points({})
         for device, held in self._allocated.items():
             yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _HELD, held)
-
-
-def _logged(values: Mapping[str, Number], name: str) -> Number | None:
-    """Return what was logged under a name, or under its short form."""
-    return values.get(name, values.get(SHORT.get(name, name)))
 
 
 JsonLine = dict[str, Number | str | None]
@@ -139,13 +132,20 @@ def gpu_lines(record: Record) -> Iterator[JsonLine]:
 
 
 def training_lines(record: Record) -> Iterator[JsonLine]:
-    """Give a line per step that was logged. What is missing is None."""
+    """Give a line per step with a number that lines have, however many calls logged it. What is missing is None."""
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
+    line: JsonLine | None = None
     for step in record.own_steps:
-        line: JsonLine = {"timestamp": rfc3339(step.time_ns), "step": step.step}
-        found = {field: _logged(step.values, name) for field, name in STEP_FIELDS.items()}
-        line.update((field, None if value is None else in_json(value)) for field, value in found.items())
-        line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
+        numbers = {field: logged_number(step.values, STEP_NAMES[name]) for field, name in STEP_FIELDS.items()}
+        found = {field: in_json(number) for field, number in numbers.items() if number is not None}
+        if line is not None and step.step is not None and line["step"] == step.step:
+            line.update(found)
+        elif found:
+            if line is not None:
+                yield line
+            line = {"timestamp": rfc3339(step.time_ns), "step": step.step, **dict.fromkeys(STEP_FIELDS), **found}
+            line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
+    if line is not None:
         yield line
 
 
@@ -172,37 +172,33 @@ _MIB_PER_GIB = 1024
 _UNITS = {"pct": "%", "gb": "GiBy", "c": "Cel", "w": "W", "mhz": "MHz"}
 
 
-class Verl(Dialect):
-    """Flat names without labels."""
-
-    name = "verl"
-    summary = "what a monitor for verl logs: gpu_0_gpu_utilization_pct, system_memory_used_gb"
-    _table = DialectTable(VERL_TABLE)
-
-    def points(self, record: Record) -> Iterator[Point]:
-        """Yield points device by device, then the machine's. The device is in the name, so that there are no labels."""
-        snapshot = record.snapshot
-        found: dict[str, Number | None] = {}
-        for slot in snapshot.identities:
-            told = {point.name: point.value for point in self._table.points(snapshot, slot)}
-            held = snapshot.values_of(f"{TORCH}{designation(slot)}")
-            told |= {name: convert(held[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in held}
-            total = snapshot.values_of(slot.key).get("memoryTotalBytes")
-            if ALLOCATED in held and total:
-                told[SHARE] = held[ALLOCATED] / total * 100
-            head = slot.key.replace(".", "_")
-            found |= {f"{head}_{name}": value for name, value in told.items()}
-        found[CPU] = processors(snapshot.metrics)
-        used, available, share = map(snapshot.metrics.get, ("memory.used", "proc.memory.availableMB", "memory_percent"))
-        if used is not None:
-            found[MEMORY_USED] = used / _GIB
-        elif available is not None and share is not None and share < 100:
-            # What is available and the share in use are of one total: the machine's, or the cgroup's limit.
-            found[MEMORY_USED] = available / _MIB_PER_GIB * share / (100 - share)
-        found[MEMORY_SHARE] = share
-        for name, value in found.items():
-            if value is not None:
-                yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
+_VERL_TABLE = DialectTable(VERL_TABLE)
 
 
-VERL = Verl()
+def verl_points(record: Record) -> Iterator[Point]:
+    """Yield points device by device, then the machine's. The device is in the name, so that there are no labels."""
+    snapshot = record.snapshot
+    found: dict[str, Number | None] = {}
+    for slot in snapshot.identities:
+        told = {point.name: point.value for point in _VERL_TABLE.points(snapshot, slot)}
+        held = snapshot.values_of(f"{TORCH}{designation(slot)}")
+        told |= {name: convert(held[key], "By", "GiBy") for name, key in ALLOCATOR.items() if key in held}
+        total = snapshot.values_of(slot.key).get("memoryTotalBytes")
+        if ALLOCATED in held and total:
+            told[SHARE] = held[ALLOCATED] / total * 100
+        head = slot.key.replace(".", "_")
+        found |= {f"{head}_{name}": value for name, value in told.items()}
+    found[CPU] = processors(snapshot.metrics)
+    used, available, share = map(snapshot.metrics.get, ("memory.used", "proc.memory.availableMB", "memory_percent"))
+    if used is not None:
+        found[MEMORY_USED] = used / _GIB
+    elif available is not None and share is not None and share < 100:
+        # What is available and the share in use are of one total: the machine's, or the cgroup's limit.
+        found[MEMORY_USED] = available / _MIB_PER_GIB * share / (100 - share)
+    found[MEMORY_SHARE] = share
+    for name, value in found.items():
+        if value is not None:
+            yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
+
+
+VERL = FunctionDialect("verl", "what a monitor for verl logs: gpu_0_gpu_utilization_pct, system_memory_used_gb", verl_points)

@@ -1,22 +1,35 @@
 """A line for every record, for people: ``GPU Monitor - GPU0: 85.2%/76.3% | GPU1: 0.0%/2.5%`` (utilisation/memory in use).
 
 What rules find stands behind it while it lasts: ``| ! 2 findings: hot gpu.0, hot gpu.1``.
-On a terminal it can be a table instead that is drawn in place; elsewhere a record is one line.
+On a terminal it can be a table instead that is drawn in place, a row for each device, with bars; elsewhere a record is one line.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
-from accelmetrics.schemas.text import counted
+from accelmetrics.schemas.text import bar, counted
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 
 if TYPE_CHECKING:
-    from accelmetrics.schemas.finding import Findings
-    from accelmetrics.schemas.record import Record
+    from accelmetrics.schemas.record import Findings, Record
+    from accelmetrics.schemas.snapshot import Snapshot
+
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from accelmetrics.schemas.text import GIB, of_limit, printable
+from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
     from accelmetrics.schemas.snapshot import Snapshot
 
 Style = Literal["line", "table"]
@@ -72,11 +85,9 @@ class ConsoleExporter:
         if stream is None:  # a program without a console
             return
         if self._live is not None:
-            from accelmetrics.exporters.device_table import table
-
             self._live.update(table(record.snapshot, width=self._live.console.width), refresh=True)
             return
-        print(line(record.snapshot) + _found(record.findings), file=stream, flush=True)
+        print(begin_line(stream) + line(record.snapshot) + _found(record.findings), file=stream, flush=True)
 
     def flush(self) -> None:
         """Return at once: every record is printed when it comes."""
@@ -91,6 +102,20 @@ class ConsoleExporter:
         if self.stream is not None:
             return self.stream
         return sys.stderr if self.stderr else sys.stdout
+
+
+def begin_line(stream: TextIO) -> str:
+    """Return what goes to the beginning of a line of a terminal: the next one, if a progress bar stands on this one. Elsewhere nothing.
+
+    Spaces for a whole line end at the right edge of this one where nothing stood on it, and else on the next one.
+    """
+    if not stream.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        return ""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a stand-in for a terminal
+        return ""
+    return f"{' ' * columns}\r\x1b[K" if columns else ""
 
 
 def line(snapshot: Snapshot) -> str:
@@ -116,3 +141,111 @@ def _found(findings: Findings) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}%"
+
+
+# A table of the devices: a row for each, with bars, and a line for the host
+
+WIDE = 200
+"""Columns of a table whose width is not given."""
+SPACE = 2
+"""Columns between two columns."""
+WARNED = "bold red"
+
+
+SHAPES: tuple[tuple[int, bool, tuple[str, ...]], ...] = (
+    (10, True, ()),
+    (6, True, ()),
+    (6, True, ("Name",)),
+    (4, False, ("Name",)),
+    (0, False, ("Name",)),
+    (0, False, ("Name", "Power")),
+    (0, False, ("Name", "Power", "Temp")),
+    (0, False, ("Name", "Power", "Temp", "Memory")),
+)
+"""Columns of a bar, whether memory is shown as an amount too, and the columns that are left out. The first that fits is taken."""
+
+
+def table(snapshot: Snapshot, width: int = WIDE) -> RenderableType:
+    """Lay out a snapshot as something that rich draws, in so many columns."""
+    from rich.console import Group
+    from rich.text import Text
+
+    devices, silent = vitals(snapshot), silent_sources(snapshot)
+    parts: list[RenderableType] = [Text(_heading(snapshot, width), style="bold", no_wrap=True, overflow="crop")]
+    parts += [_drawn(devices, width)] if devices else []
+    parts += [Text(f"{status.name}  {status.status}: {status.detail}", "red", no_wrap=True, overflow="ellipsis") for status in silent]
+    parts += [] if devices or silent else [Text("no device was found")]
+    return Group(*parts, Text(host_line(snapshot, width), no_wrap=True, overflow="ellipsis"))
+
+
+def _drawn(devices: Sequence[Vitals], width: int) -> RenderableType:
+    """Draw the devices in the richest shape that fits."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for columns, amount, left_out in SHAPES:
+        rows = [_cells(one, columns, amount, left_out) for one in devices]
+        taken = sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
+        if taken - SPACE <= width:  # behind the last column there need be no space
+            break
+    else:
+        return Text("too narrow", no_wrap=True, overflow="ellipsis")
+    drawn = Table(*rows[0], box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold")
+    for column in drawn.columns:
+        column.no_wrap = True
+    for row in rows:
+        drawn.add_row(*row.values())
+    return drawn
+
+
+def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -> dict[str, Text]:
+    """Return a device's row by the headings of its columns; one that says nothing says why."""
+    from rich.text import Text
+
+    memory = _bar(one.memory_percent, columns)
+    if one.memory_used is not None and (amount or one.memory_percent is None):
+        used = f"{of_limit(one.memory_used, one.memory_total, GIB, 1)} GiB"
+        memory = used if one.memory_percent is None else f"{memory} {used}"
+    full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
+    hot = one.temperature is not None and one.temperature > HOT
+    cells = {
+        "Device": Text(one.label),
+        "Name": Text(one.short_name),
+        "Util": Text(_bar(one.utilization, columns)),
+        "Memory": Text(memory, WARNED if full else ""),
+        "Power": Text("-" if one.power is None else f"{of_limit(one.power, one.power_limit)} W"),
+        "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", WARNED if hot else ""),
+    }
+    if one.why:
+        cells.update({"Util": Text(one.why, "red"), "Memory": Text(), "Power": Text(), "Temp": Text()})
+    return {heading: cell for heading, cell in cells.items() if heading not in left_out}
+
+
+def _heading(snapshot: Snapshot, width: int) -> str:
+    """Head the table with the host and the time, or as much of both as fits: the end of a number is never missing."""
+    from rich.cells import cell_len
+
+    host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"
+    clock = moment.partition("T")[2]
+    return next((text for text in (f"{host}  {moment}", f"{host}  {clock}", clock) if cell_len(text) <= width), "")
+
+
+def host_line(snapshot: Snapshot, width: int = WIDE) -> str:
+    """Return what the host is at: its processors, its memory, the watched process; as many of them as there are columns for."""
+    metrics = snapshot.metrics
+    parts = [
+        ("cpu", processors(metrics), "%"),
+        ("memory", metrics.get("memory_percent"), "%"),
+        ("process cpu", metrics.get("cpu"), "%"),
+        ("process memory", metrics.get("proc.memory.rssMB"), " MiB"),
+    ]
+    line = "host"
+    for text in [f"  {label} {value:.1f}{unit}" for label, value, unit in parts if value is not None]:
+        if len(line) + len(text) > width:
+            break
+        line += text
+    return line
+
+
+def _bar(percent: float | None, columns: int) -> str:
+    return "-" if percent is None else bar(percent, columns) + " " * bool(columns) + f"{percent:5.1f}%"

@@ -69,16 +69,11 @@ def _template(numbered: Sequence[str], labels: Mapping[str, str], columns: Seque
     """
     places = {column: place for place, column in enumerate(numbered)}
     texts = {column: csv_text([["", text]]).decode()[1:-1] for column, text in labels.items()}
-    if not {*places, *texts} <= set(columns):
+    cells: dict[str, str | int] = {**places, **texts}
+    if not cells.keys() <= set(columns):
         return None
-    pieces, read = [""], list[int]()
-    for number, column in enumerate(columns):
-        pieces[-1] += ("," if number else "") + texts.get(column, "")
-        if column in places and column not in texts:
-            pieces.append("")
-            read.append(places[column])
-    pieces[-1] += "\n"
-    return NumberTemplate(pieces, read)
+    parts = [part for column in columns for part in (",", cells.get(column, ""))]
+    return NumberTemplate([*parts[1:], "\n"])
 
 
 def _logged(record: Record) -> dict[str, int | float]:

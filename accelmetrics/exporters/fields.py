@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accelmetrics.dialects.health import identity_labels
 from accelmetrics.schemas.identity import DeviceSlot
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 INT64 = 2**63
@@ -16,21 +16,10 @@ def utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def measured(record: Record) -> dict[str, int | float]:
-    """Return the record's metrics and the monitor's own counters under one set of keys."""
-    return {**record.snapshot.metrics, **(record.monitor.flat() if record.monitor is not None else {})}
-
-
-def seconds_since(began_ns: int, time_ns: int) -> int:
-    """Return the whole seconds between two times in nanoseconds; 0 where a clock was set back."""
-    return max(0, time_ns - began_ns) // 1_000_000_000
-
-
-def step_number(step: Step, began_ns: int) -> int:
-    """Return the program's own number of a step; where it named none, or one that has no room, the whole seconds since a time."""
-    if step.step is not None and -INT64 <= step.step < INT64:
-        return step.step
-    return seconds_since(began_ns, step.time_ns)
+def step_tags(step: Step) -> dict[str, str]:
+    """Return the process that logged a step as tags, as far as it is known."""
+    tags = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
+    return {name: text for name, text in tags.items() if text}
 
 
 def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str]]]:

@@ -3,7 +3,8 @@
 Every line goes to the end of a growing file in one ``write``, so that a kill leaves at most the last line cut, and what several
 processes write to one file does not mingle. Around it the file is locked (``flock``, which a kill gives up): under the lock a
 writer sees that the file is still the one that bears the name, removes what a killed writer left of a line, takes back what did
-not fit on the disk, and closes the file when it is full or old. Where a file system has no locks, this holds for one writer.
+not fit on the disk, and closes the file when it is full or old. Where a file system has no locks, and on Windows, this holds for one
+writer.
 
 A closed file gets a name with the time of its first record. It is compressed under another name, which becomes its own
 in one step when everything has reached the disk; only then the uncompressed one goes. So a kill between any two steps loses no
@@ -13,13 +14,12 @@ record and doubles none. What was left undone is done when a file is opened or c
 from __future__ import annotations
 
 import errno
-import fcntl
 import gzip
 import json
-import logging
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -30,8 +30,12 @@ from typing import IO, ClassVar
 
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.lines import PACKED, LineWriter, closed_files, first_time, next_closed, packed
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
+
+if sys.platform != "win32":
+    import fcntl
 
 LONGEST_HEAD = 1 << 24
 """Bytes of a first line that are looked at."""
@@ -43,9 +47,8 @@ LINKS = 40
 """Links that the system follows."""
 OPEN_TO_ALL = stat.S_ISVTX | stat.S_IWOTH
 UNKNOWN = -1
+_FLAGS: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # Windows has the second alone
 _BLOCK = 1 << 16
-
-log = logging.getLogger("accelmetrics")
 
 
 class LineFile:
@@ -80,6 +83,7 @@ class LineFile:
         self._most, self._longest = max_bytes, max_seconds
         self._compress, self._keep = compress, keep
         self._descriptor: int | None = None
+        self._status = os.stat_result([0] * 10)  # of the file that was opened
         self._regular = True
         self._renames_from: float | None = None
         self.fresh = True
@@ -119,7 +123,7 @@ class LineFile:
             try:
                 write_all(self._descriptor, lines)
             except OSError:
-                if self._regular:
+                if self._regular and self._is_ours():
                     with suppress(OSError):  # then it is mended before the next line
                         os.ftruncate(self._descriptor, self._size)
                 raise
@@ -140,7 +144,7 @@ class LineFile:
         Raises:
             OSError: The disk has a fault, or is full after all.
         """
-        if self._regular and self._descriptor is not None and self._unsynced >= least:
+        if self._regular and self._descriptor is not None and self._unsynced >= least and self._is_ours():
             os.fsync(self._descriptor)
             self._unsynced = 0
 
@@ -156,7 +160,7 @@ class LineFile:
             self._drop()
 
     def _drop(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor, self._descriptor = self._descriptor if self._is_ours() else None, None
         self._head, self._size, self._began_ns, self._unsynced, self.fresh, self._last = b"", UNKNOWN, None, 0, True, (0, b"")
         if descriptor is not None:
             os.close(descriptor)
@@ -168,18 +172,23 @@ class LineFile:
             self._acquire()
             yield
         finally:
-            if self._descriptor is not None and self._regular:
+            if self._descriptor is not None and self._regular and sys.platform != "win32":
                 with suppress(OSError):
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def _is_ours(self) -> bool:
+        return self._descriptor is not None and is_still(self._descriptor, self._status)
+
     def _acquire(self) -> None:
         while True:
-            if self._descriptor is None:
+            if self._descriptor is None or not self._is_ours():
+                self._drop()  # without closing what is somebody else's
                 self._descriptor = self._opened()
             if not self._regular:
                 return
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                if sys.platform != "win32":
+                    fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
@@ -197,14 +206,15 @@ class LineFile:
         self._regular = True
         with suppress(FileNotFoundError):
             self._regular = stat.S_ISREG(self.path.stat().st_mode)
-        flags = os.O_APPEND | os.O_CREAT | (os.O_RDWR | os.O_NOFOLLOW if self._regular else os.O_WRONLY)
+        flags = os.O_APPEND | os.O_CREAT | (os.O_RDWR | _FLAGS if self._regular else os.O_WRONLY)
         descriptor = os.open(self.path, flags, mode_of_new(self.path.parent))
+        self._status = os.fstat(descriptor)
         try:
-            check_owner(os.fstat(descriptor), self.path)
+            check_owner(self._status, self.path)
         except PermissionError:
             os.close(descriptor)
             raise
-        if self._regular and os.fstat(descriptor).st_size == 0:
+        if self._regular and self._status.st_size == 0:
             sync_directory(self.path.parent)
         return descriptor
 
@@ -218,9 +228,9 @@ class LineFile:
                 raise DocumentError(f"{self.path} is there already, and is something else: it does not begin with {begin}")
             self._size = file.seek(0, os.SEEK_END)
         place, last = self._last  # another writer may have made a file that was cut short longer than it was
-        self.fresh = self.fresh or os.pread(descriptor, len(last), place) != last
+        self.fresh = self.fresh or _read_at(descriptor, len(last), place) != last
         end = _end_of_lines(descriptor, self._size)
-        if end < self._size and self._complete(os.pread(descriptor, self._size - end, end)):
+        if end < self._size and self._complete(_read_at(descriptor, self._size - end, end)):
             write_all(descriptor, b"\n")
             self._size += 1
         elif end < self._size:
@@ -252,9 +262,14 @@ class LineFile:
         if not needed and self._renames_from is not None and time.monotonic() < self._renames_from:
             return False
         self.sync()
+        began = self._began_ns or 0
+        if sys.platform == "win32":  # which renames no open file
+            self._drop()
         try:
-            self.path.replace(next_closed(self.path, self._began_ns or 0))
+            self.path.replace(next_closed(self.path, began))
         except OSError as error:  # it is mounted by itself, or the folder's owner is another user
+            if self._descriptor is None:
+                self._acquire()
             why = f"it cannot be renamed: {error.strerror}"
             if needed:
                 raise OSError(error.errno, why, str(self.path)) from error
@@ -293,15 +308,35 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         written += os.write(descriptor, data[written:])
 
 
+def _read_at(descriptor: int, size: int, begin: int) -> bytes:
+    """Return the bytes at a place. Lines are appended, so that the file's position serves reading alone."""
+    os.lseek(descriptor, begin, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
 def _end_of_lines(descriptor: int, size: int) -> int:
     """Return where the last whole line ends."""
     while size > 0:
         begin = max(0, size - _BLOCK)
-        found = os.pread(descriptor, size - begin, begin).rfind(b"\n")
+        found = _read_at(descriptor, size - begin, begin).rfind(b"\n")
         if found >= 0:
             return begin + found + 1
         size = begin
     return 0
+
+
+def is_still(descriptor: int, status: os.stat_result) -> bool:
+    """Return whether a descriptor still is the file that was opened with this status, and can be written to.
+
+    Programs that become daemons close all descriptors, and the next file that they open gets the same number. A program that does so on
+    another thread between this check and the write is not noticed: no system call does both.
+    """
+    try:
+        if sys.platform != "win32" and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            return False
+        return os.path.samestat(os.fstat(descriptor), status)
+    except OSError:
+        return False
 
 
 def same_file(descriptor: int, path: Path) -> bool:
@@ -354,12 +389,13 @@ def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
     placed = False
     try:
         with file:
-            os.fchmod(file.fileno(), mode)
+            if sys.platform != "win32":
+                os.fchmod(file.fileno(), mode)
             yield file
             file.flush()
             os.fsync(file.fileno())
-            Path(file.name).replace(path)
-            placed = True
+        Path(file.name).replace(path)  # closed: Windows renames no open file
+        placed = True
     finally:
         if not placed:
             Path(file.name).unlink(missing_ok=True)
@@ -582,7 +618,7 @@ def check_owner(status: os.stat_result, path: Path) -> None:
         PermissionError: It is such a link or file.
     """
     folder = path.parent.stat()
-    if is_open_to_all(folder) and status.st_uid not in (os.geteuid(), folder.st_uid):
+    if sys.platform != "win32" and is_open_to_all(folder) and status.st_uid not in (os.geteuid(), folder.st_uid):
         raise PermissionError(errno.EACCES, "it is another user's, in a folder that all users may write to", str(path))
 
 

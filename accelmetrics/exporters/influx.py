@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Literal
 
-from accelmetrics.exporters.fields import INT64, by_device, identity_tags, utf8
+from accelmetrics.exporters.fields import INT64, by_device, identity_tags, step_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
 from accelmetrics.exporters.network import USER_AGENT, RejectedError, check_timeout
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.http_client import HttpClient, words
+from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -159,28 +160,35 @@ class PointWriter:
     def text(self, record: Record) -> str:
         """Return the points of a record, each a whole line: of the devices and the host, of what the program logged, of the monitor."""
         snapshot, prefix = record.snapshot, self._prefix
+        numbers, header = snapshot.numbers, snapshot.header
         moment = snapshot.time_ns // self._unit
         common = {**record.labels, "host": snapshot.hostname}
+        whole = header.kept("integers", lambda: [place for key, place in header.places.items() if (row := match(key)) and row.integer])
+        too_large = frozenset([place for place in whole if not -INT64 <= numbers[place] < INT64])  # a field has no room for them
 
-        def around() -> tuple[list[tuple[str, dict[str, int]]], list[Callable[[int | float], str]]]:
-            places = snapshot.header.places
-            points = []
+        def measured() -> tuple[list[type[int | float | str]], NumberTemplate]:
+            # A value keeps the type that its field always has: a server refuses one that changes it.
+            types: list[type[int | float | str]] = [float] * len(numbers)
+            for place in whole:
+                types[place] = str if place in too_large else int
+            parts: list[str | int] = []
             for slot, named in by_device(snapshot):
                 head = _head(f"{prefix}{slot.identity.kind}", {**common, **identity_tags(slot)}) if slot else _head(f"{prefix}host", common)
-                points.append((head, {escaped(_free(name)): places[key] for name, key in named.items() if name}))
-            # A value keeps the type that its field always has: a server refuses one that changes it.
-            return points, [_integer if (row := match(key)) is not None and row.integer else _float for key in places]
+                fields = {escaped(_free(name)): header.places[key] for name, key in named.items() if name}
+                left = [(name, place) for name, place in fields.items() if place not in too_large]
+                for number, (name, place) in enumerate(left):
+                    parts += [f"{',' if number else f'{head} '}{name}=", place, "i" if types[place] is int else ""]
+                parts += [" ", len(numbers), "\n"] if left else []
+            return types, NumberTemplate(parts)
 
-        points, writers = snapshot.header.kept(("influx", prefix, *record.labels.items()), around)
-        texts = [write(number) for write, number in zip(writers, snapshot.numbers, strict=True)]
-        lines = [_line(head, {name: texts[place] for name, place in fields.items()}, moment) for head, fields in points]
+        types, template = header.kept(("influx", prefix, *record.labels.items(), too_large), measured)
+        texts = [repr(as_type(number)) for as_type, number in zip(types, numbers, strict=True)]
+        lines = [template.fill([*texts, str(moment)])]
         for step in record.steps:
             logged = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no others
             if step.step is not None:
                 logged["step"] = _integer(step.step)
-            source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
-            head = _head(f"{prefix}training", {**common, **{name: text for name, text in source.items() if text}})
-            lines.append(_line(head, _named(logged), step.time_ns // self._unit))
+            lines.append(_line(_head(f"{prefix}training", {**common, **step_tags(step)}), _named(logged), step.time_ns // self._unit))
         if record.monitor is not None:
             counted = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
             counted["interval"] = _float(record.monitor.interval)  # the one that is no counter

@@ -6,15 +6,16 @@ import os
 import posixpath
 import re
 import zlib
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
+from accelmetrics.dialects.contract import Dialect
+from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.network import RejectedError
+from accelmetrics.exporters.tracker import Tracker
 from accelmetrics.schemas.errors import require, without_secrets
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice
 
 if TYPE_CHECKING:
     from mlflow.exceptions import MlflowException
@@ -33,7 +34,7 @@ UNKNOWN = "INTERNAL_ERROR"
 _REFUSED = re.compile(r"[^/\w.\- ]" if os.name == "nt" else r"[^/\w.\- :]")
 
 
-class MlflowExporter:
+class MlflowExporter(Tracker):
     """Logs to an MLflow run.
 
     Into the run that is named; else the one that is active where the exporter is made (MLflow keeps it for each thread), or
@@ -47,10 +48,12 @@ class MlflowExporter:
         experiment: Begin a run of ours in this experiment, made if need be.
         run_name: Begin a run of ours with this name.
         prefix: Before every key that is measured.
+        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: mlflow is not installed.
+        UnknownNameError: There is no such dialect.
     """
 
     name = "mlflow"
@@ -63,8 +66,10 @@ class MlflowExporter:
         experiment: str | None = None,
         run_name: str | None = None,
         prefix: str = "system/",
+        dialect: str | Dialect = "wandb",
         metrics: MetricChoice = STANDARD,
     ) -> None:
+        super().__init__(prefix, dialect, metrics)
         self._mlflow = require("mlflow", "mlflow")
         if not run_id and experiment is None and run_name is None:
             active = self._mlflow.active_run()
@@ -72,13 +77,9 @@ class MlflowExporter:
         self._uri = tracking_uri or self._mlflow.get_tracking_uri()
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         self._run_name = run_name
-        self._prefix = prefix
-        self.metrics = MetricSelection(metrics)
         self._named = run_id
         self._run_id = ""
         self._client: Any = None
-        self._began_ns = 0
-        self._labels: Mapping[str, str] = {}
         self._offered: Record | None = None
         self._delivered = 0
 
@@ -117,13 +118,11 @@ class MlflowExporter:
 
         if record is not self._offered:
             self._offered, self._delivered = record, 0
-        metrics = []
-        for step in record.own_steps:
-            number, millis = step_number(step, self._began_ns), step.time_ns // 1_000_000
-            metrics += [Metric(clean(name), value, millis, number) for name, value in step.values.items()]
-        time_ns = record.snapshot.time_ns
-        number, millis = seconds_since(self._began_ns, time_ns), time_ns // 1_000_000
-        metrics += [Metric(clean(f"{self._prefix}{key}"), value, millis, number) for key, value in measured(record).items()]
+        metrics = [
+            Metric(clean(name), value, time_ns // 1_000_000, step)
+            for time_ns, step, values in self._rows(record)
+            for name, value in values.items()
+        ]
         try:
             if record.labels != self._labels:
                 tags = [RunTag(clean(f"{TAGS}{name}"), utf8(value)) for name, value in record.labels.items()]
@@ -135,9 +134,6 @@ class MlflowExporter:
         except self._mlflow.MlflowException as error:
             raise _told(error) from None
         self._offered = None
-
-    def flush(self) -> None:
-        """Return at once: every record is with MLflow when its export ends."""
 
     def close(self) -> None:
         """End the run if it is ours; the program's goes on.

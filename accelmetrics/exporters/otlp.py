@@ -11,9 +11,9 @@ page, and one that refuses for good looks like one that is away. What may be off
 from __future__ import annotations
 
 import gzip
-import os
 import platform
 import re
+import sys
 from collections.abc import Mapping, Set
 from functools import lru_cache
 from pathlib import Path
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from accelmetrics._version import __version__
-from accelmetrics.dialects.columns import metric_columns
 from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.dialects.health import monitor_points
-from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, described, finding_points, machine_points, status_points, step_points
+from accelmetrics.dialects.health import jobs, monitor_points
+from accelmetrics.dialects.otel import PER_LINK, SCHEMA_URL, UPDOWNCOUNTERS, described, finding_points, status_points, step_points
+from accelmetrics.dialects.prometheus import PointColumns, metric_columns
 from accelmetrics.exporters.fields import INT64, utf8
 from accelmetrics.exporters.network import USER_AGENT, Address, RejectedError, check_timeout
 from accelmetrics.schemas.catalogue import edition
@@ -32,6 +32,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.http_client import HttpClient, PemFiles, words
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
+from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
@@ -57,7 +58,7 @@ CHANNEL_OPTIONS = (
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-WHOLE = frozenset({"cpu.logical_number", "process.pid"})
+WHOLE = frozenset({"cpu.logical_number"})
 """Attributes that the conventions have as integers."""
 
 Labels = tuple[tuple[str, str], ...]
@@ -83,6 +84,7 @@ class OtlpExporter:
         client_key_file: Its key, PEM.
         timeout: Seconds until a request has failed.
         compression: ``gzip`` or ``none``; ``auto`` packs what leaves this machine.
+        per_link: Sends each link between devices beside the sum over all of them.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
@@ -105,6 +107,7 @@ class OtlpExporter:
         client_key_file: str | None = None,
         timeout: float = 5.0,
         compression: Literal["auto", "gzip", "none"] = "auto",
+        per_link: bool = False,
         metrics: MetricChoice = ALL,
     ) -> None:
         check_timeout("otlp", timeout)
@@ -125,7 +128,7 @@ class OtlpExporter:
             except ValueError:  # the address cannot be read, which the sender says
                 packed = True
         self._sender = (_Grpc if protocol == "grpc" else _Http)(address, secure, files, timeout, packed)
-        self._builder = RequestBuilder()
+        self._builder = RequestBuilder(per_link=per_link)
 
     def open(self) -> None:
         self._sender.open()
@@ -273,9 +276,12 @@ class RequestBuilder:
 
     That is unknown for a counter that some driver has kept since it was loaded. OTLP's form for it: the first point of a series
     starts at its own time, later ones carry that start, and a value below the last one (the driver was reset) starts anew.
+
+    Args:
+        per_link: Whether each link between devices has its points beside the sum over all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, per_link: bool = False) -> None:
         from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
         from opentelemetry.proto.common.v1 import common_pb2
         from opentelemetry.proto.metrics.v1 import metrics_pb2
@@ -285,6 +291,7 @@ class RequestBuilder:
         self._metrics: Any = metrics_pb2
         self._counters: dict[Series, tuple[int, Number]] = {}
         self._encoded = lru_cache(maxsize=8192)(self._encode)  # labels hardly ever change: half the time of a request
+        self._left_out = () if per_link else (PER_LINK,)
         self._mark = object()  # what requests are kept under in headers
 
     def build(self, record: Record) -> ExportMetricsServiceRequest:
@@ -292,12 +299,13 @@ class RequestBuilder:
         snapshot = record.snapshot
         name = self._mark, edition(), *record.labels.items()
         request, names, targets = snapshot.header.kept(name, lambda: self._machine(record))
-        numbers = [*metric_columns(snapshot, described, of_one_type=True).numbers, *(point.value for point in status_points(snapshot))]
+        numbers = [*self._columns(snapshot).numbers, *(point.value for point in status_points(snapshot))]
         for (target, series, rises), number in zip(targets, numbers, strict=True):
             self._set(target, series, rises, number, snapshot.time_ns)
         del request.resource_metrics[0].scope_metrics[0].metrics[len(names) :]
         rest = [(point, snapshot.time_ns) for point in finding_points(record)]
-        rest += [(point, step.time_ns) for step in record.steps for point in step_points(step)]
+        run = {"accelmetrics.run_id": record.labels["run_id"]} if "run_id" in record.labels else {}
+        rest += [(point._replace(labels={**point.labels, **run}), step.time_ns) for step in record.steps for point in step_points(step)]
         if record.monitor is not None:
             rest += [(point, snapshot.time_ns) for point in monitor_points(record.monitor, otel=True)]
         known = dict[str, Any]()
@@ -311,6 +319,9 @@ class RequestBuilder:
             self._set(self._target(scope, known, point), _series(point), point.kind == "counter", point.value, time_ns)
         return request
 
+    def _columns(self, snapshot: Snapshot) -> PointColumns:
+        return metric_columns(snapshot, described, of_one_type=True, left_out=self._left_out)
+
     def _machine(self, record: Record) -> tuple[ExportMetricsServiceRequest, Set[str], list[tuple[Any, Series | None, bool]]]:
         """Make the request of a record's machine, in which numbers, times and starts of counters are set for each reading.
 
@@ -320,25 +331,14 @@ class RequestBuilder:
         """
         from opentelemetry.proto.resource.v1 import resource_pb2
 
-        host, pid = record.snapshot.hostname, str(os.getpid())
-        sender = {
-            "service.name": "accelmetrics",
-            "service.version": __version__,
-            "service.instance.id": f"{host}:{pid}",
-            "host.name": host,
-            "os.type": platform.system().lower(),
-            "process.pid": pid,
-            **record.labels,  # which go before what is found here
-        }
         request = self._service.ExportMetricsServiceRequest()
-        attributes = self._encode(tuple(sender.items()))
+        attributes = self._encode(tuple(_resource(record).items()))
         resource = request.resource_metrics.add(resource=resource_pb2.Resource(attributes=attributes), schema_url=SCHEMA_URL)
         scope = self._common.InstrumentationScope(name="accelmetrics", version=__version__)
         metrics: dict[str, Any] = {}
         added = resource.scope_metrics.add(scope=scope, schema_url=SCHEMA_URL)
-        targets = [
-            (self._target(added, metrics, point), _series(point), point.kind == "counter") for point in machine_points(record.snapshot)
-        ]
+        points = (*self._columns(record.snapshot).points, *status_points(record.snapshot))
+        targets = [(self._target(added, metrics, point), _series(point), point.kind == "counter") for point in points]
         return request, metrics.keys(), targets
 
     def _target(self, scope: Any, metrics: dict[str, Any], point: Point) -> Any:
@@ -374,6 +374,27 @@ class RequestBuilder:
             word = self._common.AnyValue(int_value=int(value)) if whole else self._common.AnyValue(string_value=utf8(value))
             found.append(self._common.KeyValue(key=utf8(name), value=word))
         return found
+
+
+def _resource(record: Record) -> dict[str, str]:
+    """Return who sends: the same after a restart, so that series go on, and another one for each program, job and rank of a machine.
+
+    The number of a process is new at each start, and so is ``run_id``, which stands on what the program logs.
+    """
+    host, labels = record.snapshot.hostname, record.labels
+    script = Path(sys.argv[0])
+    program = script.parent.name if script.stem == "__main__" else script.stem.strip("-")  # python -m accelmetrics; accelmetrics; python -c
+    job = next((about["job_id"] for about in jobs(labels).values() if "job_id" in about), "")
+    rank = labels.get("rank", "")
+    instance = (host, program, job and f"job-{job}", rank and f"rank-{rank}")
+    return {
+        "service.name": "accelmetrics",
+        "service.version": __version__,
+        "service.instance.id": ":".join(filter(None, instance)),
+        "host.name": host,
+        "os.type": platform.system().lower(),
+        **{name: value for name, value in labels.items() if name != "run_id"},  # which go before what is found here
+    }
 
 
 def _series(point: Point) -> Series | None:

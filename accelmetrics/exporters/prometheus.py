@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from accelmetrics.exporters.http.access import HttpCredentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import DeviceLabels, ProcessLabels, Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from accelmetrics.exporters.http.server import HttpAnswer, Route, Server
 
-log = logging.getLogger("accelmetrics")
 
 PORT = 22235
 """ACCEL on a telephone's keys: outside the 9100-9999 of Prometheus's list of ports, below those that systems give out."""
@@ -151,6 +150,15 @@ class PrometheusExporter:
         missing = [what for what, there in (("TLS", self._tls), ("a password", closed)) if not there]
         if missing and not self.address.is_loopback:
             log.warning("http://%s can be read from other machines without %s", self.address, " or ".join(missing))
+
+    def reload(self) -> None:
+        """Read certificates, passwords and tokens again. Where they cannot be read, that is logged and the certificate of before stays."""
+        for files in (self._tls, self._credentials):
+            try:
+                if files is not None:
+                    files.read()
+            except OSError as error:
+                log.warning("%s", error)
 
     def export(self, record: Record) -> None:
         self._cache.take(record)

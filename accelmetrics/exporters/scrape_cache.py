@@ -12,7 +12,6 @@ underscores, label values of bounded length that are valid UTF-8, and no more se
 from __future__ import annotations
 
 import gzip
-import logging
 import math
 import re
 import time
@@ -23,21 +22,25 @@ from itertools import chain, compress
 from operator import ne
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.columns import PointColumns, columns, metric_columns, numbered
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import (
     PROMETHEUS,
+    PointColumns,
     StepCounts,
+    columns,
     described,
     device_points,
     largest_uses,
+    metric_columns,
+    numbered,
     process_points,
     step_points,
     told_points,
 )
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.reading import Header, NumberTemplate, header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource
 
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-log = logging.getLogger("accelmetrics")
 
 MAX_SERIES = 20_000
 MAX_LABEL_BYTES = 128
@@ -355,16 +357,11 @@ class TextTemplate:
         self.shape = shape
         self.dropped = exposition.dropped
         self.formatted = 0
-        pieces, places = [""], list[int]()
+        parts: list[str | int] = []
         for line in exposition.text(openmetrics).decode().split("\n")[:-1]:
             head, space, number = line.rpartition(" ")
-            if line.startswith("#"):
-                pieces[-1] += f"{line}\n"
-            else:
-                pieces[-1] += head + space
-                pieces.append("\n")
-                places.append(int(float(number)))
-        self._template = NumberTemplate(pieces, places)
+            parts += [line, "\n"] if line.startswith("#") else [head, space, int(float(number)), "\n"]
+        self._template = NumberTemplate(parts)
         self._kept = array("q", bytes(8 * (count + 1))), ["0.0"] * (count + 1)
 
     def text(self, numbers: Sequence[Number]) -> bytes:

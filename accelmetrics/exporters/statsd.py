@@ -5,18 +5,22 @@ A client's work is one line a gauge and one ``sendto``; what is done here is to 
 
 from __future__ import annotations
 
+import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
 from typing import Literal
 
-from accelmetrics.exporters.fields import by_device, identity_tags
+from accelmetrics.exporters.fields import by_device, identity_tags, step_tags
+from accelmetrics.exporters.files import is_still
 from accelmetrics.exporters.network import Address
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.reading import NumberTemplate
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
@@ -29,6 +33,8 @@ MAX_NAME, MAX_TAG, MAX_NUMBER = 400, 200, 40
 """Characters of a name, of a tag's value (as Datadog has it), of a number with what stands around it."""
 
 LONGEST_NUMBER = MAX_NUMBER - len(":|g") - 1
+_JOINED = "\0"
+"""Stands for the end of a line that may not be the last of its packet; no name has it."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_TAGS = re.compile(r"[^!-~]+|[,|#]+")
@@ -68,18 +74,20 @@ class StatsdExporter:
         self._turn = 0
         self._prefix, self._tagged = prefix, tags == "datadog"
         self._socket: socket.socket | None = None
+        self._status = os.stat_result([0] * 10)  # of the socket
 
     def open(self) -> None:
         self.close()
         with self._telling():
             found = self._address.resolve(socket.SOCK_DGRAM)
             family, kind, protocol, where = found[self._turn % len(found)]
-            self._socket = socket.socket(family, kind, protocol)
+            self._socket = made = socket.socket(family, kind, protocol)
+            self._status = self._status if sys.platform == "win32" else os.fstat(made.fileno())
             self._socket.settimeout(SECONDS)
             self._socket.connect(where)  # so that a port where no server listens is an error, where the kernel hears of it
 
     def export(self, record: Record) -> None:
-        if self._socket is None:
+        if self._socket is None or not self._is_ours(self._socket):
             self.open()
         assert self._socket is not None
         with self._telling():
@@ -105,46 +113,51 @@ class StatsdExporter:
         """Return at once: nothing waits here."""
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        opened, self._socket = self._socket, None
+        if opened is not None and not self._is_ours(opened):
+            opened.detach()  # closing it would close what is somebody else's
+        elif opened is not None:
+            opened.close()
+
+    def _is_ours(self, opened: socket.socket) -> bool:
+        """Return whether the descriptor still is the socket's; Windows' sockets have none."""
+        return sys.platform == "win32" or is_still(opened.fileno(), self._status)
 
 
 def packets_of(record: Record, prefix: str, tagged: bool) -> Iterator[bytes]:
     """Make the packets of a record: what was measured, what the program logged, and the monitor's own counters.
-
-    The text around numbers is kept in the record's header. No template has it: a negative number takes a line more.
 
     Args:
         record: The record.
         prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
         tagged: Whether devices and labels are tags.
     """
-    snapshot = record.snapshot
+    snapshot, common = record.snapshot, _common(record, tagged)
     head = clean(prefix.replace("{hostname}", snapshot.hostname.replace(".", "_")))
-    flat = record.monitor.flat() if record.monitor is not None else {}
-    common = _common(record, tagged)
 
     def around(name: str, tags: Tags) -> tuple[str, str]:
         full = f"{head}.{clean(name)}" if head else clean(name)
         return full, _tail(full, tags)
 
-    def measured() -> list[tuple[tuple[str, str], int]]:
-        places = snapshot.header.places
-        if not tagged:
-            return [(around(key, {}), places[key]) for key in snapshot.metrics]
-        found = []
-        for slot, keys in by_device(snapshot):
+    def measured() -> tuple[list[tuple[str, str]], list[int], NumberTemplate]:
+        found: list[tuple[str, Tags, str]] = [] if tagged else [(key, {}, key) for key in snapshot.metrics]
+        for slot, keys in by_device(snapshot) if tagged else ():
             above, tags = (f"{slot.identity.kind}.", {**identity_tags(slot), **common}) if slot else ("", common)
-            found += [(around(above + name, tags), places[key]) for name, key in keys.items()]
-        return found
+            found += [(above + name, tags, key) for name, key in keys.items()]
+        gauges = [around(name, tags) for name, tags, _ in found]
+        parts = (part for place, (name, tail) in enumerate(gauges) for part in (f"{name}:", place, f"{tail}\n"))
+        return gauges, [snapshot.header.places[key] for _, _, key in found], NumberTemplate(parts)
 
-    kept = "statsd", prefix, tagged, *record.labels.items()
-    lines = [gauge(*texts, snapshot.numbers[place]) for texts, place in snapshot.header.kept(kept, measured)]
-    lines += [gauge(*around(name, tags), value) for name, value, tags in logged(record, tagged)]
-    counters = snapshot.header.kept((*kept, "monitor", *flat), lambda: [around(name, common) for name in flat])
-    lines += [gauge(*texts, value) for texts, value in zip(counters, flat.values(), strict=True)]
-    return packets(lines)
+    gauges, places, template = snapshot.header.kept(("statsd", prefix, tagged, *record.labels.items()), measured)
+    row = snapshot.numbers
+    numbers = [row[place] for place in places]
+    texts = [*map(repr, numbers)]
+    for place, text in enumerate(texts):
+        if "-" in text or "e" in text or len(text) > LONGEST_NUMBER:
+            texts[place] = _number(*gauges[place], numbers[place])
+    counters = record.monitor.flat() if record.monitor is not None else {}
+    more = *logged(record, tagged), *((name, value, common) for name, value in counters.items())
+    return packets(template.fill(texts) + "".join([gauge(*around(name, tags), value) for name, value, tags in more]))
 
 
 def _common(record: Record, tagged: bool) -> Tags:
@@ -157,21 +170,24 @@ def logged(record: Record, tagged: bool) -> Iterator[Gauge]:
     common = _common(record, tagged)
     for step in record.steps if tagged else record.own_steps:
         values = {**step.values, "step": step.step} if step.step is not None else step.values
-        source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
-        own = {**common, **{name: text for name, text in source.items() if text}} if tagged else common
+        own = {**common, **step_tags(step)} if tagged else common
         for name, value in values.items():
             if isfinite(value):  # StatsD has no others; nonFinite counts them
                 yield f"training.{name}", value, own
 
 
-def gauge(name: str, tail: str, value: int | float) -> bytes:
-    """Return the line of one gauge. A sign makes StatsD add to the last value: a negative number takes a line that sets 0 before it."""
+def gauge(name: str, tail: str, value: int | float) -> str:
+    """Return the line of one gauge."""
+    return f"{name}:{_number(name, tail, value)}{tail}\n"
+
+
+def _number(name: str, tail: str, value: int | float) -> str:
+    """Return a gauge's number. A sign makes StatsD add to the last value: a line that sets 0 stands before it."""
     number = repr(value)
-    if "e" in number or len(number) > LONGEST_NUMBER:  # hardly ever; not every server reads an exponent
+    if "e" in number or len(number) > LONGEST_NUMBER:  # not every server reads an exponent
         plain = format(Decimal(number), "f") if "e" in number else number
         number = plain if len(plain) <= LONGEST_NUMBER else repr(float(value))
-    line = f"{name}:{number}{tail}"
-    return (f"{name}:0{tail}\n{line}" if number.startswith("-") else line).encode()
+    return f"0{tail}{_JOINED}{name}:{number}" if number.startswith("-") else number
 
 
 def _tail(name: str, tags: Tags) -> str:
@@ -189,16 +205,16 @@ def _tag(tag: str, value: str) -> str:
     return f"{clean(tag)}:{_NOT_IN_TAGS.sub('_', value)[:MAX_TAG]}"
 
 
-def packets(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join whole lines, as many to a packet as fit. The two of a negative number stay together."""
-    packet = b""
-    for line in lines:
-        if packet and len(packet) + 1 + len(line) > MAX_PACKET:
-            yield packet
-            packet = b""
-        packet = packet + b"\n" + line if packet else line
-    if packet:
-        yield packet
+def packets(text: str) -> Iterator[bytes]:
+    """Cut lines into packets, as many to a packet as fit. The two of a negative number stay together."""
+    joined, start = text.encode(), 0
+    lines = joined.replace(_JOINED.encode(), b"\n")
+    while start < len(lines):
+        end = joined.rfind(b"\n", start, start + MAX_PACKET + 1)
+        if end < 0:  # two long lines of one number
+            end = joined.index(b"\n", start)
+        yield lines[start:end]
+        start = end + 1
 
 
 @lru_cache(maxsize=8192)

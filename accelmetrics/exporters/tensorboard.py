@@ -8,28 +8,25 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any
 
-from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
-from accelmetrics.exporters.files import folder_for_files, make_folder, same_file, write_all
+from accelmetrics.dialects.contract import Dialect
+from accelmetrics.exporters.fields import utf8
+from accelmetrics.exporters.files import folder_for_files, is_still, make_folder, same_file, write_all
+from accelmetrics.exporters.tracker import Tracker, tag
 from accelmetrics.schemas.errors import require
-from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice
 
 LABELS = "accelmetrics/labels"
 """The tag of the text that lists the labels."""
-HOST = "host"
-"""The group of what belongs to no device."""
 
 _NUMBERS = itertools.count()
 _EVENTS = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
-_OF_DEVICE = re.compile(rf"(\w+(?:\.process)?\.\d+(?:\.{PARTITION}\.\d+)?)\.(.+)", re.DOTALL)
 
 
-class TensorboardExporter:
+class TensorboardExporter(Tracker):
     """Writes event files that TensorBoard reads while they grow.
 
     Scalars are grouped by device (``gpu.0/powerWatts``), stand at the time of their snapshot and at a step that is whole
@@ -40,23 +37,25 @@ class TensorboardExporter:
         logdir: TensorBoard's log directory.
         run: The directory in it, which TensorBoard shows as a run. It reads one growing file in each, so that two processes,
             or the program's own writer, must not share it.
+        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
+            Names in which no device stands are grouped by the dialect.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
+        UnknownNameError: There is no such dialect.
         InvalidOptionError: Something else than a directory has one of the names, or another user has put it there.
     """
 
     name = "tensorboard"
 
-    def __init__(self, logdir: str, *, run: str = "system", metrics: MetricChoice = STANDARD) -> None:
+    def __init__(self, logdir: str, *, run: str = "system", dialect: str | Dialect = "wandb", metrics: MetricChoice = STANDARD) -> None:
+        super().__init__("", dialect, metrics)
         require("tensorboard", "tensorboard")
         self._directory = folder_for_files(folder_for_files(logdir) / run)
         self._path = self._directory
-        self.metrics = MetricSelection(metrics)
-        self._file: BinaryIO | None = None
-        self._began_ns = 0
-        self._labels: dict[str, str] = {}
+        self._descriptor: int | None = None
+        self._status = os.stat_result([0] * 10)  # of the file that was opened
 
     def open(self) -> None:
         """Begin an event file.
@@ -69,21 +68,22 @@ class TensorboardExporter:
         make_folder(self._directory)
         now = int(time.time())
         # As TensorBoard's own writer names them: it reads them in the order of their names.
-        name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
+        name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS):04d}"
         self._path = self._directory / name
-        self._file = self._path.open("xb", buffering=0)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        self._status = os.fstat(self._descriptor)
         begun = filter(None, (_EVENTS.match(file.name) for file in self._directory.iterdir()))
         self._began_ns = min(int(found[1]) for found in begun) * 1_000_000_000
         self._labels = {}
         try:
-            self._write(self._file, [Event(wall_time=now, file_version="brain.Event:2")])
+            self._write(self._descriptor, [Event(wall_time=now, file_version="brain.Event:2")])
         except OSError:  # the next attempt begins another
             self.close()
             self._path.unlink(missing_ok=True)
             raise
 
     def export(self, record: Record) -> None:
-        """Write one record: all of it, or nothing. A file that was moved or removed is begun anew.
+        """Write one record: all of it, or nothing. A file that was moved, removed or closed by somebody else is begun anew.
 
         Raises:
             OSError: The disk is full, or gone.
@@ -92,27 +92,23 @@ class TensorboardExporter:
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         # What is written to a file that was moved or removed, TensorBoard never finds.
-        if self._file is not None and not same_file(self._file.fileno(), self._path):
+        if self._descriptor is not None and not (is_still(self._descriptor, self._status) and same_file(self._descriptor, self._path)):
             self.close()
-        if self._file is None:
+        if self._descriptor is None:
             self.open()
-        assert self._file is not None
-        labels = dict(record.labels)
-        events = []
-        for step in record.own_steps:
-            values = {utf8(name): value for name, value in step.values.items()}
-            events.append(_scalars(step.time_ns, step_number(step, self._began_ns), values))
-        time_ns = record.snapshot.time_ns
-        if labels != self._labels:
-            lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in labels.items()]
+        assert self._descriptor is not None
+        events = [_scalars(*row) for row in self._rows(record)]
+        if record.labels != self._labels:
+            lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in record.labels.items()]
             table = text_pb(LABELS, "\n".join(("| label | value |", "|---|---|", *lines)))
-            events.append(Event(wall_time=time_ns / 1e9, step=seconds_since(self._began_ns, time_ns), summary=table))
-        values = {tag(key): value for key, value in measured(record).items()}
-        events.append(_scalars(time_ns, seconds_since(self._began_ns, time_ns), values))
-        self._write(self._file, events)
-        self._labels = labels
+            events.append(Event(wall_time=events[-1].wall_time, step=events[-1].step, summary=table))
+        self._write(self._descriptor, events)
+        self._labels = record.labels
 
-    def _write(self, file: BinaryIO, events: Iterable[Any]) -> None:
+    def _name(self, name: str) -> str:
+        return tag(name, self._group)
+
+    def _write(self, descriptor: int, events: Iterable[Any]) -> None:
         """Append whole events. What a full disk cut short is taken back, since nothing behind it could be read.
 
         TensorBoard's own ``RecordWriter`` frames them. Its ``EventFileWriter`` was tried: it writes from a thread of its own, which ends
@@ -125,25 +121,21 @@ class TensorboardExporter:
         for event in events:
             writer.write(event.SerializeToString())
         content = room.getbuffer()
-        size = file.tell()
+        size = os.fstat(descriptor).st_size
         try:
-            write_all(file.fileno(), content)
+            write_all(descriptor, content)
         except OSError:
             try:
-                os.ftruncate(file.fileno(), size)
-                file.seek(size)
+                os.ftruncate(descriptor, size)
             except OSError:  # then the next record begins another file
                 self.close()
             raise
 
-    def flush(self) -> None:
-        """Return at once: every event is with the operating system when its export ends."""
-
     def close(self) -> None:
         """Close the file. The next ``open`` begins another, which TensorBoard shows as the same run."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None and is_still(descriptor, self._status):
+            os.close(descriptor)
 
 
 def _scalars(time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
@@ -158,13 +150,3 @@ def _scalars(time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
 def _cell(text: str) -> str:
     """Write a value as it stands in a Markdown table."""
     return utf8(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-
-
-@lru_cache(maxsize=16384)
-def tag(key: str) -> str:
-    """Turn a key into a tag: the device, or what else has a number, before the slash at which TensorBoard groups."""
-    key = utf8(key)
-    if found := _OF_DEVICE.fullmatch(key):
-        return f"{found[1]}/{found[2]}"
-    head, _, rest = key.partition(".")
-    return f"{head}/{rest}" if head == "monitor" else f"{HOST}/{key}"

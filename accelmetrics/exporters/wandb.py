@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import netrc
 import os
 import secrets
@@ -12,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
-from accelmetrics.exporters.fields import measured, utf8
+from accelmetrics.dialects.contract import Dialect
+from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.files import folder_for_files, make_folder
 from accelmetrics.exporters.network import RejectedError
+from accelmetrics.exporters.tracker import Tracker
 from accelmetrics.schemas.errors import InvalidOptionError, require, without_secrets
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice
 
 if TYPE_CHECKING:
     import wandb
@@ -29,8 +33,10 @@ TRAINING_STEP = f"{TRAINING}step"
 """The axis of what the program logged to the monitor: its step there."""
 
 MODES = ("online", "offline")
+STREAMS = ("history", "system")
 LOGIN = "not logged in: run `wandb login`, set WANDB_API_KEY, or choose mode=offline"
 GONE = "its service process has ended, and W&B starts no other in this program"
+NO_SYSTEM = "has no interface by which stream=system could publish: leave it out, or install a release that has one, such as 0.31"
 SWEEP = "in a sweep every run of the process is the sweep's own: begin that run first, and name no project, name or group here"
 SETTINGS: dict[str, Any] = {
     "console": "off",
@@ -45,7 +51,7 @@ SETTINGS: dict[str, Any] = {
 """Of a run of ours: it collects neither code nor output nor hardware by itself. Seconds; older releases lack the last two."""
 
 
-class WandbExporter:
+class WandbExporter(Tracker):
     """Logs to a W&B run, on a time axis of its own.
 
     Where the program has a run, the metrics go into it, and the program's steps stay as they are: every row that the program
@@ -59,14 +65,19 @@ class WandbExporter:
         group: The group that it belongs to.
         mode: ``online`` or ``offline``; what W&B is configured to do unless given. For a run of ours.
         directory: Where W&B keeps the run's files: the working directory unless given. For a run of ours.
-        prefix: Before every key.
+        prefix: Before every key; ``system/`` in the history and nothing in the system stream unless given.
+        stream: ``history``, or ``system``: what is measured becomes W&B's own system metrics, which it charts under *System*. Turn its
+            own collector off then (``x_disable_stats``), as it is in a run of ours.
         commit: Make each reading a row of the program's run, which advances its step: only for programs that log nothing to
             W&B themselves, since it drops what they log to a step that has passed.
+        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: The mode is none, or the directory cannot be one, or is another user's in a shared folder.
+        InvalidOptionError: The mode or stream is none, this wandb cannot be given system metrics, or the directory cannot be one,
+            or is another user's in a shared folder.
         MissingDependencyError: wandb is not installed.
+        UnknownNameError: There is no such dialect.
     """
 
     name = "wandb"
@@ -80,13 +91,19 @@ class WandbExporter:
         group: str | None = None,
         mode: Literal["online", "offline"] | None = None,
         directory: str | None = None,
-        prefix: str = "system/",
+        prefix: str | None = None,
+        stream: Literal["history", "system"] = "history",
         commit: bool = False,
+        dialect: str | Dialect = "wandb",
         metrics: MetricChoice = STANDARD,
     ) -> None:
-        if mode is not None and mode not in MODES:
-            raise InvalidOptionError(f"wandb: mode is {mode!r}: it must be one of {', '.join(MODES)}")
+        for option, word, words in (("mode", mode or MODES[0], MODES), ("stream", stream, STREAMS)):
+            if word not in words:
+                raise InvalidOptionError(f"wandb: {option} is {word!r}: it must be one of {', '.join(words)}")
+        system = stream == "system"
+        super().__init__(("" if system else "system/") if prefix is None else prefix, dialect, metrics)
         self._wandb = require("wandb", "wandb")
+        self._stats: Any = _stats_record(self._wandb.__version__) if system else None
         mailbox = self._wandb.sdk.mailbox
         self._gone = (ConnectionError, mailbox.HandleAbandonedError, mailbox.MailboxClosedError)
         self._wanted = run
@@ -95,13 +112,8 @@ class WandbExporter:
         folder = folder_for_files(directory) if directory else None
         chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": folder}
         self._options: dict[str, Any] = {key: value for key, value in chosen.items() if value}
-        self._prefix = prefix
         self._commit = commit
-        self.metrics = MetricSelection(metrics)
-        self._run: Any = None
-        self._ours = False
         self._defined: set[str] = set()
-        self._labels: Mapping[str, str] = {}
 
     def open(self) -> None:
         """Join the program's run, or begin one.
@@ -111,9 +123,8 @@ class WandbExporter:
             RejectedError: There is no login, or W&B refused.
             OSError: The directory cannot be made.
         """
-        joined = self._program_run()
-        self._ours = joined is None
-        self._run, self._defined, self._labels = self._begin() if joined is None else joined, set(), {}
+        super().open()
+        self._defined = set()
 
     def _program_run(self) -> wandb.Run | None:
         if not isinstance(self._wanted, str):
@@ -177,24 +188,43 @@ class WandbExporter:
                 self._run.config.update(labels, allow_val_change=True)
                 self._labels = record.labels
             if self._ours or self._commit:
-                for time_ns, row in self._rows(record):
-                    self._log(time_ns, row, commit=True)
+                for time_ns, row in self._placed(record):
+                    self._add(time_ns, row, commit=True)
             else:
                 together: dict[str, int | float] = {}
-                for _, row in self._rows(record):
+                for _, row in self._placed(record):
                     together |= row
-                self._log(record.snapshot.time_ns, together, commit=False)
+                if together:
+                    self._add(record.snapshot.time_ns, together, commit=False)
+            if self._stats is not None:
+                self._publish(record)
         except (self._wandb.errors.Error, *self._gone) as error:
             raise self._told(error) from None
 
-    def _rows(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
-        """Yield when, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
+    def _placed(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
+        """Yield when, in nanoseconds since 1970, and what: a row for each step of the program, and one of the history for the snapshot."""
         for step in record.own_steps:
             row: dict[str, int | float] = {f"{TRAINING}{name}": value for name, value in step.values.items()}
             yield step.time_ns, row if step.step is None else row | {TRAINING_STEP: step.step}
-        yield record.snapshot.time_ns, {f"{self._prefix}{key}": value for key, value in measured(record).items()}
+        if self._stats is None:
+            yield record.snapshot.time_ns, self._measured(record)
 
-    def _log(self, time_ns: int, row: Mapping[str, int | float], commit: bool) -> None:
+    def _publish(self, record: Record) -> None:
+        """Publish what was measured as W&B's own collector does, by the interface that the run has for that."""
+        run = self._run
+        # Older releases keep it in a backend. A run that is switched off (mode="disabled") has none.
+        interface = getattr(run, "_interface", None) or getattr(getattr(run, "_backend", None), "interface", None)
+        if interface is None:
+            return
+        if run._is_finished:
+            raise RejectedError("Weights & Biases: the run is finished")
+        stats = self._stats(stats_type=self._stats.StatsType.SYSTEM)
+        stats.timestamp.FromNanoseconds(record.snapshot.time_ns)
+        for name, value in self._measured(record).items():
+            stats.item.add(key=name, value_json=json.dumps(value))
+        interface._publish(interface._make_record(stats=stats))
+
+    def _add(self, time_ns: int, row: Mapping[str, int | float], commit: bool) -> None:
         """Add a row; without ``commit``, to the row that the program finishes itself."""
         placed = {**row, SECONDS: round(time_ns / 1e9 - self._run.start_time, 3)}
         # One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in
@@ -209,19 +239,25 @@ class WandbExporter:
             self._defined.add(name)
         self._run.log(placed, commit=commit)
 
-    def flush(self) -> None:
-        """Return at once: W&B's service process has what was logged."""
+    def _end(self, run: wandb.Run) -> None:
+        try:
+            run.finish()
+        except self._gone as error:
+            raise self._told(error) from None
 
-    def close(self) -> None:
-        """Finish the run if it is ours; the program's goes on.
 
-        Raises:
-            ConnectionError: W&B's service process is gone.
-        """
-        run, self._run = self._run, None
-        if self._ours and run is not None:
-            self._ours = False
-            try:
-                run.finish()
-            except self._gone as error:
-                raise self._told(error) from None
+def _stats_record(version: str) -> Any:
+    """Return what W&B's system metrics are made of.
+
+    Raises:
+        InvalidOptionError: This release has no such thing, or publishes it in another way.
+    """
+    try:
+        interface = importlib.import_module("wandb.sdk.interface.interface_shared").InterfaceShared
+        record = importlib.import_module("wandb.proto.wandb_internal_pb2").StatsRecord
+        run = importlib.import_module("wandb.sdk.wandb_run").Run
+    except (ImportError, AttributeError):
+        interface = record = run = None
+    if not (hasattr(interface, "_publish") and hasattr(interface, "_make_record") and {"_interface", "_backend"} & {*run.__annotations__}):
+        raise InvalidOptionError(f"wandb {version} {NO_SYSTEM}")
+    return record

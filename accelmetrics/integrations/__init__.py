@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from importlib import import_module
 from typing import Any
@@ -10,16 +9,14 @@ from typing import Any
 LIGHTNING = "ACCELMETRICS_LIGHTNING"
 """The variable that adds a callback to each Lightning ``Trainer``, when it is 1."""
 
-log = logging.getLogger("accelmetrics")
-
 
 def lightning_callbacks() -> list[Any]:
     """Return what the environment adds to a Lightning ``Trainer``. Each one asks, so nothing is loaded where it adds nothing."""
     if os.environ.get(LIGHTNING, "").strip() not in ("1", "true"):
         return []
-    from accelmetrics.backends.guard import guarded
+    from accelmetrics.backends.guard import guarded, warn_user
 
     outcome = guarded(lambda: import_module("accelmetrics.integrations.lightning").AddedMonitor())
     if outcome.failure is not None:
-        log.warning("training: %s adds no callback: %s", LIGHTNING, outcome.failure.detail)
+        warn_user(f"{LIGHTNING} adds no callback: {outcome.failure.detail}")
     return [] if outcome.value is None else [outcome.value]

@@ -13,8 +13,7 @@ from typing import Any
 
 from accelerate import tracking
 
-from accelmetrics.integrations.hook import WithRun
-from accelmetrics.integrations.training import TrainingRun
+from accelmetrics.integrations.training import TrainingRun, WithRun
 
 NAME = "accelmetrics"
 """In ``log_with`` and ``init_kwargs``."""
@@ -25,7 +24,7 @@ class DeviceTracker(WithRun, tracking.GeneralTracker):
 
     Args:
         run_name: The name that ``init_trackers`` has for the project; it is not used.
-        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
         options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
 
     Attributes:

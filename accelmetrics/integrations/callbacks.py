@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 import time
 
-from accelmetrics.integrations.training import TrainingRun
+from accelmetrics.integrations.training import TrainingRun, contained
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import InvalidOptionError
-
-log = logging.getLogger("accelmetrics")
+from accelmetrics.schemas.log import log
+from accelmetrics.schemas.text import shown
 
 
 class TrainingMonitorCallback:
@@ -33,7 +33,7 @@ class TrainingMonitorCallback:
 
     def __init__(self, monitor: Monitor | TrainingRun) -> None:
         if not isinstance(monitor, (Monitor, TrainingRun)):
-            raise InvalidOptionError(f"{monitor!r} is no monitor: pass accelmetrics.Monitor(...) or accelmetrics.training(...)")
+            raise InvalidOptionError(f"{shown(monitor)} is no monitor: pass accelmetrics.Monitor(...) or accelmetrics.training(...)")
         self.run = monitor if isinstance(monitor, TrainingRun) else TrainingRun(monitor)
         self._begun: float | None = None
 
@@ -45,6 +45,7 @@ class TrainingMonitorCallback:
         """Note when the step begins. Arguments are not used."""
         self._begun = time.monotonic()
 
+    @contained
     def on_step_end(
         self,
         step: object = None,
@@ -80,6 +81,8 @@ class TrainingMonitorCallback:
 class GPUMonitoringCallback(TrainingMonitorCallback):
     """Tells what the devices did, every so many steps, beside logging each step.
 
+    Where transformers is loaded it is a ``TrainerCallback`` as well: ``Trainer(callbacks=[GPUMonitoringCallback(Monitor(gpus=[0]))])``.
+
     Args:
         gpu_monitor: As for :class:`TrainingMonitorCallback`.
         log_interval: After how many steps a row is told.
@@ -91,6 +94,14 @@ class GPUMonitoringCallback(TrainingMonitorCallback):
         InvalidOptionError: It is no monitor, or the interval is below 1.
     """
 
+    def __new__(cls, *_: object, **__: object) -> GPUMonitoringCallback:
+        """Make one, with the methods of a trainer's callback if transformers is loaded: a trainer calls all of them."""
+        if cls is GPUMonitoringCallback and "transformers" in sys.modules:
+            from accelmetrics.integrations.transformers import TrainerMonitoringCallback
+
+            return super().__new__(TrainerMonitoringCallback)
+        return super().__new__(cls)
+
     def __init__(self, gpu_monitor: Monitor | TrainingRun, log_interval: int = 10) -> None:
         super().__init__(gpu_monitor)
         if log_interval < 1:
@@ -99,10 +110,15 @@ class GPUMonitoringCallback(TrainingMonitorCallback):
         self._log_interval = log_interval
         self._steps = 0
 
+    @contained
     def on_step_end(self, *arguments: object, **values: object) -> None:
         """Log the step; after every ``log_interval`` of them tell a row on the logger ``accelmetrics``, at level INFO."""
         super().on_step_end(*arguments, **values)
         self._steps += 1
-        if self._steps % self._log_interval == 0:
+        self.count_step(self._steps)
+
+    def count_step(self, step: int) -> None:
+        """Take a row and tell it, if this step is one of those that ask for it."""
+        if step % self._log_interval == 0:
             self.row = self.run.row()
-            log.info("step %d: %s", self._steps, ", ".join(f"{name} {value:.4g}" for name, value in self.row.items()))
+            log.info("step %d: %s", step, ", ".join(f"{name} {value:.4g}" for name, value in self.row.items()))

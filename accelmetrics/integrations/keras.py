@@ -14,15 +14,14 @@ from typing import Any
 
 import keras
 
-from accelmetrics.integrations.hook import WithRun
-from accelmetrics.integrations.training import TrainingRun
+from accelmetrics.integrations.training import TrainingRun, WithRun, contained
 
 
 class DeviceMonitor(WithRun, keras.callbacks.Callback):
     """Adds a row of the devices to each epoch's logs, and hears the batches.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
         options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
 
     Attributes:
@@ -36,27 +35,31 @@ class DeviceMonitor(WithRun, keras.callbacks.Callback):
         self._names: dict[str, float] = {}
         self._before = self._steps = 0
 
+    @contained
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin."""
         self._names = {}
         self._before = self._steps = 0
         self._hook.begin()
 
+    @contained
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Note where the epoch's steps begin, also in a training that is resumed."""
         each = (self.params or {}).get("steps")
         self._before = epoch * each if each else self._steps
 
+    @contained
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Note a step. Its loss is the epoch's mean until then, as Keras has it."""
         step = self._before + batch + 1
         self._steps = max(self._steps, step)
-        self._hook.contain(self._hook.note, step, logs or {})
+        self._hook.note(step, logs or {})
 
+    @contained
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add what the devices did since the row before."""
         if logs is not None:
-            self._hook.contain(self._add, logs)
+            self._add(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """End."""

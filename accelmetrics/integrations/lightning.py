@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from accelmetrics.integrations.hook import WithRun
-from accelmetrics.integrations.training import TrainingRun
+from accelmetrics.integrations.training import TrainingRun, WithRun
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The same framework under two names. Each wants callbacks of its own class."""
@@ -44,7 +43,7 @@ class DeviceMonitor(WithRun, Callback):
     """Logs what the devices did since the last row, as often as the trainer logs, and hears its steps.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
         options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
     """
 

@@ -14,7 +14,6 @@ import atexit
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -34,12 +33,14 @@ from accelmetrics.integrations.training import (
     measured,
     named,
     row_choice,
+    tell_unused,
     training,
 )
-from accelmetrics.schemas.history import REPEATED, HistoryRow, row_of
+from accelmetrics.sampling.threads import Flag, begin
+from accelmetrics.schemas.ring import Ring, Row
 from accelmetrics.schemas.selection import MetricChoice
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.statistics import CounterJudge, WindowAggregator
 from accelmetrics.schemas.text import clipped
 
 NAME = "accelmetrics-"
@@ -61,9 +62,7 @@ SILENT, SILENT_INTERVALS = 10.0, 5
 LONGEST_WORDS = 300
 
 
-NumberedRow = tuple[int, HistoryRow]
-"""A reading, with which one of its actor it is, from 1 on."""
-Batch = tuple[str, tuple[str, ...], list[NumberedRow]]
+Batch = tuple[str, tuple[str, ...], list[Row]]
 """What an actor answers: which process of it that was (one that was started again counts anew), the keys of its devices, its readings."""
 
 
@@ -80,24 +79,19 @@ class NodeReader:
 
     def __init__(self, interval: float, options: Mapping[str, Any]) -> None:
         self._reader = f"{os.getpid()}-{time.monotonic_ns()}"
-        self._rows: deque[NumberedRow] = deque(maxlen=KEPT)
+        self._rows = Ring(KEPT)
         self._devices: tuple[str, ...] = ()
-        self._count = 0
-        self._before: Snapshot | None = None
         self._run = _reading(interval, options)
         self._run.monitor.subscribe(self._take)
         self._run.start()
 
     def rows(self, reader: str, after: int) -> Batch:
         """Return the readings after one of a number; all that are kept where that was another process's."""
-        first = after if reader == self._reader else 0
-        return self._reader, self._devices, [one for one in list(self._rows) if one[0] > first]
+        return self._reader, self._devices, self._rows.after(after if reader == self._reader else 0)
 
     def _take(self, snapshot: Snapshot) -> None:
-        self._count += 1
         self._devices = tuple(slot.key for slot in snapshot.identities)
-        self._rows.append((self._count, row_of(snapshot, self._before, time.monotonic(), joined=True)))
-        self._before = snapshot
+        self._rows.add(snapshot, time.monotonic())
 
 
 class NodeRows:
@@ -130,26 +124,23 @@ class NodeRows:
         self._devices: tuple[str, ...] = ()
         self._last: dict[str, float] = {}
         self._taken: WindowAggregator | None = None
+        self._judge = CounterJudge()
 
     def add(self, batch: Batch) -> None:
         """Take what it has answered."""
-        reader, devices, numbered = batch
+        reader, devices, given = batch
         rows = []
-        for number, row in numbered:
-            following = self.read == (reader, number - 1)
-            rows.append(row if following else row._replace(joined=False))
-            self.read = reader, number
+        for row in given:
+            following = self.read == (reader, row.number - 1)
+            rows.append(row if following else row.but(joined=False))
+            self.read = reader, row.number
         if rows:
             with self._lock:
                 self._taken = self._taken or WindowAggregator(rows[0].at, trailing=True)
                 self._taken.fold(rows)
-                for row in rows:
-                    before = self._last
-                    self._last = {
-                        key: before.get(key, value) if value == REPEATED else value
-                        for key, value in zip(row.layout, row.values, strict=True)
-                        if value != REPEATED or key in before
-                    }
+                self._judge.add(rows)
+                self._taken.doubts = self._judge.doubts
+                self._last = dict(zip(rows[-1].layout, rows[-1].values, strict=True))
                 self._devices = devices
         self.trouble, self._pause = "" if self._taken is not None else "no reading yet", 0.5
 
@@ -202,15 +193,15 @@ class Fleet:
         self._here = ""
         self._tell = WarnOnce("fleet: ")
         self._choice = row_choice(self._tell)
-        self._ended = threading.Event()
+        self._ended = Flag()
         self._thread: threading.Thread | None = None
 
     def start(self) -> Fleet:
         """Begin, in the background. Starting twice changes nothing; a fleet that was closed begins anew."""
         if self._thread is None:
-            self._ended = threading.Event()
+            self._ended = Flag()
             thread = threading.Thread(target=self._gather, args=(self._ended,), name="accelmetrics-fleet", daemon=True)
-            failure = guarded(thread.start).failure
+            failure = begin(thread).failure
             if failure is not None:
                 self._tell("thread", f"no thread is to be had: {failure.detail}")
                 return self
@@ -237,7 +228,9 @@ class Fleet:
         """By name, the nodes that are alive as far as is known here, and why nothing comes from one; empty words where something does."""
         return {node.name: node.trouble for node in list(self._nodes.values())}
 
-    def row(self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",)) -> dict[str, float]:
+    def row(
+        self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",), *unused: object, **unknown: object
+    ) -> dict[str, float]:
         """Return what the devices of all nodes did since the last row, flat, for the trainer's own logger. Never waits.
 
         Names of this node are as in :meth:`TrainingRun.row`, those of others have the node's before them:
@@ -247,9 +240,12 @@ class Fleet:
             prefix: What names begin with, as for :meth:`TrainingRun.row`, like the others.
             keys: The metrics: ``"brief"``, or a selection.
             stats: Which statistics.
+            unused: Nothing; told once where there is something, like the next.
+            unknown: Nothing.
         """
+        tell_unused(self._tell, unused, unknown)
         found = self._run.row(prefix, keys, stats) if self._run is not None else {}
-        made = guarded(self._rows, headed(prefix), keys, stats)
+        made = guarded(self._rows, prefix, keys, stats)
         if made.failure is not None:
             self._tell("row", f"row failed: {made.failure.detail}")
         return {**found, **(made.value or {})}
@@ -259,21 +255,21 @@ class Fleet:
         silent = [f"{name}: {trouble}" for name, trouble in nodes.items() if trouble]
         return f"<Fleet of {len(nodes)} nodes every {self._interval:g} s{''.join(f', {words}' for words in silent)}>"
 
-    def _rows(self, head: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
+    def _rows(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
         found: dict[str, float] = {}
-        chosen = [stats] if isinstance(stats, str) else list(stats)
+        head, (_, chosen) = headed(prefix), self._choice(keys, stats)
         for node_id, node in list(self._nodes.items()):
             place = head if node_id == self._here else f"{head}{node.name}/"
             found.update(named(node.row(self._choice, keys, chosen), place))
         return found
 
-    def _gather(self, ended: threading.Event) -> None:
+    def _gather(self, ended: Flag) -> None:
         """Look which nodes there are, and fetch what their actors have read; at the end, end those that were made here."""
         scanned = float("-inf")
         while not ended.is_set():
             began = time.monotonic()
             if not ray.is_initialized():  # any call would begin a cluster of its own
-                self._tell("ray", "Ray is not connected: rows come when ray.init() was called")
+                self._tell.user("ray", "Ray is not connected: rows come when ray.init() was called")
             else:
                 if began >= scanned + RESCAN:
                     scanned = began

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,7 +18,7 @@ from typing import Any
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.sampling.threads import OnDemandThread
+from accelmetrics.sampling.threads import Flag, OnDemandThread
 from accelmetrics.visibility.job import first_number, position
 
 PREFIX = "accelmetrics/"
@@ -32,7 +31,7 @@ MOST_FAILURES = 3
 LONGEST_ROW = 1 << 20
 """Bytes of a row that is believed."""
 CLOSING = 0.5
-"""Seconds that the end waits for the thread."""
+"""Seconds from the beginning of the end within which the thread is waited for."""
 _HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 _NODES = ("GROUP_WORLD_SIZE", "SLURM_NNODES")
 _NODE = ("GROUP_RANK", "SLURM_NODEID")
@@ -80,7 +79,7 @@ class TorchStoreRows:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._ended = threading.Event()
+        self._ended = Flag()
         self._thread = OnDemandThread("accelmetrics-store", bool, self._run)
 
     def start(self) -> None:
@@ -90,10 +89,12 @@ class TorchStoreRows:
         self._ended.clear()
         self._thread.start()
 
-    def close(self) -> None:
-        """End; a call into the store is not waited for."""
+    def end(self) -> None:
+        """Exchange nothing more. Does not wait."""
         self._ended.set()
-        until = time.monotonic() + CLOSING
+
+    def join(self, until: float) -> None:
+        """Wait for the thread until a moment of ``time.monotonic``; longer for no call into the store."""
         while self._thread.alive and time.monotonic() < until:
             time.sleep(0.01)
 

@@ -16,8 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from torchtune import config
 
-from accelmetrics.integrations.hook import RunHook
-from accelmetrics.integrations.training import TrainingRun
+from accelmetrics.integrations.training import RunHook, TrainingRun
 
 
 class DeviceMetricLogger:
@@ -27,7 +26,7 @@ class DeviceMetricLogger:
 
     Args:
         inner: The dotted path of the other logger, as its own ``_component_`` would be.
-        monitor: Options of :class:`~accelmetrics.integrations.hook.RunHook`, and so of :func:`accelmetrics.training`: ``interval``,
+        monitor: Options of :class:`~accelmetrics.integrations.training.RunHook`, and so of :func:`accelmetrics.training`: ``interval``,
             ``keys``, ``exporters`` …
         options: Those of the other logger.
 
@@ -53,7 +52,7 @@ class DeviceMetricLogger:
     def log_dict(self, payload: Mapping[str, Any], step: int) -> None:
         """Log a row, with what the devices did since the row before. The recipe's own stays as it is."""
         self._hook.contain(self._hook.note, step, payload)
-        self._inner.log_dict({**payload, **self._hook.row()}, step)
+        self._inner.log_dict(self._hook.beside(payload), step)
 
     def log_config(self, config: Any) -> None:
         """Log the recipe's configuration."""

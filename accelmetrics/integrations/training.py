@@ -11,26 +11,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from accelmetrics.backends.guard import WarnOnce, guarded
-from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
-from accelmetrics.monitor.monitor import Monitor, Share
+from accelmetrics.backends.guard import WarnOnce, guarded, warn_user
+from accelmetrics.integrations.torch_store import CLOSING, TorchStoreRows, node_place
+from accelmetrics.monitor.monitor import Monitor, Share, cannot_share
 from accelmetrics.monitor.rules import DEFAULT, RuleChoice
+from accelmetrics.sampling.threads import are_green
 from accelmetrics.schemas.catalogue import match
-from accelmetrics.schemas.energy import COUNTER
-from accelmetrics.schemas.finding import NO_FINDINGS, Findings
-from accelmetrics.schemas.record import Exporter
+from accelmetrics.schemas.log import log
+from accelmetrics.schemas.record import NO_FINDINGS, Exporter, Findings, Totals, rates
 from accelmetrics.schemas.selection import MetricChoice, MetricSelection
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.statistics import COUNTER, WindowAggregator
+from accelmetrics.schemas.text import kind_of, shown
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTILIZATION
-from accelmetrics.schemas.work import Totals, rates
 
 T = TypeVar("T")
 
@@ -42,6 +45,10 @@ READINGS = "readings"
 """The name in a row that says how many readings it is made of."""
 STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
 DEFAULT_PREFIX = "system/"
+MOST_ASKED = 1000
+"""Keys and statistics that are looked at: what a program hands over may have no end."""
+MOST_TOLD = 10
+"""Names of unknown arguments in a message."""
 
 _REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
 """What trackers do not take in a name."""
@@ -50,7 +57,7 @@ _REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
 RowChoice = Callable[[MetricChoice, Iterable[str]], tuple[MetricSelection, Sequence[str]]]
 
 
-def row_choice(tell: Callable[[str, str], object]) -> RowChoice:
+def row_choice(tell: Callable[[object, str], object]) -> RowChoice:
     """Return what reads what a row is asked for. What cannot be used is told, and replaced by the default.
 
     Args:
@@ -58,20 +65,38 @@ def row_choice(tell: Callable[[str, str], object]) -> RowChoice:
     """
     selections: dict[object, MetricSelection] = {BRIEF: BRIEF_SELECTION}
 
-    def read(keys: MetricChoice, stats: Iterable[str]) -> tuple[MetricSelection, Sequence[str]]:
-        choice = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
+    def selected(keys: MetricChoice) -> MetricSelection:
+        choice = tuple(islice(keys, MOST_ASKED)) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
         if choice not in selections:
             outcome = guarded(MetricSelection, choice)
             if outcome.failure is not None:
-                tell(f"keys {choice}", f"row: {outcome.failure.detail}: it has the brief keys instead")
+                tell(("keys", choice), f"row: {outcome.failure.detail}: it has the brief keys instead")
             selections[choice] = outcome.value or BRIEF_SELECTION
-        asked = [stats] if isinstance(stats, str) else list(stats)
+        return selections[choice]
+
+    def statistics(stats: Iterable[str]) -> list[str]:
+        asked = [stats] if isinstance(stats, str) else list(islice(stats, MOST_ASKED))
         wrong = [stat for stat in asked if stat not in STATISTICS]
         if wrong:
-            tell(f"stats {wrong}", f"row: there is no statistic {wrong[0]!r}: there are {', '.join(STATISTICS)}")
-        return selections[choice], [stat for stat in asked if stat in STATISTICS] or ["mean"]
+            tell(f"stats {shown(wrong)}", f"row: there is no statistic {shown(wrong[0])}: there are {', '.join(STATISTICS)}")
+        return [stat for stat in asked if stat in STATISTICS] or ["mean"]
+
+    def read(keys: MetricChoice, stats: Iterable[str]) -> tuple[MetricSelection, Sequence[str]]:
+        selection, chosen = guarded(selected, keys), guarded(statistics, stats)
+        if selection.failure is not None:
+            tell("keys", f"row: its keys cannot be read: {selection.failure.detail}: it has the brief keys instead")
+        if chosen.failure is not None:
+            tell("stats", f"row: its statistics cannot be read: {chosen.failure.detail}: it has means instead")
+        return selection.value or BRIEF_SELECTION, chosen.value or ["mean"]
 
     return read
+
+
+def tell_unused(tell: Callable[[object, str], object], unused: Sequence[object], unknown: Mapping[str, object]) -> None:
+    """Tell that a row was asked for with arguments that it does not take."""
+    if unused or unknown:
+        names = ", ".join(islice(unknown, MOST_TOLD))
+        tell("arguments", f"row takes prefix, keys and stats: {len(unused) + len(unknown)} more are left out{names and f': {names}'}")
 
 
 def measured(
@@ -164,9 +189,12 @@ class TrainingRun:
 
     def close(self) -> None:
         """Take one last reading, deliver what was logged, and end: seconds at most. Closing twice changes nothing."""
+        until = time.monotonic() + CLOSING
         if self._other_nodes is not None:
-            self._contain("close", self._other_nodes.close)
+            self._contain("close", self._other_nodes.end)
         self._contain("close", self.monitor.stop)
+        if self._other_nodes is not None:  # it has ended beside the stop, unless a call into the store hangs
+            self._contain("close", self._other_nodes.join, until)
 
     def __enter__(self) -> TrainingRun:
         return self.start()
@@ -174,7 +202,7 @@ class TrainingRun:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def step(self, /, step: Any = None, *unused: object, **values: Any) -> None:
+    def step(self, step: Any = None, /, *unused: object, **values: Any) -> None:
         """Log numbers of a step, from any rank. Never waits, and never synchronises a device.
 
         Args:
@@ -183,11 +211,13 @@ class TrainingRun:
             values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are those of this
                 step in this process: throughput and work per joule follow from them. None is left out.
         """
-        self.monitor.log(step, **values)  # raises nothing, and does not wait
+        self._contain("step", self.monitor.log, step, **values)
         if unused:
             self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
 
-    def row(self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",)) -> dict[str, float]:
+    def row(
+        self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",), *unused: object, **unknown: object
+    ) -> dict[str, float]:
         """Return what the devices did since the last row, flat, for the trainer's own logger. Never waits, also while a driver hangs.
 
         Each reading is part of one row, however often rows are asked for. A reading stands for the time since the one before.
@@ -208,10 +238,13 @@ class TrainingRun:
             keys: ``"brief"``: of each device utilisation, share of memory, power, temperature, energy; of the job throughput and work
                 per joule. Else a selection of metrics, as ``Monitor(metrics=)`` takes it; throughput and work per joule are there too.
             stats: Which statistics: of ``mean``, ``min``, ``max``, ``last``, ``p50``, ``p95``, ``p99``.
+            unused: Nothing; told once where there is something, like the next.
+            unknown: Nothing.
 
         Returns:
             Finite numbers by name. Names have letters, digits and ``/ _ . - :`` and spaces alone; anything else becomes ``_``.
         """
+        tell_unused(self._tell, unused, unknown)
         return self._contain("row", self._row, prefix, keys, stats) or {}
 
     def findings(self) -> Findings:
@@ -242,6 +275,7 @@ class TrainingRun:
             self._other_nodes = TorchStoreRows(place, lambda: own.row("/"), self.monitor.interval)
 
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
+        head = headed(prefix)
         selection, chosen = self._choice(keys, stats)
         taken = self._window.take(selection)
         latest = self.monitor.latest
@@ -252,15 +286,13 @@ class TrainingRun:
             found.update({f"{name}_{per}": value for per, value in rate.items() if value is not None})
         if self._other_nodes is not None:
             found.update(self._other_nodes.rows())
-        return named(found, headed(prefix))
+        return named(found, head)
 
-    def _contain(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
+    def _contain(self, what: str, call: Callable[..., T], /, *arguments: object, **options: object) -> T | None:
         """Call our own code in the program's stead: whatever goes wrong there is told once and stays there."""
-        outcome = guarded(call, *arguments)
-        if isinstance(outcome.error, SystemExit):
-            raise outcome.error  # of a signal handler: the program ends
+        outcome = guarded(call, *arguments, **options)
         if outcome.failure is not None:
-            self._tell(f"{what} {type(outcome.error)}", f"{what} failed: {outcome.failure.detail}")
+            self._tell((what, kind_of(outcome.error)), f"{what} failed: {outcome.failure.detail}")
         return outcome.value
 
 
@@ -289,7 +321,134 @@ def training(
         MissingDependencyError: An exporter needs a package that is not installed.
     """
     options.setdefault("visible", True)
-    run = TrainingRun(Monitor(interval, exporters, share=share, labels=labels, rules=rules, **options))
-    if share is not None:
+    why = cannot_share() if share is not None else ""
+    if why:  # the default cannot act: no warning for what the user did not ask for
+        guarded(log.warning, "training: readings are not shared with other processes: %s", why)
+    run = TrainingRun(Monitor(interval, exporters, share=None if why else share, labels=labels, rules=rules, **options))
+    if share is not None and not are_green():  # a call into the job's store would hold up the program
         run.hear_other_nodes()
     return run
+
+
+# Behind a framework's callback
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def contained(event: F) -> F:
+    """Decorate a callback's method that a framework calls: what goes wrong there is told once, and is not the framework's."""
+
+    @functools.wraps(event)
+    def call(self: Any, /, *arguments: object, **options: object) -> None:
+        self.run._contain(event.__name__, event, self, *arguments, **options)
+
+    return cast("F", call)
+
+
+class RunHook:
+    """Begins a training run with the framework's, or uses the one that it was given, and gives its rows.
+
+    A callback has one and calls it from the framework's events. Frameworks copy and pickle callbacks: what is running stays behind.
+
+    Args:
+        run: A run that the program made, which begins and ends it; one of its own when left out.
+        prefix: What names of a row begin with, as for :meth:`TrainingRun.row`, like the next two.
+        keys: The metrics of a row.
+        stats: Their statistics.
+        options: Of its own run, as for :func:`accelmetrics.training`.
+
+    Raises:
+        TypeError: Options beside a run, which has its own.
+        InvalidOptionError: An option that cannot be used; so do the others that :func:`accelmetrics.training` raises.
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        keys: MetricChoice = BRIEF,
+        stats: Iterable[str] = ("mean",),
+        **options: Any,
+    ) -> None:
+        if run is not None and options:
+            raise TypeError(f"{', '.join(options)}: options belong to accelmetrics.training(), which made this run")
+        self._given, self._options = run, options
+        self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
+        self._own = training(**options) if run is None else None  # what cannot be used is told here
+        self._closing: weakref.finalize[..., object] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_given": None, "_own": None, "_closing": None}
+
+    @property
+    def run(self) -> TrainingRun:
+        """The run, whether it has begun or not."""
+        if self._given is not None:
+            return self._given
+        if self._own is None:  # in a copy, which another process may have
+            made = guarded(training, **self._options)
+            if made.failure is not None:
+                words = "its options cannot be used where the callback was copied to, and defaults are used"
+                warn_user(f"training: {words}: {made.failure.detail}")
+                self._options = {}
+            self._own = made.value or training()
+        return self._own
+
+    def begin(self) -> None:
+        """Begin with the framework's training, which an exception may leave without its end: then it ends with the callback."""
+        run = self.run
+        run.start()
+        if self._given is None and (self._closing is None or not self._closing.alive):
+            self._closing = weakref.finalize(self, run.close)
+
+    def place(self, rank: int) -> None:
+        """Take the rank that the framework gives this process, where its launcher said none: the run is made anew, before it begins."""
+        if self._given is None and self.run.rank is None and not self.run.monitor.running:
+            self._options = {**self._options, "labels": {"rank": str(rank), **(self._options.get("labels") or {})}}
+            self._own = training(**self._options)
+            if self._closing is not None:  # that of the run before, which has ended
+                self._closing.detach()
+
+    def contain(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""
+        self.run._contain(getattr(call, "__name__", "callback").strip("_"), call, *arguments)
+
+    def note(self, step: Any, values: Mapping[str, Any]) -> None:
+        """Log the numbers of a row that a framework hands to its trackers; its texts are left out."""
+        # Of a type, which is asked for nothing: a value's own attributes may raise.
+        numbers = {name: value for name, value in values.items() if not issubclass(type(value), (str, Mapping))}
+        numbers.pop("step", None)
+        self.run.step(step, **numbers)
+
+    def row(self) -> dict[str, float]:
+        """Return a row, as it was asked for."""
+        return self.run.row(*self._row)
+
+    def beside(self, values: Mapping[str, Any], row: Mapping[str, float] | None = None) -> Mapping[str, Any]:
+        """Return a framework's values with a row beside them, this run's where none is given; what is no mapping as it is."""
+        row = self.row() if row is None else row
+        return self.run._contain("row", lambda: {**values, **row}) or values
+
+    def end(self) -> None:
+        """End with the framework's training."""
+        if self._given is None:
+            self.run.close()
+
+
+class WithRun:
+    """A framework's callback with a training run behind it. It stands before the framework's own class.
+
+    Args:
+        run: A run that the program made, as for :class:`RunHook`.
+        options: The other arguments of :class:`RunHook`: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
+    """
+
+    def __init__(self, run: TrainingRun | None = None, **options: Any) -> None:
+        super().__init__()
+        self._hook = RunHook(run, **options)
+
+    @property
+    def run(self) -> TrainingRun:
+        """The training run: its findings, its monitor. Where Lightning starts the other processes itself, it is made anew in ``fit``."""
+        return self._hook.run

@@ -19,8 +19,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, rewrite_logs
 
 from accelmetrics.backends.guard import WarnOnce, guarded
-from accelmetrics.integrations.hook import WithRun
-from accelmetrics.integrations.training import TrainingRun
+from accelmetrics.integrations.callbacks import GPUMonitoringCallback
+from accelmetrics.integrations.training import TrainingRun, WithRun, contained
+from accelmetrics.monitor.monitor import Monitor
 
 NAME = "accelmetrics"
 """In ``report_to``."""
@@ -39,7 +40,7 @@ class MonitorCallback(WithRun, TrainerCallback):
     evaluations within it included.
 
     Args:
-        run: As for :class:`~accelmetrics.integrations.hook.WithRun`, like the others.
+        run: As for :class:`~accelmetrics.integrations.training.WithRun`, like the others.
         options: ``prefix``, ``keys``, ``stats``, and those of :func:`accelmetrics.training`.
     """
 
@@ -49,10 +50,11 @@ class MonitorCallback(WithRun, TrainerCallback):
         super().__init__(run, **options)
         self._first = False  # whether it was attached
         self._tokens = 0
+        self._step: tuple[int, dict[str, Any]] | None = None  # one that the trainer is about to log a row of, whose numbers are added
         self._warn = WarnOnce()
 
     def attach(self, trainer: Any) -> MonitorCallback:
-        """Stand before the trainer's other callbacks, so that all of them log the rows.
+        """Stand before the trainer's reporters, so that all of them log the rows.
 
         Args:
             trainer: A ``transformers.Trainer``, or one that is built on it.
@@ -63,49 +65,124 @@ class MonitorCallback(WithRun, TrainerCallback):
         callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
         if callbacks is None:
             raise TypeError(f"attach takes a transformers.Trainer, and {type(trainer).__name__!r} is none: it has no list of callbacks")
-        callbacks[:] = [self, *(one for one in callbacks if one is not self)]
+        others = [one for one in callbacks if one is not self]
+        # Behind the one that decides which steps the trainer logs, so that a step and its row are logged as one.
+        place = int(bool(others) and type(others[0]).__name__ == "DefaultFlowCallback")
+        callbacks[:] = [*others[:place], self, *others[place:]]
         self._first = True
         return self
 
+    @contained
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
         """Begin."""
         self._tokens = state.num_input_tokens_seen
         self._hook.begin()
 
+    @contained
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
-        """Note a step, and its tokens where ``include_num_input_tokens_seen`` has them counted: of all ranks, so that one tells them."""
+        """Log a step, and its tokens if ``include_num_input_tokens_seen`` has them counted: of all ranks, so that only one logs them."""
+        self._log_step()
         tokens, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
-        self.run.step(state.global_step, tokens=tokens if tokens > 0 and state.is_world_process_zero else None)
+        counted = tokens if tokens > 0 and state.is_world_process_zero else None
+        self._step = state.global_step, {"epoch": state.epoch, "tokens": counted}
+        if not control.should_log:
+            self._log_step()
 
+    @contained
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **unused: Any
     ) -> None:
         """Note the loss, and add what the devices did since the row before."""
         if logs is None or SUMMARY in logs or any(name.startswith(EVALUATION) for name in logs):
             return
-        self.run.step(state.global_step, **{name: logs[name] for name in LOGGED if name in logs})
+        numbers = {name: logs[name] for name in LOGGED if name in logs}
+        if self._step is not None and self._step[0] == state.global_step:
+            self._step[1].update(numbers)
+            self._log_step()
+        else:
+            self.run.step(state.global_step, **numbers)
         if state.is_world_process_zero:
-            row = self._hook.row()
+            row = self._rows()
             logs.update(row)
             names = [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
             # The reporters that have logged the row before this callback saw it.
             passed = names[: names.index(NAME) if NAME in names else 0] if self._reported else [name for name in names if name != NAME]
             if not passed or self._first:
                 return
-            self._warn(
+            self._warn.user(
                 "order",
-                "training: the callback stands behind %s, which log the devices' rows late or not at all: use "
+                f"training: the callback stands behind {', '.join(passed)}, which log the devices' rows late or not at all: use "
                 "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
-                ", ".join(passed),
             )
             tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
             if tracker is not None:
                 # A row of its own beside the step's. One that waits for the next (commit=False) would stand at the next step.
                 guarded(tracker.log, {**rewrite_logs(row), "train/global_step": state.global_step})
 
+    @contained
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
         """End."""
+        self._log_step()
         self._hook.end()
+
+    def _rows(self) -> dict[str, float]:
+        """Return what a row of the trainer gets."""
+        return self._hook.row()
+
+    def _log_step(self) -> None:
+        """Log the step that waits for its row, if one does."""
+        step, self._step = self._step, None
+        if step is not None:
+            self.run.step(step[0], **step[1])
+
+
+class TrainerMonitoringCallback(GPUMonitoringCallback, TrainerCallback):
+    """:class:`~accelmetrics.integrations.callbacks.GPUMonitoringCallback` where transformers is loaded: a trainer's callback too.
+
+    Called by a trainer it does as :class:`MonitorCallback`, with a row every ``log_interval`` steps, which goes with what the trainer logs
+    next; called by a loop of the program's own it does what it does there.
+    """
+
+    def __init__(self, gpu_monitor: Monitor | TrainingRun, log_interval: int = 10) -> None:
+        super().__init__(gpu_monitor, log_interval)
+        self._of_trainer = _RowsOfInterval(self)
+
+    @contained
+    def on_step_end(self, *arguments: Any, **values: Any) -> None:
+        """Log the step, of a trainer or of a loop."""
+        if len(arguments) == 3 and isinstance(arguments[1], TrainerState):
+            self._of_trainer.on_step_end(*arguments)
+            self.count_step(arguments[1].global_step)
+        else:
+            super().on_step_end(*arguments, **values)
+
+    def on_log(self, *arguments: Any, **values: Any) -> None:
+        """Log the trainer's numbers, and add the row that is due."""
+        self._of_trainer.on_log(*arguments, **values)
+
+    def on_train_begin(self, *arguments: Any, **values: Any) -> None:
+        """Start the monitor."""
+        super().on_train_begin()
+        if len(arguments) == 3:
+            self._of_trainer.on_train_begin(*arguments)
+
+    def on_train_end(self, *arguments: Any, **values: Any) -> None:
+        """Stop the monitor, which delivers what is queued."""
+        if len(arguments) == 3:
+            self._of_trainer.on_train_end(*arguments)
+        super().on_train_end()
+
+
+class _RowsOfInterval(MonitorCallback):
+    """Adds each row of a callback once."""
+
+    def __init__(self, owner: TrainerMonitoringCallback) -> None:
+        super().__init__(owner.run)
+        self._owner, self._added = owner, owner.row
+
+    def _rows(self) -> dict[str, float]:
+        before, self._added = self._added, self._owner.row
+        return {} if self._added is before else self._added
 
 
 class ReportedCallback(MonitorCallback):

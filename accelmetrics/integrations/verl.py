@@ -5,32 +5,38 @@ ones where the program imports it. It is switched on by the configuration::
 
     python -m verl.trainer.main_ppo … +trainer.enable_gpu_monitoring=true +trainer.gpu_monitor_interval=2.0
 
-by ``accelmetrics`` among ``trainer.logger``, or by keywords of ``Tracking``. Without one of them nothing is read.
+by ``accelmetrics`` among ``trainer.logger``, by keywords of ``Tracking``, or by the variable ``ACCELMETRICS_VERL``. Without one of them
+nothing is read. ``gpu_monitor_metrics`` and the variable say which names rows have: ``verl`` for those of the dialect of that name.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
+import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from verl.utils.tracking import Tracking
 
-from accelmetrics.backends.guard import guarded
-from accelmetrics.integrations.hook import RunHook
+# Every verl process loads this module: the rest of the package is loaded where readings are asked for.
+if TYPE_CHECKING:
+    from accelmetrics.integrations.training import RunHook
 
 NAME = "accelmetrics"
 """Among the loggers."""
-ENABLE, INTERVAL = "enable_gpu_monitoring", "gpu_monitor_interval"
+ENABLE, INTERVAL, METRICS = "enable_gpu_monitoring", "gpu_monitor_interval", "gpu_monitor_metrics"
 """Of the trainer's configuration, and keywords of ``Tracking``."""
-ATTRIBUTE, FLEET = "_accelmetrics", "_accelmetrics_fleet"
+VARIABLE = "ACCELMETRICS_VERL"
+"""Switches it on in all processes: ``1``, or what ``gpu_monitor_metrics`` would be."""
+DIALECT = "verl"
+"""The metrics whose names are those that monitors made for verl log."""
+ATTRIBUTE, FLEET, NAMES = "_accelmetrics", "_accelmetrics_fleet", "_accelmetrics_names"
 LOGGED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "lr", "perf/total_num_tokens": "tokens"}
 """What of verl's numbers is which of a step's."""
 
-log = logging.getLogger("accelmetrics")
 
 _init, _log = Tracking.__init__, Tracking.log
 _finish: Callable[..., None] | None = getattr(Tracking, "finish", None)  # early releases have none
@@ -49,23 +55,39 @@ def _begin(
     """Begin with the tracking that the trainer makes, where it is asked for.
 
     Raises:
-        InvalidOptionError: The interval cannot be used.
+        InvalidOptionError: The interval or the metrics cannot be used.
     """
-    asked = {name: options.pop(name) for name in (ENABLE, INTERVAL) if name in options}
-    found: Any = guarded(lambda: config["trainer"]).value if config else None  # of a dictionary, or OmegaConf's
-    trainer = found if hasattr(found, "get") else {}
+    asked = {name: options.pop(name) for name in (ENABLE, INTERVAL, METRICS) if name in options}
+    trainer: Any = {}
+    with suppress(LookupError, AttributeError, TypeError, ValueError):  # of a dictionary, or OmegaConf's
+        trainer = config["trainer"] if hasattr(config["trainer"], "get") else {}
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
-    wanted = asked.get(ENABLE, trainer.get(ENABLE, NAME in names))
+    variable = os.environ.get(VARIABLE, "").strip()
     interval = asked.get(INTERVAL, trainer.get(INTERVAL))
+    metrics = asked.get(METRICS, trainer.get(METRICS))
+    if metrics is None and variable.lower() not in ("", "0", "1", "false", "true"):
+        metrics = variable
+    enabled = asked.get(ENABLE, trainer.get(ENABLE))
+    wanted = NAME in names or metrics is not None or variable.lower() in ("1", "true") if enabled is None else enabled
+    if not wanted:
+        if enabled is None and interval is not None:
+            from accelmetrics.backends.guard import warn_user
+
+            warn_user(f"verl: {INTERVAL} is set and nothing is read: add +trainer.{ENABLE}=true")
+        _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
+        return
+    from accelmetrics.backends.guard import guarded, warn_user
+    from accelmetrics.integrations.training import RunHook
+
     # Ray may hide the devices from the actor in which this runs: it uses none itself, and the node's are the job's.
-    hook = RunHook(visible=False, **({} if interval is None else {"interval": interval})) if wanted else None
+    hook = RunHook(visible=False, keys=_keys(metrics), **({} if interval is None else {"interval": interval}))
     _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
-    if hook is not None:
-        setattr(self, ATTRIBUTE, hook)
-        hook.begin()
-        outcome = guarded(_all_nodes, self, hook)
-        if outcome.failure is not None:
-            guarded(log.warning, "verl: rows are of this node alone: %s", outcome.failure.detail)
+    setattr(self, ATTRIBUTE, hook)
+    setattr(self, NAMES, metrics == DIALECT)
+    hook.begin()
+    outcome = guarded(_all_nodes, self, hook)
+    if outcome.failure is not None:
+        warn_user(f"verl: rows are of this node alone: {outcome.failure.detail}")
 
 
 @functools.wraps(_log)
@@ -73,11 +95,43 @@ def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any
     """Log what the devices did since the row before beside the trainer's numbers, whose dictionary stays as it is."""
     hook: RunHook | None = getattr(self, ATTRIBUTE, None)
     if hook is not None:
+        from accelmetrics.backends.guard import guarded
+
         found = guarded(lambda: {ours: data[theirs] for theirs, ours in LOGGED.items() if theirs in data}).value
         hook.run.step(step, **(found or {}))
         fleet = getattr(self, FLEET, None)
-        data = {**data, **(hook.row() if fleet is None else fleet.row())}
+        row = None if fleet is None else fleet.row()
+        if getattr(self, NAMES, False):
+            # Of this node by the dialect's names, which have no place for a node; of the others by ours.
+            row = {name: value for name, value in (row or {}).items() if name.count("/") > 1}
+            row.update(guarded(_named_for_verl, hook).value or {})
+        data = hook.beside(data, row)
     _log(self, data, step, *arguments, **options)
+
+
+def _keys(metrics: Any) -> Any:
+    """Return the metrics that a row is to have, the brief ones where none are named.
+
+    Raises:
+        InvalidOptionError: They cannot be used.
+    """
+    from accelmetrics.integrations.training import BRIEF
+    from accelmetrics.schemas.selection import MetricSelection
+
+    if metrics is None or metrics in (DIALECT, BRIEF):
+        return BRIEF
+    keys = metrics if isinstance(metrics, str) else [str(one) for one in metrics]
+    MetricSelection(keys)  # what cannot be used is told before verl begins
+    return keys
+
+
+def _named_for_verl(hook: RunHook) -> dict[str, float]:
+    """Return the latest reading under the names of the dialect; nothing before the first one."""
+    from accelmetrics.dialects.registry import dialect
+    from accelmetrics.schemas.record import Record
+
+    latest = hook.run.monitor.latest
+    return {} if latest is None else dict(dialect(DIALECT).flat(Record(latest)))
 
 
 def _all_nodes(self: Any, hook: RunHook) -> None:

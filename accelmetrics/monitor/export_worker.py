@@ -10,7 +10,6 @@ queues records, and the thread goes on with them when the call returns.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -18,8 +17,9 @@ from collections.abc import Callable, Iterable
 from itertools import chain, count
 from typing import Any, TypeVar
 
-from accelmetrics.backends.guard import Outcome, WarnOnce, guarded
+from accelmetrics.backends.guard import Outcome, WarnOnce, at_fork, guarded
 from accelmetrics.sampling.threads import Flag, OnDemandThread
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Exporter, ExporterStatus, Record
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
@@ -32,13 +32,15 @@ FIRST_PAUSE, LAST_PAUSE = 0.25, 30.0
 WAITS = "waits for a call that it did not return from before the monitor was stopped"
 """The error of an exporter that hung when its monitor was stopped, and still does when that is started again."""
 
-log = logging.getLogger("accelmetrics")
-_own = threading.local()  # .exporting: whether this thread is an exporter's
+_exporting: set[int] = set()
+"""The threads that are exporters', by the identity that ``threading`` gives them when they run: one ``threading.local`` would be shared by
+all green threads where gevent or eventlet is switched on after it was made."""
+at_fork(after_in_child=_exporting.clear)
 
 
 def on_exporter_thread() -> bool:
     """Return whether an exporter or a callback calls this: on its thread nothing may wait for exporters, which wait for it."""
-    return getattr(_own, "exporting", False)
+    return threading.get_ident() in _exporting
 
 
 class Delivery:
@@ -49,21 +51,26 @@ class Delivery:
 
     Attributes:
         by: The moment of ``time.monotonic`` until which what is queued is delivered; None until it is closed.
+        hopeless_by: The same while the exporter only fails.
+        failing: Whether the last attempt failed for what may pass.
         ended: Set when the exporter is closed, or a new delivery goes on with it.
     """
 
     def __init__(self, woken: Flag) -> None:
         self.by: float | None = None
+        self.hopeless_by = float("inf")
+        self.failing = False
         self.ended = Flag()
         self._woken = woken
 
     @property
     def expired(self) -> bool:
         """Whether its time is up."""
-        return self.by is not None and time.monotonic() >= self.by
+        return self.by is not None and time.monotonic() >= (min(self.by, self.hopeless_by) if self.failing else self.by)
 
-    def close(self, by: float) -> None:
+    def close(self, by: float, hopeless_by: float = float("inf")) -> None:
         """Deliver what is queued until a moment of ``time.monotonic``, and close the exporter; does not wait for it."""
+        self.hopeless_by = min(hopeless_by, self.hopeless_by)
         self.by = by if self.by is None else min(by, self.by)
         self._woken.set()
 
@@ -169,8 +176,9 @@ class ExportWorker:
         """
         if delivery.by is None or on_exporter_thread():
             return
-        if self._thread.alive:
-            delivery.ended.wait(delivery.by - time.monotonic())
+        for by in (min(delivery.by, delivery.hopeless_by), delivery.by):
+            if self._thread.alive and not delivery.ended.is_set() and not delivery.expired:
+                delivery.ended.wait(by - time.monotonic())
         if self._delivery is delivery:  # else it was started again meanwhile
             self._give_up()
 
@@ -181,24 +189,28 @@ class ExportWorker:
 
     def _run(self) -> None:
         """Open the exporter, deliver, and close it."""
-        _own.exporting = True
-        delivery = self._noticed = self._delivery
-        if not delivery.expired:
-            if self._open():
-                delivery = self._deliver_all()
-                self._note(guarded(self.exporter.flush), "could not flush")
-            self._note(guarded(self.exporter.close), "could not close")
-        delivery.ended.set()
-        if self._delivery is delivery:  # else what waits is of a new start
-            self._give_up()
-            while (flushed := _taken(self._flushes)) is not None:
-                flushed.set()
+        _exporting.add(threading.get_ident())
+        try:
+            delivery = self._noticed = self._delivery
+            if not delivery.expired:
+                if self._open():
+                    delivery = self._deliver_all()
+                    self._note(guarded(self.exporter.flush), "could not flush")
+                self._note(guarded(self.exporter.close), "could not close")
+            delivery.ended.set()
+            if self._delivery is delivery:  # else what waits is of a new start
+                self._give_up()
+                while (flushed := _taken(self._flushes)) is not None:
+                    flushed.set()
+        finally:
+            _exporting.discard(threading.get_ident())
 
     def _open(self) -> bool:
         """Open the exporter, as often as it takes; whether it is open."""
         pause = FIRST_PAUSE
         while not self._delivery.expired:
             outcome = guarded(self.exporter.open)
+            self._delivery.failing = outcome.failure is not None
             if outcome.failure is None:
                 self._error = ""
                 self._opened()
@@ -231,7 +243,8 @@ class ExportWorker:
         while self._in_hand and not self._delivery.expired:
             outcome = guarded(self.exporter.export, record)
             self._note(outcome, "could not deliver")
-            if outcome.failure is not None and isinstance(outcome.error, OSError):
+            self._delivery.failing = isinstance(outcome.error, OSError)
+            if self._delivery.failing:
                 pause = self._rest(pause)
             elif _taken(self._in_hand) is not None:  # else it was given up already
                 if outcome.failure is None:
@@ -247,7 +260,7 @@ class ExportWorker:
             Seconds of the wait after that.
         """
         by = self._delivery.by
-        until = min(time.monotonic() + pause, float("inf") if by is None else by)
+        until = min(time.monotonic() + pause, float("inf") if by is None else min(by, self._delivery.hopeless_by))
         while self._delivery.by == by and (left := until - time.monotonic()) > 0:
             self._woken.wait(left)
             self._woken.clear()

@@ -1,26 +1,26 @@
 """Judges a run by rules: what begins, lasts and ends, with windows and hysteresis, in bounded memory.
 
-It works on the monitor's thread, at most once a second, on the row of values that the history keeps too. Each rule is called under the
+It works on the monitor's thread, at most once a second, on the row of values that the ring keeps. Each rule is called under the
 guard: one that fails or is slow costs itself alone, and is told as one that cannot judge.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.measures import Measure, RuleInput
-from accelmetrics.monitor.rule import Rule
-from accelmetrics.monitor.step_measures import ANY, plain_name
+from accelmetrics.monitor.rules import Rule
+from accelmetrics.monitor.step_measures import ANY
 from accelmetrics.schemas.errors import IN_ORDER, Unavailable
-from accelmetrics.schemas.finding import NO_FINDINGS, NOT_LOGGED, SEVERITIES, CannotTell, Finding, Findings
-from accelmetrics.schemas.history import HistoryRow
-from accelmetrics.schemas.record import HoldersOf, Step
+from accelmetrics.schemas.log import log
+from accelmetrics.schemas.record import NO_FINDINGS, NOT_LOGGED, SEVERITIES, CannotTell, Finding, Findings, HoldersOf, Step, plain_name
+from accelmetrics.schemas.ring import Row
 from accelmetrics.schemas.snapshot import Snapshot
 
+findings_log = log.getChild("findings")
 EVERY = 1.0
 """Seconds between two readings that are judged, at least: a rule over an hour needs no more."""
 COVERED = 0.8
@@ -37,8 +37,6 @@ ENDED = 64
 """Findings that are kept after they are over."""
 SLOW, SLOW_TIMES = 0.25, 5
 """A rule that takes longer than so many seconds so many times in a row is not called any more."""
-
-log = logging.getLogger("accelmetrics")
 
 
 class _State:
@@ -169,7 +167,12 @@ class FindingEngine:
         self._logged: set[str] = set()
         self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
 
-    def judge(self, snapshot: Snapshot, row: HistoryRow, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
+    @property
+    def due(self) -> float:
+        """The moment before which a reading is not judged."""
+        return self._due
+
+    def judge(self, snapshot: Snapshot, row: Row, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
         """Judge a reading.
 
         Args:
@@ -229,9 +232,10 @@ class FindingEngine:
     def _publish(self, changed: Sequence[Finding], lacks: tuple[CannotTell, ...]) -> None:
         for finding in changed:
             if finding.until_ns is None:
-                log.info("%s (%s)", finding, finding.advice)
+                findings_log.info("%s (%s)", finding, finding.advice)
             else:
                 self._ended.append(finding)
+                findings_log.info("over: %s", finding)
         current = [finding for judge in self._judges for finding in judge.findings.values()]
         current.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         self.findings = Findings(tuple(current), tuple(self._ended), lacks)

@@ -7,7 +7,6 @@ is the scheduler's word (Prolog to Epilog); what it did meanwhile is what was me
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from accelmetrics.exporters.files import replace_file
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.identity import DeviceSlot
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 from accelmetrics.visibility.attribution import resolve
 from accelmetrics.visibility.slurm_jobs import Job, read_small
@@ -34,8 +34,6 @@ MEASURES = {
     "temperature_celsius_max": (TEMPERATURE, "max"),
 }
 """What is told of a device: its metric, by the names that it has, and which statistic."""
-
-log = logging.getLogger("accelmetrics")
 
 
 class JobSummaries:
@@ -150,6 +148,7 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
                 **{name: None if one is None else getattr(one, part) for name, (one, part) in found.items()},
                 "energy_joules": None if energy is None else energy.joules,
                 "energy_source": None if energy is None else energy.source,
+                "energy_reason": None if energy is None else energy.reason or None,
             }
         )
     given = max(len(job.devices), len(devices))  # those that are not read here are held too

@@ -14,9 +14,9 @@ from itertools import combinations, pairwise
 
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
-from accelmetrics.schemas.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.metric import LINK, VITAL
 from accelmetrics.schemas.record import HoldersOf, Step
+from accelmetrics.schemas.ring import REPEATED, Layout, Row, Served, device_columns, marked
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 from accelmetrics.schemas.text import in_words
 from accelmetrics.schemas.vitals import (
@@ -81,14 +81,16 @@ class RuleInput:
         self.silent: dict[str, frozenset[str]] = {}
         self.words: dict[str, str] = {}
         self._row: array[float] = array("d")
+        self._served: Served = {}
         self._columns: Mapping[str, Mapping[str, int]] = {}
         self._bound: dict[Names, Mapping[str, int]] = {}
         self._numbered: dict[tuple[str, str], list[tuple[str, str, int]]] = {}
 
-    def take(self, snapshot: Snapshot, row: HistoryRow, steps: Sequence[Step], joined: bool) -> None:
+    def take(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], joined: bool) -> None:
         """Go on to another reading."""
         self.at, self.snapshot, self.steps, self.joined = row.at, snapshot, steps, joined
-        self._row = row.values
+        (marks,), self._served = marked([row], self._served)
+        self._row = marks.values
         if row.layout is not self.layout:
             self.layout = row.layout
             columns = {name: dict(found) for name, found in device_columns(row.layout).items()}

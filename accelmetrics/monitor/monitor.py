@@ -7,6 +7,7 @@ and callback. What the program calls does not wait for them, but ``stop``, ``flu
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -16,13 +17,26 @@ from math import isnan
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
 
-from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import guarded, warn_user
+from accelmetrics.backends.registry import BackendChoice, items_of
 from accelmetrics.exporters.registry import create, exporting
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import DEFAULT, RuleChoice, rules_of
-from accelmetrics.monitor.run import MonitorClock, Phase, Run, Stream, Ticker, end_all, log, shared_ticker, stop_all_at_exit
+from accelmetrics.monitor.run import (
+    ALL as ALL_READ,
+    IDLE,
+    NEWEST,
+    RUNNING,
+    STEPS,
+    MonitorClock,
+    Run,
+    Stream,
+    Ticker,
+    end_all,
+    shared_ticker,
+    stop_all_at_exit,
+)
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
@@ -30,20 +44,25 @@ from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler, hashable
+from accelmetrics.sampling.threads import are_green
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.history import History
+from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.limits import LONGEST_INTERVAL, SHORTEST_INTERVAL
-from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Record, Step
+from accelmetrics.schemas.record import Exporter, Finding, Findings, HoldersOf, MonitorStatus, Record, Step, Totals
+from accelmetrics.schemas.ring import History, Ring
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.work import Totals
+from accelmetrics.schemas.text import shown
 from accelmetrics.visibility.job import job_labels
 
 if TYPE_CHECKING:
-    from accelmetrics.sampling.node import NodeSampler
+    from pathlib import Path
+
+    from accelmetrics.sampling.node import NodeReader
 
 Share = Literal["node"]
+Daemon = tuple["Path", int | None]
+"""In place of that, of the process that reads for all of a machine: its directory, and the group that may read there."""
 T = TypeVar("T")
 CLOSE_TIMEOUT = 5.0
 """Seconds that a stop takes at most, while exporters deliver what is queued."""
@@ -73,8 +92,10 @@ class Monitor:
         history: How many readings are remembered, or for how long (a ``timedelta``); 0 for none.
         rules: What the run is judged by: ``"default"``, ``"none"``, names, settings such as ``{"hot": {"above": 75}}``, or rules. See
             docs/findings.md.
-        on_finding: Called with every :class:`~accelmetrics.schemas.finding.Finding` that begins, and again when it is over, on a thread of
+        on_finding: Called with every :class:`~accelmetrics.schemas.record.Finding` that begins, and again when it is over, on a thread of
             its own.
+        notify: Addresses that messages about findings are sent to: an ``https://`` address takes a JSON POST, others (``ntfy://…``)
+            need the extra ``notify``. Of the processes that share a reading the first of the machine sends them. See docs/findings.md.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds that the first reading waits for sources that are still opening.
         isolation: ``"thread"``, or ``"process"`` to read in a child process.
@@ -100,7 +121,7 @@ class Monitor:
         interval: float = 1.0,
         exporters: Sequence[str | Exporter] = (),
         *,
-        backends: Sequence[str | Backend] | None = None,
+        backends: BackendChoice | None = None,
         metrics: MetricChoice = ALL,
         gpus: Sequence[Choice] | None = None,
         visible: Visible = False,
@@ -111,16 +132,17 @@ class Monitor:
         history: int | timedelta = 300,
         rules: RuleChoice = DEFAULT,
         on_finding: Callable[[Finding], object] | None = None,
+        notify: str | Sequence[str] = (),
         timeout: float = DEFAULT_TIMEOUT,
         open_timeout: float = DEFAULT_OPEN_TIMEOUT,
         isolation: Isolation = "thread",
         amd_source: str | None = None,
         attribution: HoldersOf | None = None,
-        share: Share | None = None,
+        share: Share | Daemon | None = None,
         clock: MonitorClock | None = None,
     ) -> None:
         options: dict[str, Any] = {
-            "backends": backends,
+            "backends": items_of(backends),
             "metrics": hashable(metrics),  # an iterator is used up by that
             "gpus": gpus,
             "visible": visible,
@@ -133,8 +155,11 @@ class Monitor:
             "amd_source": amd_source,
         }
         self.interval = _interval(interval)
-        if share not in (None, "node"):
+        if share not in (None, "node") and not isinstance(share, tuple):
             raise InvalidOptionError(f"share is {share!r}: it must be 'node', or None to read alone")
+        if share is not None and (why := cannot_share()):
+            warn_user(f"readings are not shared: {why}: this process reads for itself")
+            share = None
         self.labels: Mapping[str, str] = _all_labels(labels)
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
         self._metrics = MetricSelection(options["metrics"])
@@ -144,15 +169,21 @@ class Monitor:
         self._clock = MonitorClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self.channel = NodeChannel()
-        self._make: Callable[[], Sampler | NodeSampler] = lambda: Sampler(**options, clock=clock)
+        self._make: Callable[[], Sampler | NodeReader] = lambda: Sampler(**options, clock=clock)
         if share is not None:
-            from accelmetrics.sampling.node import NodeSampler
+            from accelmetrics.sampling.node import NodeReader
 
             self._key = object()  # each takes part by itself
-            self._make = lambda: NodeSampler(options, self.interval, self.channel, self.labels)
+            daemon = share if isinstance(share, tuple) else None
+            # Of the run that goes on then, like all that a run is asked for.
+            self._make = lambda: NodeReader(options, self.interval, self.channel, self.labels, self._current, daemon)
         self._workers: dict[str, ExportWorker] = {}
         for exporter in made:
             self._add_worker(exporter)
+        notifying = _created_notifiers(notify)
+        if share is None or self.labels.get("local_rank", "0") == "0":  # all processes that share a reading find the same
+            for notifier in notifying:
+                self._add_worker(notifier)
         if on_finding is not None:
             self._add_worker(exporting("on_finding", _told_once(_callable(on_finding))))
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
@@ -161,22 +192,22 @@ class Monitor:
 
         rank = self.labels.get("rank", "")
         source = (int(rank) if rank.isdecimal() else None, self.labels["hostname"])
-        chosen = rules_of(rules)
+        chosen, default = rules_of(rules), share is not None and rules == DEFAULT
+        shared = rules_of(DEFAULT) if share is not None else ()
         self._anew: Callable[[], Callable[[Ticker], Run]] = lambda: partial(
             Run,
             interval=self.interval,
             timeout=timeout,
             labels=self.labels,
             shared=share is not None,
-            history=History(history),
-            windows=Windows(self._clock.monotonic, lambda: self._current().request()),
-            steps=StepLog(source, self.channel.publish if share is not None else None),
-            findings=FindingEngine(chosen, self.interval, self.labels, attribution),
+            ring=(ring := Ring(history)),
+            windows=Windows(ring, self._clock.monotonic, lambda: self._current().request(), lambda: self._current().look(ALL_READ)),
+            steps=StepLog(source, self.channel.step if share is not None else None),
+            findings=(findings := FindingEngine(chosen, self.interval, self.labels, attribution)),
             extra=extra,
             attribution=attribution,
+            for_all=findings if default else FindingEngine(shared, self.interval, self.labels, attribution) if shared else None,
         )
-        if share is not None:
-            self.channel.subscribe(lambda message: self._current().steps.hear(message, self._clock.monotonic(), self._clock.time_ns()))
         self._reset()
 
     @classmethod
@@ -211,16 +242,14 @@ class Monitor:
         self._current()
         with self._lock:
             last = self._run
-            if last.phase is not Phase.RUNNING:
+            if last.phase != RUNNING:
                 last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
                 self._run = self._new_run()
                 self._run.begin(self._workers.values())
                 if self._not_taken:
-                    log.warning(
-                        "monitor: %s stay with the process that started them and get no records of its child %d: make a Monitor of its own "
-                        "there, with a path or a port for each process",
-                        self._not_taken,
-                        self._pid,
+                    warn_user(
+                        f"monitor: {self._not_taken} stay with the process that started them and get no records of its child {self._pid}: "
+                        "make a Monitor of its own there, with a path or a port for each process"
                     )
                     self._not_taken = ""
         return self
@@ -280,27 +309,27 @@ class Monitor:
     @property
     def latest(self) -> Snapshot | None:
         """The last reading since it was started, None before the first."""
-        return self._current().latest
+        return self._looked(NEWEST).latest
 
     @property
     def history(self) -> History:
         """The last readings, by column."""
-        return self._current().history
+        return History(self._looked().ring)
 
     @property
     def status(self) -> MonitorStatus:
         """How the monitor and its exporters fare, or fared until it was stopped."""
-        return self._current().status
+        return self._looked().status
 
     @property
     def error(self) -> str:
         """What is not read and why, in words: nothing at all, or sources whose hardware is there; empty while everything answers."""
-        return self._current().error
+        return self._looked(NEWEST).error
 
     @property
     def findings(self) -> Findings:
         """What rules have found: what lasts, what was over last, and what they could not judge. Iterating gives what lasts."""
-        return self._current().findings.findings
+        return self._looked(STEPS).found
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -310,12 +339,12 @@ class Monitor:
     @property
     def steps(self) -> tuple[Step, ...]:
         """What was logged until the last reading, with what was derived from it: the last hundred."""
-        return tuple(self._current().steps.given.copy())
+        return tuple(self._looked(STEPS).steps.given.copy())
 
     @property
     def work(self) -> Totals:
         """The work that steps told of until the last reading, by kind (``tokens``, ``samples``) and process."""
-        return self._current().steps.work.copy()
+        return self._looked(STEPS).steps.work.copy()
 
     def window(self, name: str = "") -> Window:
         """Make a window, a stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
@@ -326,21 +355,32 @@ class Monitor:
             InvalidOptionError: The name is no text, as where a decorator was written without parentheses.
         """
         if not isinstance(name, str):
-            raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
+            raise InvalidOptionError(
+                f"a window's name must be a text, and not {shown(name)}: a decorator is written @monitor.window('name')"
+            )
         return Window(self._current().windows, name)
 
     def tumbling_window(self) -> TumblingWindow:
         """Begin windows that follow each other from reading to reading, without waiting for one: what a trainer's rows are made of."""
         return TumblingWindow(self._current().windows, "")
 
-    def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
+    def log(self, step: int | None = None, /, *unused: object, **values: SupportsFloat | None) -> None:
         """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
 
         ``tokens`` and ``samples`` are those of this step: with them come throughput and the work done per joule, over the
         total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
         are those since the last call. None is left out, and so is what is no number; what is not finite is kept and counted.
+
+        Args:
+            step: The program's own step, also as ``step=``.
+            unused: Nothing; told once where there is something.
+            values: The numbers.
         """
-        self._current().steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
+        steps = self._current().steps
+        found: object = step
+        if unused or "step" in values:
+            found = steps.first(step, values.pop("step", None), *unused)
+        steps.add(self._clock.monotonic(), self._clock.time_ns(), found, values)
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have a function called with every snapshot, on a thread of its own.
@@ -353,17 +393,24 @@ class Monitor:
         """
         _callable(callback)
         self._current()
-        with self._lock:
-            worker = self._add_worker(exporting("callback", lambda record: callback(record.snapshot)))
-            if self._run.running:
-                self._run.add(worker)
+        exporter, subscribed = exporting("callback", lambda record: callback(record.snapshot)), False
 
         def unsubscribe() -> None:
             self._current()
             with self._lock:
-                self._workers = {name: known for name, known in self._workers.items() if known is not worker}
-                self._run.remove(worker)
+                for worker in [known for known in self._workers.values() if known.exporter is exporter]:
+                    self._run.remove(worker)
+                self._workers = {name: known for name, known in self._workers.items() if known.exporter is not exporter}
 
+        try:
+            with self._lock:
+                worker = self._add_worker(exporter)
+                if self._run.running:
+                    self._run.add(worker)
+            subscribed = True
+        finally:
+            if not subscribed:  # Ctrl-C came between: nobody else could end it
+                unsubscribe()
         return unsubscribe
 
     def __aiter__(self) -> Stream:
@@ -387,10 +434,16 @@ class Monitor:
     def _new_run(self) -> Run:
         return self._make_run(shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
+    def _looked(self, depth: int = ALL_READ) -> Run:
+        """Return the run, which has what other processes have read until now."""
+        run = self._current()
+        run.look(depth)
+        return run
+
     def _current(self) -> Run:
         """Return the run that goes on, or the last one; in the child of a fork an idle one: threads and locks stayed behind."""
         if os.getpid() != self._pid:
-            if self._run.phase is not Phase.IDLE:  # files and sockets are those of the parent; kept, lest they be closed by being forgotten
+            if self._run.phase != IDLE:  # files and sockets are those of the parent; kept, lest they be closed by being forgotten
                 self._not_taken = ", ".join(self._workers)
                 self._inherited += self._workers.values()
                 self._workers = {}
@@ -405,7 +458,7 @@ def _callable(callback: T) -> T:
         InvalidOptionError: It cannot be called.
     """
     if not callable(callback):
-        raise InvalidOptionError(f"{callback!r} cannot be called: give a function that takes a snapshot, or a finding")
+        raise InvalidOptionError(f"{shown(callback)} cannot be called: give a function that takes a snapshot, or a finding")
     return callback
 
 
@@ -423,18 +476,32 @@ def _told_once(callback: Callable[[Finding], object]) -> Callable[[Record], None
     return export
 
 
+def _created_notifiers(urls: str | Sequence[str]) -> list[Exporter]:
+    """Return what sends messages to addresses.
+
+    Raises:
+        InvalidOptionError: One is no address.
+        MissingDependencyError: One needs a package that is not installed.
+    """
+    if not urls:
+        return []
+    from accelmetrics.exporters.notify import NotifyExporter
+
+    return [NotifyExporter(url) for url in ([urls] if isinstance(urls, str) else urls)]
+
+
 def _interval(interval: object) -> float:
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
         raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL}")
     return float(interval)
 
 
-def _all_labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
+def _all_labels(labels: Mapping[str, str | None] | None) -> FrozenDict[str, str]:
     """Return the labels of records: the run's id, the host's name, the job's, and those that were given."""
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
     given = {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
-    return {"run_id": os.urandom(6).hex(), "hostname": hostname(), **job_labels(), **given}
+    return FrozenDict({"run_id": os.urandom(6).hex(), "hostname": hostname(), **job_labels(), **given})
 
 
 def _created(exporters: Sequence[str | Exporter] | str) -> list[Exporter]:
@@ -443,6 +510,13 @@ def _created(exporters: Sequence[str | Exporter] | str) -> list[Exporter]:
         raise InvalidOptionError(f"exporters is {exporters!r}: it must be a list of strings such as 'jsonl:run.jsonl', or of exporters")
     made = [create(exporter) for exporter in ([exporters] if isinstance(exporters, str) else exporters)]
     return [exporter for place, exporter in enumerate(made) if not any(exporter is other for other in made[:place])]
+
+
+def cannot_share() -> str:
+    """Return why readings cannot be shared with other processes here; empty where they can."""
+    if sys.platform == "win32":
+        return "Windows has no such locks"
+    return "gevent or eventlet has replaced threads, and all would wait" if are_green() else ""
 
 
 def _span(seconds: object) -> float:

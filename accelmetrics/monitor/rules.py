@@ -1,18 +1,21 @@
-"""The rules that runs are judged by, one row each; and how some are chosen and set: by name, by object, by what is left out.
+"""Rules: what one is, those that runs are judged by, a row each, and how some are chosen and set: by name, by object, by what is left out.
 
 The engine in :mod:`accelmetrics.monitor.findings` does alike for all rows what windows and limits ask for. A third-party package
-registers a :class:`~accelmetrics.monitor.rule.Rule` under the entry-point group ``accelmetrics.rules``; it is asked for by name.
+registers a :class:`~accelmetrics.monitor.rules.Rule` under the entry-point group ``accelmetrics.rules``; it is asked for by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from accelmetrics.monitor.measures import (
     FABRIC_HEALTH,
     Latest,
+    Measure,
+    Names,
     counter_rate,
     fabric_health,
     idle_held,
@@ -28,7 +31,6 @@ from accelmetrics.monitor.measures import (
     throttled_share,
     unmoved_energy,
 )
-from accelmetrics.monitor.rule import Rule, checked
 from accelmetrics.monitor.step_measures import (
     ANY,
     LOSS,
@@ -44,6 +46,8 @@ from accelmetrics.monitor.step_measures import (
 )
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.record import SEVERITIES, Severity
 from accelmetrics.schemas.vitals import (
     FULL_MEMORY,
     HOT,
@@ -58,6 +62,110 @@ from accelmetrics.schemas.vitals import (
     TEMPERATURE,
     UTILIZATION,
 )
+
+
+class Rule(NamedTuple):
+    """One rule.
+
+    Attributes:
+        name: Its name.
+        severity: How grave it is when it holds.
+        when: When it holds, in words; ``{limit}`` and the options stand for what they are.
+        measure: Called with the options when a monitor is made; what it gives is called with a
+            :class:`~accelmetrics.monitor.measures.RuleInput` at every reading that is judged, once a second at most, and gives numbers by
+            what they are about: a device's key, ``rank 2``, or an empty text.
+        says: A finding's message; ``{value}``, ``{limit}``, ``{seconds}``, ``{words}`` and the options stand for what they are.
+        advice: What to do.
+        above: The limit above which it holds.
+        below: The limit below which it holds; one of both is given.
+        clear: It is over when the number is not beyond this one; the limit when left out.
+        seconds: For how long it must hold before there is a finding.
+        clear_seconds: For how long it must not, before the finding is over.
+        needs: What it reads of each device: for each number, the metrics of which the first is taken.
+        logged: What it needs the program to log: names of which one is enough, ``*`` for any; none for rules about devices.
+        vendor: The only vendor whose devices it is about; empty for all.
+        options: What the measure is called with.
+    """
+
+    name: str
+    severity: Severity
+    when: str
+    measure: Callable[..., Measure]
+    says: str
+    advice: str
+    above: float | None = None
+    below: float | None = None
+    clear: float | None = None
+    seconds: float = 0.0
+    clear_seconds: float = 0.0
+    needs: tuple[Names, ...] = ()
+    logged: Names = ()
+    vendor: str = ""
+    options: Mapping[str, Any] = {}
+
+    @property
+    def limit(self) -> float:
+        """The limit, on whichever side it holds."""
+        limit = self.below if self.above is None else self.above
+        return 0.0 if limit is None else limit
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What may be set of it."""
+        limit = "below" if self.above is None else "above"
+        return ("severity", limit, "clear", "seconds", "clear_seconds", *self.options)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Rule:
+        """Return it with other limits, times or options; where only the limit moves, ``clear`` moves with it.
+
+        Raises:
+            UnknownNameError: It has no such setting; the message suggests the nearest.
+            InvalidOptionError: A value cannot be used.
+        """
+        rule = self
+        for name, value in settings.items():
+            if name not in self.settings:
+                raise UnknownNameError(f"setting of the rule {self.name}", name, self.settings)
+            if name != "severity" and not isinstance(self.options.get(name), tuple) and not _is_number(value):
+                raise InvalidOptionError(f"the rule {self.name!r} cannot be used: {name} is {value!r}: it must be a number")
+            more = {"options": {**rule.options, name: value}} if name in self.options else {name: value}
+            rule = rule._replace(**more)
+        if "clear" not in settings and self.clear is not None:
+            rule = rule._replace(clear=rule.limit + self.clear - self.limit)
+        return checked(rule)
+
+
+def checked(rule: Rule) -> Rule:
+    """Return a rule that can be judged by.
+
+    Raises:
+        InvalidOptionError: It cannot; the message says what is wrong with it.
+    """
+    numbers = {name: getattr(rule, name) for name in ("above", "below", "clear", "seconds", "clear_seconds")}
+    unfit = {name: value for name, value in numbers.items() if value is not None and not _is_number(value)}
+    measure: object = rule.measure
+    complaints = {
+        f"its measure {measure!r} cannot be called": not callable(measure),
+        "needs is a list of lists of metrics, and logged a list of names: needs=[['powerWatts']], logged=['loss']": not all(
+            isinstance(names, (tuple, list)) for names in (rule.needs, *rule.needs, rule.logged)
+        ),
+        f"severity is {rule.severity!r}: it must be one of {', '.join(SEVERITIES)}": rule.severity not in SEVERITIES,
+        "it needs a limit: above or below, and not both": (rule.above is None) == (rule.below is None),
+        **{f"{name} is {value!r}: it must be a number": True for name, value in unfit.items()},
+    }
+    wrong = next((words for words, applies in complaints.items() if applies), "")
+    if not wrong and min(rule.seconds, rule.clear_seconds) < 0:
+        wrong = "seconds and clear_seconds must not be below 0"
+    elif not wrong and rule.clear is not None and (rule.clear > rule.limit if rule.below is None else rule.clear < rule.limit):
+        wrong = f"clear is {rule.clear:g}, which is beyond the limit {rule.limit:g}: no finding would end"
+    if wrong:
+        raise InvalidOptionError(f"the rule {rule.name!r} cannot be used: {wrong}")
+    return rule
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
 
 _XIDS_OF_HARDWARE, _XIDS_OF_PROGRAMS, _XIDS_CORRECTED = (48, 62, 64, 74, 79, 95, 119, 120), (13, 31, 43, 45), (63, 92)
 _UNCORRECTED = ("uncorrectedEccErrors", "uncorrectedMemoryErrors", "uncorrectedSramParityErrors", "uncorrectedSramSecDedErrors")
@@ -346,7 +454,7 @@ RULES: tuple[Rule, ...] = (
         "its energy counter stands still for {readings:g} readings and {limit:g} s, while it draws more than {watts:g} W",
         unmoved_energy,
         "energy counter stands still for {value:.0f} s while power is drawn",
-        "Energy of this device is wrong from here on; reload the driver, and report it to the vendor.",
+        "Windows, rows and reports take its energy from its power; exported counters stay wrong. Reload the driver, and tell the vendor.",
         above=10,
         clear=0,
         needs=(("energyJoules",), POWER),

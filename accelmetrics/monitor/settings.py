@@ -31,10 +31,11 @@ CONFIG = f"{PREFIX}CONFIG"
 OTHER_VARIABLES = {
     CONFIG: "the configuration file, where no `--config` names one",
     f"{PREFIX}SYSROOT": "a directory in front of `/sys`, `/proc` and `/dev`: the host's root mounted into a container",
+    f"{PREFIX}DISABLE": "sources that are never looked for, loaded or opened, by any program, by name: `amd,tpu`",
     f"{PREFIX}VALIDATE": "`1`: every snapshot is held to the whole schema; for tests",
     f"{PREFIX}ROLE": "a process's role, for `accelmetrics allocation`",
-    f"{PREFIX}SOCKET": 'the socket of a daemon whose readings `Monitor(share="node")` takes, where that is not the usual one',
     f"{PREFIX}LIGHTNING": "`1`: each Lightning `Trainer` has a callback that logs what the devices did",
+    f"{PREFIX}VERL": "verl logs what the devices did: `1`, or the names that rows have: `verl`, `brief`, metrics",
     f"{PREFIX}COMMAND": "set for the vendors' commands that we start, to know them by; read by nothing else",
     f"{PREFIX}AS_NVML": "set for the command of `accelmetrics run --as-nvml`: the folder of its readings; read by nothing else",
     f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to know its terminal by; read by nothing else",
@@ -46,8 +47,8 @@ LARGEST_FILE = 1 << 20
 
 MAX_PID = 2**31 - 1
 JOBS, SUMMARIES = "/run/accelmetrics/jobs", "/run/accelmetrics/summaries"
-COLLECTOR = "/run/accelmetrics/collector.sock"
-"""Where the daemon of a machine listens for those that share its readings; only root can make that directory."""
+SHARED_READINGS = "/run/accelmetrics"
+"""Where the daemon of a machine writes for those that share its readings; only root can make that directory."""
 KUBELET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -250,25 +251,43 @@ NOT_RUN = tuple(taker for taker in TAKERS if taker != "run")
 """``run`` knows which process it watches."""
 SERVE, RECORD = ("serve",), ("record",)
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
+NOTIFY = "where messages about findings go, again for more: https://… by a JSON POST, ntfy://… by apprise (docs/findings.md#messages)"
 METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
 VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
+LOG_FORMAT = "how messages are written to standard error; journal: with the level as systemd's journal reads it"
 RULES = "what findings are judged by: default, none, rules, their settings: default,-throttled,hot.above=75 (docs/findings.md)"
 
 READINGS = (
     Option("interval", interval, "seconds between two readings", 1.0, "S", usual="1"),
     Option("labels", label, "a label for every record, again for more", {}, "NAME=VALUE", flag="--label"),
-    Option("log_format", _choice("text", "json"), "how messages are written to standard error", "text", takers=COMMANDS),
+    Option("log_format", _choice("text", "json", "journal"), LOG_FORMAT, "text", takers=COMMANDS),
+    Option(
+        "log_level",
+        _choice("debug", "info", "warning", "error"),
+        "the least level of messages that are written",
+        None,
+        takers=COMMANDS,
+        usual="info for serve and for json, else warning",
+    ),
     Option("rules", names, RULES, "default", "LIST"),
     Option("share", _choice("node"), "read together with the job's other processes on this machine (docs/sharing.md)", takers=(MONITOR,)),
     Option("history", amount, "how many readings are remembered", 300, takers=(MONITOR,)),
 )
 EXPORTING = (
     Option("exporters", exporters, EXPORTERS, [], "NAME[:TARGET]", ("serve", "record", "run", MONITOR), "--exporter"),
+    Option("notify", texts._replace(example=["https://hooks.example.org/gpu"]), NOTIFY, [], "URL", ("serve", "record", "run", MONITOR)),
     Option("wandb_project", text, "log to Weights & Biases, into this project", None, "NAME", ("record", "run")),
     Option("wandb_run_name", text, "the name of that run", None, "NAME", ("record", "run")),
 )
 READING = (
-    Option("backends", backends, "sources, by name: nvidia,host; one named here is opened in any case", None, "LIST", usual="all"),
+    Option(
+        "backends",
+        backends,
+        "sources, by name (opened in any case), accelerators, or all but some: nvidia,host; -amd",
+        None,
+        "LIST",
+        usual="all",
+    ),
     Option("metrics", names, METRICS, "all", "LIST"),
     Option("gpus", devices, "devices, by number, range, key or UUID: 0,2-3", None, "LIST", usual="all"),
     Option("visible", _switch("renumber"), VISIBLE, False),
@@ -280,7 +299,7 @@ READING = (
     Option("open_timeout", pause, "seconds to wait for sources to open", 10.0, "S", usual="the timeout where one is given, else 10"),
     Option("isolation", _choice("thread", "process"), "where drivers are called: here, or in a child process", "thread"),
 )
-SHARED = "read for other processes of the machine too, through this Unix socket"
+SHARED = "read for other processes of the machine too, in this directory"
 ENDPOINT = (
     Option("listen", text, "where to listen; port 0: any", "127.0.0.1:22235", "HOST:PORT", SERVE),
     Option("tls_cert", path, "certificate and chain (PEM): serve by TLS alone", None, "FILE", SERVE),
@@ -296,8 +315,8 @@ ENDPOINT = (
     Option("process_labels", names, "of those, what to say beside number and type: user, pod, container, slurm_job", None, "LIST", SERVE),
     Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
     Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
-    Option("collector_socket", path, f"{SHARED}; without PATH: {COLLECTOR}", None, "PATH", SERVE, "--socket"),
-    Option("socket_group", text, "let in the processes of this group too", None, "NAME", SERVE, usual="this user's and root's alone"),
+    Option("share_directory", path, f"{SHARED}; without DIRECTORY: {SHARED_READINGS}", None, "DIRECTORY", SERVE, "--share"),
+    Option("share_group", text, "let the processes of this group read them too", None, "NAME", SERVE, usual="this user's and root's alone"),
 )
 PAGE = (
     Option("ui", switch, "serve a page for people too, at /", False, takers=SERVE),

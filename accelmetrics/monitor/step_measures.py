@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from math import fsum, isfinite, sqrt
 from types import SimpleNamespace
 from typing import Generic, TypeVar
 
 from accelmetrics.monitor.measures import Measure, Names, RuleInput, Values, WindowSums, median
-from accelmetrics.schemas.record import Step, StepSource
+from accelmetrics.schemas.record import STEP_NAMES, Step, StepSource, logged_number
 from accelmetrics.schemas.vitals import POWER, POWER_LIMIT, UTILIZATION
 
-LOSS: Names = ("loss", "train_loss", "training_loss")
-NORM: Names = ("grad_norm", "gradient_norm", "grad-norm", "global_grad_norm")
+LOSS: Names = STEP_NAMES["loss"]
+NORM: Names = STEP_NAMES["grad_norm"]
 ANY: Names = ("*",)
 """Any number will do."""
 PROCESSES = 64
@@ -27,18 +26,6 @@ RECENT = 64
 """Steps of which a median is taken, and half of the parts that a whole run is kept in."""
 
 T = TypeVar("T")
-
-
-@lru_cache(maxsize=1024)
-def plain_name(name: str) -> str:
-    """Return a logged number's name without what a tracker puts before it: ``loss`` of ``train/loss``; all of ``eval/loss``."""
-    head, _, last = name.rpartition("/")
-    return name if head.partition("/")[0].lower() in ("eval", "val", "valid", "validation", "test") else last.lower()
-
-
-def logged(step: Step, names: Names) -> float | None:
-    """Return the first number of a step with one of these names; None where it has none."""
-    return next((value for name, value in step.values.items() if plain_name(name) in names), None)
 
 
 def about(source: StepSource) -> str:
@@ -66,7 +53,7 @@ class _PerProcess(Generic[T]):
     def numbers(self, given: RuleInput, names: Names) -> Iterator[tuple[str, float, T]]:
         """Yield for each step with a finite number of these names what its process is called, that number, and what is kept for it."""
         for step in given.steps:
-            number = logged(step, names)
+            number = logged_number(step.values, names)
             if number is not None and isfinite(number) and (kept := self.of(step)) is not None:
                 yield about(step.source), number, kept
 
@@ -86,7 +73,7 @@ def non_finite(calm: float, norms: float) -> Measure:
     def measure(given: RuleInput) -> Values:
         found: dict[str, float] = {}
         for step in given.steps:
-            loss, norm = logged(step, LOSS), logged(step, NORM)
+            loss, norm = logged_number(step.values, LOSS), logged_number(step.values, NORM)
             process = processes.of(step) if loss is not None or norm is not None else None
             if process is None:
                 continue

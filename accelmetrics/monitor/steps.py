@@ -22,9 +22,10 @@ from typing import Any, SupportsFloat, cast
 
 from accelmetrics.backends.guard import WarnOnce, guarded
 from accelmetrics.sampling.threads import Flag, OnDemandThread
-from accelmetrics.schemas.energy import Meter
-from accelmetrics.schemas.record import Step, StepSource, in_json
-from accelmetrics.schemas.work import WORK, Done, add_work
+from accelmetrics.schemas.frozen import FrozenDict
+from accelmetrics.schemas.record import WORK, Done, Step, StepSource, add_work
+from accelmetrics.schemas.statistics import Meter
+from accelmetrics.schemas.text import kind_of
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
@@ -32,8 +33,6 @@ MOST_PROCESSES = 4096
 """Processes of a job whose steps are kept."""
 KEPT_STEPS = 100
 """Steps that are still known after they were given out."""
-TAKING = 1.0
-"""Seconds that one ``take`` waits for another: a signal handler that stops the monitor may have interrupted that one."""
 STILL_RUNS, LATE = 10, 3
 """For how long a process that logs nothing is taken to work on: in its own steps' durations, and at least in those between readings."""
 LONGEST_PACE = 60.0
@@ -62,13 +61,8 @@ RELAXED = 2
 _this_thread = threading.local()
 
 
-def _heard(entry: Mapping[str, Any]) -> Step:
-    """Return the step of a message."""
-    values = {str(name): float(value) if isinstance(value, str) else value for name, value in entry["values"].items()}
-    if not all(type(value) in (int, float) for value in values.values()):
-        raise TypeError("a value is no number")
-    rank = entry["rank"]
-    return Step(int(entry["time_ns"]), entry["step"], values, None if rank is None else int(rank), str(entry["node"]))
+Tell = Callable[[float, int, int | None, Mapping[str, float]], object]
+"""Takes a step: when on the monitor's clock and in nanoseconds since 1970, the program's own number of it, its numbers by name."""
 
 
 class _Logged:
@@ -119,24 +113,23 @@ class StepLog:
 
     Args:
         source: The process that it is in.
-        tell: Called with each step of this process that is given out, as what JSON has: for the other processes of its job.
+        tell: Called with each step that this process logs, once its numbers are known: for the other processes of its job.
 
     Attributes:
         given: The last steps that were given out.
         work: What those that were ever given out come to.
     """
 
-    def __init__(self, source: StepSource = (None, ""), tell: Callable[[Mapping[str, Any]], object] | None = None) -> None:
+    def __init__(self, source: StepSource = (None, ""), tell: Tell | None = None) -> None:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.work: dict[tuple[str, StepSource], Done] = {}
         self._own = _Process(source)
         self._tell = tell
         self._pace = 0.0  # seconds between two readings
-        self._latest = float("-inf")
         self._processes: dict[StepSource, _Process] = {source: self._own}
         self._counter = count(1)
         self._not_finite = 0
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()  # a signal handler that stops the monitor may interrupt a ``take``
         self._warn = WarnOnce()
         self._unconverted: deque[_Logged] = deque(maxlen=PENDING)
         self._woken = Flag()
@@ -170,6 +163,8 @@ class StepLog:
             if found is not None:
                 numbers[name] = found
         process = self._own
+        if source == process.source:
+            return  # of another process that is told apart by nothing
         if source is None:
             if self._not_finite:
                 numbers.setdefault(NOT_FINITE, self._not_finite)
@@ -183,58 +178,61 @@ class StepLog:
         if len(process.pending) == PENDING:
             self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
         if step is not None and not (type(step) is int and -LARGEST_STEP <= step < LARGEST_STEP):
-            kind, index = type(step).__name__, guarded(operator.index, step).value  # type: ignore[arg-type]  # that is what is asked
-            step = int(index) if index is not None and -LARGEST_STEP <= index < LARGEST_STEP else None
+            kind, index = kind_of(step), guarded(_whole_number, step).value
+            step = index if index is not None and -LARGEST_STEP <= index < LARGEST_STEP else None
             if step is None:
                 self._warn("step", "monitor.log: the step is a %s that is no whole number of 64 bits: left out", kind)
         logged = _Logged(at, time_ns, step, numbers, whole)
-        process.pending.append(logged)
         if whole is not None:
             self._unconverted.append(logged)
             self._ending = False
             self._woken.set()
             self._converter.start()
+        process.pending.append(logged)  # at last: a step that Ctrl-C left without a thread to convert it would hold up all later ones
+        if whole is None and source is None and self._tell is not None:
+            guarded(self._tell, at, time_ns, step, numbers)
 
-    def hear(self, message: Mapping[str, Any], now: float, now_ns: int) -> None:
-        """Take a step that another process of the job told; what is none is left out.
+    def first(self, *given: object) -> object:
+        """Return the first of what was given as a step; that there is more is told once."""
+        found = [one for one in given if one is not None]
+        if len(found) > 1:
+            self._warn("steps", "monitor.log takes one step and names (`log(7, loss=loss)`): %d more were left out", len(found) - 1)
+        return found[0] if found else None
 
-        Args:
-            message: As that process gave it to ``tell``.
-            now: The moment on the monitor's clock.
-            now_ns: The same in nanoseconds since 1970.
-        """
-        entry = message.get("step_entry")
-        if not isinstance(entry, dict):
-            return
-        outcome = guarded(_heard, entry)  # of another release, it may be anything
-        if outcome.value is not None and outcome.value.source != self._own.source:
-            step = outcome.value
-            self.add(now - (now_ns - step.time_ns) / 1e9, step.time_ns, step.step, step.values, step.source)
+    @property
+    def waiting(self) -> bool:
+        """Whether steps wait to be given out."""
+        return any(process.pending for process in tuple(self._processes.values()))
 
-    def take(self, meter: Meter, everything: bool = False) -> tuple[Step, ...]:
+    @property
+    def many(self) -> bool:
+        """Whether so many steps wait that some would be lost."""
+        return any(len(process.pending) > PENDING // 4 for process in tuple(self._processes.values()))
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was ever logged."""
+        return bool(self.given) or self.waiting
+
+    def take(self, meter: Meter, everything: bool = False, by: float = float("inf")) -> tuple[Step, ...]:
         """Return what was logged up to the last reading of the devices' energy, in the order of its time; all of it at the end.
 
         Args:
             meter: The energy of all selected devices.
             everything: Whether steps whose energy is not known yet are given out too. Tensors that are still computed are waited for,
                 a second at most.
+            by: The moment of ``time.monotonic`` until which they are waited for in any case.
         """
-        if self._latest < meter.latest:
-            self._pace = min(meter.latest - self._latest, LONGEST_PACE) if isfinite(self._latest) else 0.0
-            self._latest = meter.latest
-        if not everything and not any(process.pending for process in tuple(self._processes.values())):
-            return ()
+        self._pace = min(meter.pace, LONGEST_PACE)
+        if everything:
+            by = min(by, time.monotonic() + SETTLING)
+            for logged in [logged for process in tuple(self._processes.values()) for logged in process.pending.copy()]:
+                if logged.whole is not None and not logged.whole.wait(by - time.monotonic()):
+                    self._warn("late", "monitor.log: a device has not computed what was logged: it is left out")
+            self._ending = True
+            self._woken.set()
         found: list[tuple[_Logged, _Process]] = []
-        if not self._taking.acquire(timeout=TAKING):
-            return ()
-        try:
-            if everything:
-                by = time.monotonic() + SETTLING
-                for logged in [logged for process in tuple(self._processes.values()) for logged in process.pending.copy()]:
-                    if logged.whole is not None and not logged.whole.wait(by - time.monotonic()):
-                        self._warn("late", "monitor.log: a device has not computed what was logged: it is left out")
-                self._ending = True
-                self._woken.set()
+        with self._taking:  # nothing in here waits
             for process in tuple(self._processes.values()):
                 pending = process.pending
                 while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
@@ -243,11 +241,7 @@ class StepLog:
             steps = tuple(self._completed(process, logged, meter) for logged, process in found)
             for step in steps:
                 add_work(self.work, step)
-                if self._tell is not None and step.source == self._own.source:
-                    self._tell({"step_entry": {**step._asdict(), "values": {name: in_json(value) for name, value in step.values.items()}}})
             self.given.extend(steps)
-        finally:
-            self._taking.release()
         return steps
 
     def _completed(self, process: _Process, logged: _Logged, meter: Meter) -> Step:
@@ -276,7 +270,7 @@ class StepLog:
                     per_joule = sum(rates) * seconds / used
                     derived[f"{name}_per_joule"] = per_joule
                     derived[f"{name}_per_joule_of_mean_device"] = per_joule * meter.devices
-        told = {**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values}
+        told = FrozenDict({**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values})
         return Step(logged.time_ns, logged.step, told, *process.source)
 
     @staticmethod
@@ -304,6 +298,8 @@ class StepLog:
                 logged.values[NOT_FINITE] = self._not_finite
             assert logged.whole is not None
             logged.whole.set()
+            if self._tell is not None:
+                guarded(self._tell, logged.at, logged.time_ns, logged.step, logged.values)
 
     def _converted(self, name: str, value: Pending) -> float | None:
         """Convert one, when the device has computed it; None where it does not before the end."""
@@ -336,14 +332,17 @@ class StepLog:
     def _noted(self, name: str, value: object) -> float | Pending | None:
         """Return a number, or what gives it later; None for what is none."""
         outcome = guarded(noted, value)  # a tensor of several numbers, or of another package, may raise anything
-        if isinstance(outcome.error, SystemExit):
-            raise outcome.error  # of a signal handler: the program ends while it waits for the number
         if outcome.failure is not None:
-            self._refuse(name, type(value).__name__, outcome.failure.detail)
+            self._refuse(name, kind_of(value), outcome.failure.detail)
         return self._number(name, outcome.value) if isinstance(outcome.value, float) else outcome.value
 
     def _refuse(self, name: str, kind: str, detail: str) -> None:
         self._warn(name, "monitor.log: %s is a %s that is no single number: left out, here and from now on (%s)", name, kind, detail)
+
+
+def _whole_number(value: Any) -> int:
+    """Return a value that is a whole number, as one of Python's own: those of classes made from it may raise when they are compared."""
+    return int.__index__(operator.index(value))
 
 
 def noted(value: object) -> float | Pending:
@@ -356,6 +355,8 @@ def noted(value: object) -> float | Pending:
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     if tensor is not None and isinstance(value, tensor):
         return _of_torch(value)
+    if isinstance(value, (str, bytes, bytearray)):  # float() would read "3.5", and quote a text of any length
+        raise TypeError("a text")
     if not hasattr(value, "shape"):
         return float(cast("SupportsFloat", value))
     array = getattr(sys.modules.get("jax"), "Array", None)

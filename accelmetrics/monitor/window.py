@@ -1,8 +1,8 @@
 """A stretch of the program (an epoch, a step, an evaluation) and what the hardware did meanwhile.
 
-The monitor's thread hands every reading to each open window. A window keeps its last rows and folds older ones into statistics of
-bounded size, many at a time: it may last a second or a month. The moments at which one begins and ends are read besides the
-monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
+The statistics of a window are computed from the monitor's ring of rows when they are asked for, and before rows leave the ring: many
+at a time, into statistics of bounded size, so that a window may last a second or a month. The moments at which one begins and ends are
+read besides the monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
 
 That thread never waits for the program, which may hold the windows' lock and be interrupted there by a signal handler that waits
 for the thread. Results are made from a copy, so that Ctrl-C in the middle leaves nothing half made.
@@ -14,27 +14,30 @@ import copy
 import functools
 import os
 import threading
-from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
 from accelmetrics.sampling.threads import Flag
-from accelmetrics.schemas.energy import COUNTER, DRAW
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.history import HistoryRow, Layout
+from accelmetrics.schemas.frozen import FrozenDict
 from accelmetrics.schemas.record import WindowSpan
+from accelmetrics.schemas.ring import Ring, Row
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.statistics import COUNTER, DRAW, CounterJudge, WindowAggregator
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
+from accelmetrics.schemas.text import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING = 256
-"""Rows after which a window folds what it was given; more while the program is looking at results. Windows share the rows."""
+"""Rows that an open window leaves in the ring at most; more while the program is looking at results."""
 ENERGY = (f".{COUNTER}", f".{DRAW}")
 """How the keys end that energy is computed from."""
 PATIENCE = 2.0
@@ -51,34 +54,51 @@ class Windows:
     """The open and the last ended windows of one monitor. Outlives the monitor's stops and starts, as windows may.
 
     The program begins and ends windows without a lock, each step being one call in C: it is interrupted anywhere, and the
-    monitor's thread, which feeds them, must not wait. What is folded has a lock, which that thread only ever tries.
+    monitor's thread, which tells of new rows, must not wait. What is folded has a lock, which that thread only ever tries.
 
     Args:
+        ring: Where the readings are.
         now: Seconds on the monitor's clock.
         request: Has the monitor take a reading soon; whether one will come.
+        look: Brings the ring up to now, where nobody does so at every tick.
 
     Attributes:
-        last: The last reading that was handed to windows, None before the first.
+        ring: Where the readings are.
         past: The last ones that have ended, in the order of their ends.
         silent: Whether a window waited for its last reading in vain, and none has come since.
     """
 
-    def __init__(self, now: Callable[[], float], request: Callable[[], bool]) -> None:
+    def __init__(self, ring: Ring, now: Callable[[], float], request: Callable[[], bool], look: Callable[[], object] = int) -> None:
+        self.ring = ring
         self.now = now
+        self.look = look
         self._request = request
-        self.last: HistoryRow | None = None
         self.silent = False
         # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
         self._open: dict[int, ref[Window]] = {}
         self._ended: deque[tuple[str, float, float]] = deque(maxlen=UNTOLD)  # name, begin and end of those that no record has told
         self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
         self._locks: dict[int, threading.RLock] = {}  # by process: in the child of a fork the thread that held it is not there
+        self._judge, self._judged = CounterJudge(), 0  # and the number of the last row that it was given
 
     @property
     def lock(self) -> threading.RLock:
         """The lock of what is folded, in this process."""
         pid = os.getpid()
         return self._locks.get(pid) or self._locks.setdefault(pid, threading.RLock())
+
+    def doubts(self) -> Mapping[str, str]:
+        """Return by device key why its counter is not believed, by the readings since the last call too. The lock must be held."""
+        rows = self.ring.after(self._judged)
+        if rows:
+            self._judged = rows[-1].number
+            self._judge.add(rows)
+        return self._judge.doubts.copy()
+
+    @property
+    def open(self) -> bool:
+        """Whether there are open windows."""
+        return bool(living(self._open))
 
     def admit(self, window: Window) -> None:
         """Hand a window readings from now on, beginning with one that is taken at once."""
@@ -94,20 +114,26 @@ class Windows:
         if not expected:
             self._close(window)
 
-    def feed(self, row: HistoryRow) -> None:
-        """Hand a reading to every open window; those that it closes get no more."""
-        self.last, self.silent = row, False
+    def note(self, row: Row) -> int:
+        """Take note of a row that the ring has: close the windows that it ends, and fold what others have left in the ring for long.
+
+        Returns:
+            The number of the last row that no window needs any more.
+        """
+        self.silent, unread = False, row.number
         for window in living(self._open):
-            window.feed(row)
             if row.at >= window.end_moment:
                 self._close(window)
-        full = [window for window in living(self._open) if window.pending >= PENDING]
-        if full and (lock := self.lock).acquire(blocking=False):
+            else:
+                unread = min(unread, window.read)
+        if row.number - unread >= PENDING and (lock := self.lock).acquire(blocking=False):
             try:
-                for window in full:
-                    window.fold()
+                for window in living(self._open):
+                    if row.number - window.read >= PENDING:
+                        window._fold()
             finally:
                 lock.release()
+        return unread
 
     def spans(self, at: float, time_ns: int) -> tuple[WindowSpan, ...]:
         """Return the windows with a name that ended since the last call, and those that began and are open, each once.
@@ -138,6 +164,7 @@ class Windows:
                 self._close(window)
 
     def _close(self, window: Window) -> None:
+        window._keep_rows()
         self._open.pop(id(window), None)
         window.closed.set()
 
@@ -165,6 +192,7 @@ class Window:
         name: What it was called.
         end_moment: When it ended, on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
+        read: The number of the last row that it has folded, or that came before it.
         told: Whether a record has said that it is open.
     """
 
@@ -177,15 +205,15 @@ class Window:
         self.end_moment = float("inf")
         self.closed = Flag()
         self.told = False
-        self._before: HistoryRow | None = None  # the last reading before it
-        self._rows: deque[HistoryRow] = deque()  # those that are not folded yet
+        self._before: Sequence[Row] = ()  # the last readings before it
+        self._rows: list[Row] | None = None  # of a window that is closed: those that are not folded
+        self.read = 0
         self._folded: WindowAggregator | None = None
         self._pid = os.getpid()
-        self._last: HistoryRow | None = None
-        # What results were made from: the last row then, or FINAL; the statistics; and the results, by what computes them.
+        # What results were made from: the last row's number then, or FINAL; the statistics; and the results, by what computes them.
         self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
 
-    def begin(self) -> Window:
+    def begin(self) -> Self:
         """Begin. A window begins once.
 
         Raises:
@@ -194,19 +222,20 @@ class Window:
         if self._begin is not None:
             raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
         self._pid = os.getpid()
-        self._before = self._owner.last
+        self._before = self._owner.ring.newest(2)
+        self.read = self._before[-1].number if self._before else 0
         self._begin = self._owner.now()
         self._owner.admit(self)
         return self
 
-    def end(self) -> Window:
+    def end(self) -> Self:
         """End. Ending twice, or without a beginning, changes nothing."""
         if self._begin is not None and not self.ended:
             self.end_moment = self._owner.now()
             self._owner.dismiss(self)
         return self
 
-    def __enter__(self) -> Window:
+    def __enter__(self) -> Self:
         return self.begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -224,7 +253,7 @@ class Window:
 
         given: object = function
         if not callable(given) or inspect.isasyncgenfunction(function):
-            raise InvalidOptionError(f"{function!r} cannot be decorated: write `with monitor.window({self.name!r}):` within it")
+            raise InvalidOptionError(f"{shown(function)} cannot be decorated: write `with monitor.window({self.name!r}):` within it")
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
             awaited = cast("Callable[P, Awaitable[Any]]", function)
 
@@ -283,31 +312,30 @@ class Window:
         """
         return self._results()[0].seconds_above(key, threshold)
 
-    def feed(self, row: HistoryRow) -> None:
-        """Take a reading, on the monitor's thread."""
-        self._rows.append(row)
-        self._last = row
+    def _keep_rows(self) -> None:
+        """Take what is not folded out of the ring, where it may be overwritten: no further reading will be part of the window."""
+        self._rows = self._unread()
 
-    @property
-    def pending(self) -> int:
-        """Rows that are not folded yet."""
-        return len(self._rows)
-
-    def fold(self) -> WindowAggregator:
-        """Fold the rows so far and forget them. The owner's lock must be held."""
-        folded = self._folded or self._new()
-        rows = []
-        while self._rows:  # one by one: the child of a fork in between may lack rows, and folds none twice
-            rows.append(self._rows.popleft())
+    def _fold(self) -> WindowAggregator:
+        """Fold the rows so far. The owner's lock must be held."""
+        folded, rows = self._folded or self._new(), self._unread()
+        if rows:  # before they are folded: the child of a fork in between may lack rows, and folds none twice
+            self.read = rows[-1].number
         folded.fold(map(self._reduced, rows), self.end_moment)
         self._folded = folded
         return folded
+
+    def _unread(self) -> list[Row]:
+        """Return the rows that are not folded, up to the one that closes the window."""
+        rows = self._owner.ring.after(self.read) if self._rows is None else [row for row in self._rows if row.number > self.read]
+        closing = next((place for place, row in enumerate(rows) if row.at >= self.end_moment), len(rows)) if self.ended else len(rows)
+        return rows[: closing + 1]
 
     def _new(self) -> WindowAggregator:
         """Return statistics of no reading yet."""
         return WindowAggregator(self._owner.now() if self._begin is None else self._begin, self._before, self._trailing)
 
-    def _reduced(self, row: HistoryRow) -> HistoryRow:
+    def _reduced(self, row: Row) -> Row:
         """Return what is folded of a row."""
         return row
 
@@ -321,12 +349,12 @@ class Window:
 
         return window_html(f"{self.name or 'window'}: {self.duration:.1f} s", self.summary, self.energy_joules)
 
-    def _result(self, compute: Callable[[WindowAggregator], T]) -> T:
+    def _result(self, compute: Callable[[WindowAggregator], Mapping[str, T]]) -> Mapping[str, T]:
         """Return a result, computed once until there is another reading."""
         folded, results = self._results()
         if compute not in results:
-            results[compute] = compute(folded)
-        return cast("T", results[compute])
+            results[compute] = FrozenDict(compute(folded))
+        return cast("Mapping[str, T]", results[compute])
 
     def _results(self) -> tuple[WindowAggregator, dict[object, Any]]:
         """Return the statistics until now, folded on this thread into a copy, and the results that were computed from them."""
@@ -335,23 +363,27 @@ class Window:
         if os.getpid() != self._pid:  # in the child of a fork no reading will come
             self._pid = os.getpid()
             self.closed.set()
+        if not self.closed.is_set():
+            self._owner.look()
         if self.ended and not self.closed.wait(PATIENCE):
             self._owner.silent = True  # no window waits for a reading until there is one
             self._owner.settle()
             self.closed.set()
         with self._owner.lock:
-            mark = FINAL if self.closed.is_set() else self._last
-            if self._begin is not None and self._kept[0] is not mark:
+            rows = self._unread()
+            mark = FINAL if self.closed.is_set() else rows[-1].number if rows else self.read
+            if self._begin is not None and self._kept[0] != mark:
                 folded = copy.deepcopy(self._folded) or self._new()
-                folded.fold(self._rows.copy(), self.end_moment)
+                folded.fold(map(self._reduced, rows), self.end_moment)
+                folded.doubts = self._owner.doubts()
                 self._kept = (mark, folded, {})
                 if mark is FINAL:
                     self._forget()
             return self._kept[1:]
 
     def _forget(self) -> None:
-        self._rows.clear()
-        self._folded = self._before = None
+        self._rows = []
+        self._folded, self._before = None, ()
 
 
 class TumblingWindow(Window):
@@ -365,7 +397,6 @@ class TumblingWindow(Window):
     def __init__(self, owner: Windows, name: str) -> None:
         super().__init__(owner, name)
         self._selections: tuple[MetricSelection, ...] = ()
-        self._columns: tuple[Layout, Layout, list[int]] = ((), (), [])  # a layout, what is wanted of it, and its columns
 
     def take(self, selection: MetricSelection) -> WindowAggregator:
         """Return the statistics since the last call, and begin the next window; where nothing was read, the same one goes on.
@@ -378,20 +409,18 @@ class TumblingWindow(Window):
         if os.getpid() != self._pid:  # as for a window's results: rows until then are part of a window of the parent
             self._pid = os.getpid()
             self._forget()
+        self._owner.look()
         with self._owner.lock:
             if selection not in self._selections:
-                self._selections, self._columns = (*self._selections, selection), ((), (), [])
-            folded = self.fold()
+                self._selections = (*self._selections, selection)
+            folded = self._fold()
+            folded.doubts = self._owner.doubts()
             self._folded = folded.following() if folded.readings else folded
             return folded
 
-    def _reduced(self, row: HistoryRow) -> HistoryRow:
+    def _reduced(self, row: Row) -> Row:
         """Return a row with the columns that some selection wants, and those of energy; with all of them before the first call."""
         if not self._selections or any(selection.everything for selection in self._selections):
             return row
-        if row.layout is not self._columns[0]:
-            wants = [selection.wants for selection in self._selections]
-            chosen = [column for column, key in enumerate(row.layout) if key.endswith(ENERGY) or any(want(key) for want in wants)]
-            self._columns = (row.layout, tuple(row.layout[column] for column in chosen), chosen)
-        _, layout, columns = self._columns
-        return row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
+        wants = [selection.wants for selection in self._selections]
+        return row.narrowed(lambda key: key.endswith(ENERGY) or any(want(key) for want in wants), ("rows", self._selections))

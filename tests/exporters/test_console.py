@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Snapshot
-from accelmetrics.exporters.console import ConsoleExporter, line
-from accelmetrics.exporters.device_table import bar, block, host_line, table
+from accelmetrics.exporters.console import ConsoleExporter, host_line, line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
-from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import Finding, Findings, Record
+from accelmetrics.schemas.text import bar, block
 from tests.cli.shell import environment
 from tests.cli.terminals import Terminal
 from tests.records import record, snapshot
@@ -272,3 +271,25 @@ def test_a_reader_that_has_gone_is_an_error_that_passes() -> None:
             exporter.export(Record(snapshot()))
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), stream.fileno())  # closing would say it again
+
+
+PROGRESS = """
+import sys
+from accelmetrics.exporters.console import ConsoleExporter
+from tests.records import record
+exporter = ConsoleExporter(stderr=sys.argv[1] == "stderr")
+for step in range(3):
+    sys.stderr.write(f"\\rstep {step} of 100")
+    sys.stderr.flush()
+    exporter.export(record())
+print("done")
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_line_does_not_land_on_a_progress_bar(stream: str) -> None:
+    """The program's own line stays, ours is the next one, and nothing is between two of ours."""
+    with Terminal([sys.executable, "-c", PROGRESS, stream], environment()) as terminal:
+        assert terminal.end() == 0
+        shown = [text for text in terminal.lines if text]
+    assert shown == ["step 0 of 100", LINE, "step 1 of 100", LINE, "step 2 of 100", LINE, "done"]

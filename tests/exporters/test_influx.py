@@ -160,8 +160,22 @@ def test_a_field_keeps_its_type() -> None:
     assert ",memory=40.0," in gpu and ",smClock=1980i," in gpu and ",temp=35.0," in gpu
     assert ",memoryAllocatedBytes=1073741824i," in gpu
     assert "network.sent=1024i" in host
-    huge = Snapshot(1, "h", {"network.sent": 2**63, "network.recv": 2**63 - 1})
-    assert lines(Record(huge)) == [f"host,host=h network.recv={2**63 - 1}i 1"]
+
+
+def test_odd_numbers_are_written_as_their_fields_are() -> None:
+    """A whole number beyond 64 bits has no room and costs no other one, a float has an exponent: byte for byte."""
+    odd = {"cpu": 1e-07, "network.sent": 2**63, "network.recv": 2**63 - 1, "a": 2**80, "b c": -0.0}
+    head = r"host,host=h,team=a\ b\,c cpu=1e-07,"
+    rest = rf"network.recv={2**63 - 1}i,a={float(2**80)!r},b\ c=-0.0 1"
+    for value, field in (
+        (5, "network.sent=5i,"),
+        (2**63, ""),
+        (-(2**63) - 1, ""),
+        (-(2**63), f"network.sent={-(2**63)}i,"),
+        (0, "network.sent=0i,"),
+    ):
+        assert lines(Record(Snapshot(1, "h", {**odd, "network.sent": value}), {"team": "a b,c"})) == [head + field + rest]
+    assert not lines(Record(Snapshot(1, "h", {"network.sent": 2**63})))
 
 
 def test_what_is_said_of_a_device_stands_in_its_point() -> None:

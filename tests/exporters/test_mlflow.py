@@ -65,6 +65,16 @@ def test_what_is_not_finite_is_kept_and_other_ranks_are_not_mixed_in(uri: str) -
     assert [value for value, _, _ in found.metrics["nonFinite"]] == [1.0]
 
 
+def test_another_monitors_names_are_those_of_its_dialect(database: str) -> None:
+    """As far as MLflow takes their letters; the monitor's own counters are there too."""
+    exporter = create(f"mlflow:?tracking_uri={database}&experiment=hw&dialect=dcgm&prefix=system/node-1/")
+    export(exporter, record(steps=False))
+    (found,) = stored(database)
+    assert found.metrics["system/node-1/DCGM_FI_DEV_POWER_USAGE_gpu__0__"][0][0] == 300.0
+    assert found.metrics["system/node-1/monitor.ticks"][0][0] == 10.0
+    assert not [name for name in found.metrics if name.endswith("powerWatts")]
+
+
 def test_a_run_of_ours_holds_everything(tmp_path: Path, uri: str) -> None:
     """Experiment, name, labels, every metric with its time and step; the run is ended by closing."""
     exporter = create(f"mlflow:?tracking_uri={uri}&experiment=hw&run_name=node-1")

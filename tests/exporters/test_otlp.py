@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +15,13 @@ from accelmetrics._version import __version__
 from accelmetrics.exporters.otlp import OtlpExporter, RequestBuilder
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
-from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.record import Exporter, Record, Step
+from accelmetrics.schemas.record import Exporter, Finding, Findings, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
+from tests.cli.shell import COMMAND, environment
 from tests.exporters.receivers import Collector, Row, grpc_collector, http_collector
 from tests.records import record
 from tests.support.exporting import exporting
+from tests.support.waiting import HANG
 
 SECOND = 1_000_000_000
 
@@ -105,18 +108,60 @@ def test_a_counter_says_since_when_it_counts(pair: Pair) -> None:
 
 
 def test_the_resource_says_who_sends(pair: Pair) -> None:
-    """The record's labels are resource attributes as they are, beside the service, the host and the process."""
+    """The record's labels are resource attributes as they are, beside the service and the host; nothing that is new at each start."""
     labels = {"slurm.job.id": "4711", "k8s.pod.name": "train-0", "service.name": "my-run"}
     pair.exporter.export(record(1)._replace(labels=labels))
     resource = pair.collector.resource
     host = record(1).snapshot.hostname
     assert labels.items() <= resource.items()
     assert resource["host.name"] == host and resource["service.version"] == __version__
-    assert isinstance(resource["process.pid"], int)
-    assert resource["service.instance.id"] == f"{host}:{resource['process.pid']}"
+    assert str(resource["service.instance.id"]).startswith(f"{host}:") and str(resource["service.instance.id"]).endswith(":job-4711")
     sent = pair.collector.requests[-1].resource_metrics[0]
     assert sent.schema_url == sent.scope_metrics[0].schema_url == "https://opentelemetry.io/schemas/1.44.0"
     assert "accelmetrics" in pair.collector.headers[-1]["user-agent"]
+
+
+def test_a_restart_goes_on_with_the_same_series(tmp_path: Path) -> None:
+    """Two starts of one command have one resource; another program, and another rank of it, have an instance of their own."""
+    script = """
+        import sys
+        from accelmetrics import Monitor
+
+        with Monitor(60, backends=["host"], exporters=[f"otlp:{sys.argv[1]}"]) as monitor:
+            monitor.log(1, loss=0.5)
+    """
+    with grpc_collector() as collector:
+
+        def resource(start: list[str], **variables: str) -> dict[str, str | int]:
+            done = subprocess.run(start, env=environment(**variables), capture_output=True, text=True, timeout=2 * HANG)
+            assert done.returncode == 0, done.stderr
+            return collector.resource
+
+        record = [*COMMAND, "record", "--duration", "0.2", "--backends", "host", "--exporter", f"otlp:{collector.endpoint}"]
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        program = [sys.executable, str(tmp_path / "train.py"), collector.endpoint]
+        first, again = resource(record), resource(record)
+        assert first == again
+        assert str(first["service.instance.id"]).endswith(":accelmetrics")
+        ranks = [resource(program, RANK=rank, WORLD_SIZE="2") for rank in "01"]
+        logged = [row for number in range(len(collector.requests)) for row in collector.named("accel.training.loss", number)]
+        assert len({row.attributes["accelmetrics.run_id"] for row in logged}) == 2, "what is logged is of a run"
+    found = [str(one["service.instance.id"]) for one in (first, *ranks)]
+    assert len(set(found)) == 3
+    assert found[2].endswith(":train:rank-1")
+
+
+@pytest.mark.parametrize(("options", "there"), [("", False), ("?per_link=true", True)])
+def test_single_links_are_sent_where_asked_for(options: str, there: bool) -> None:
+    """Their sum always is."""
+    sent = record(1)
+    numbers = {"gpu.0.nvlinkTxBytesTotal": 5.0, "gpu.0.nvlink.3.txBytesTotal": 2.0, "gpu.0.nvlink.3.state": 1}
+    with grpc_collector() as collector, exporting(create(f"otlp:{collector.endpoint}{options}")) as exporter:
+        for _ in range(2):
+            exporter.export(Record(Snapshot(sent.snapshot.time_ns, "node-1", numbers, sent.snapshot.identities)))
+            assert one(collector.named("accel.link.io")).value == 5
+            ports = {row.name: row.value for row in collector.rows() if row.name.startswith("accel.link.port.")}
+            assert ports == ({"accel.link.port.io": 2, "accel.link.port.up": 1} if there else {})
 
 
 def test_every_logged_step_keeps_its_time(pair: Pair) -> None:

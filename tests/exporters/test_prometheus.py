@@ -28,9 +28,8 @@ from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
-from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.schemas.record import Finding, Findings, MonitorStatus, Record, Step
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Device
 from accelmetrics.testing import FakeClock

@@ -9,6 +9,7 @@ import typing
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,6 +135,8 @@ def test_every_built_in_gets_its_options_whole(name: str, target: str, monkeypat
 def test_every_built_in_takes_a_selection(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the keyword and in its string form, where a comma belongs to it; files and trackers leave detail out unless told otherwise."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    for client in ("aim", "clearml", "swanlab", "trackio"):  # they are with their own tests alone
+        monkeypatch.setitem(sys.modules, client, Mock(__file__=__file__))
     path = tmp_path / "x.prom"
     target = f":{path}" if needs_target(name) else ""
     plain, chosen = registry.create(f"{name}{target}"), registry.create(f"{name}{target}?metrics=core,-gpu.0.temp")

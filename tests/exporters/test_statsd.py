@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from accelmetrics.exporters import statsd as statsd_module
-from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets, packets_of
+from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, packets_of
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
@@ -92,6 +94,34 @@ def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
             assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
 
 
+def test_a_descriptor_that_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    """A program that closed all descriptors has files of its own under the same numbers: they are neither written to nor closed."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener, (tmp_path / "foreign").open("w+b") as foreign:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(HANG)
+        taken: list[int] = []
+
+        def take() -> None:
+            assert exporter._socket is not None
+            taken.append(exporter._socket.fileno())
+            os.dup2(foreign.fileno(), taken[-1])
+
+        with exporting(StatsdExporter(f"127.0.0.1:{listener.getsockname()[1]}")) as exporter:
+            exporter.export(record(1))
+            take()
+            exporter.export(record(1))
+            assert exporter._socket is not None
+            os.close(exporter._socket.fileno())
+            exporter.export(record(1))
+            take()
+        for number in taken:
+            assert os.path.sameopenfile(number, foreign.fileno())
+            os.close(number)
+        assert foreign.read() == b""
+        for _ in range(3):
+            assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
+
+
 def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no server listens on a name's first address, as on that of IPv6 for ``localhost``, the record reaches the other one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
@@ -159,19 +189,36 @@ TEXT = st.text(max_size=600)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70)
 
 
-@given(st.lists(st.tuples(TEXT, NUMBERS, st.dictionaries(TEXT, TEXT, max_size=8)), max_size=30))
-def test_packets_are_whole_lines_of_bounded_size(numbers: list[tuple[str, float, dict[str, str]]]) -> None:
+@given(st.dictionaries(TEXT, NUMBERS, max_size=30), st.dictionaries(TEXT, TEXT, max_size=8))
+def test_packets_are_whole_lines_of_bounded_size(numbers: dict[str, float], labels: dict[str, str]) -> None:
     """Whatever names, numbers and labels there are: no packet is larger than a network carries whole, and no line is cut."""
-    names = [f"x.{clean(name)}" for name, *_ in numbers]
-    lines = [gauge(name, statsd_module._tail(name, tags), value) for name, (_, value, tags) in zip(names, numbers, strict=True)]
-    found = list(packets(lines))
-    assert b"\n".join(found).split(b"\n") == b"\n".join(lines).split(b"\n")
-    assert all(len(packet) <= MAX_PACKET or packet in lines for packet in found)
-    assert all(len(line) <= MAX_PACKET for packet in found for line in packet.split(b"\n"))
-    for (_, value, _), line in zip(numbers, lines, strict=True):
-        name, _, rest = line.split(b"\n")[-1].partition(b":")
+    found = [packet.split(b"\n") for packet in packets_of(Record(Snapshot(1, "h", numbers), labels), "x", tagged=True)]
+    lines = iter([line for packet in found for line in packet])
+    assert all(len(b"\n".join(packet)) <= MAX_PACKET or len(packet) == 2 for packet in found)
+    assert not [packet for packet in found if b":-" in packet[0].partition(b"|g")[0]]  # its zero would be in another packet
+    for value in numbers.values():
+        if math.copysign(1, value) < 0:
+            name, _, tail = next(lines).partition(b":0|g")
+        line = next(lines)
+        if math.copysign(1, value) < 0:
+            assert line.startswith(name + b":-") and line.endswith(b"|g" + tail)
+        name, _, rest = line.partition(b":")
         assert float(rest.partition(b"|g")[0]) == float(value)
-        assert not set(name) & set(b":|@# ")
+        assert len(line) <= MAX_PACKET and not set(name) & set(b"|@# ")
+    assert not [*lines]
+
+
+def test_odd_numbers_are_written_plainly() -> None:
+    """A zero stands before each sign, few numbers have an exponent, and a tag keeps no space: byte for byte."""
+    values = -5, 0, -0.0, 2**64, 1e-07, -1e-07, 1e16, 10**35, 10**36, -(10**35), 2.5
+    numbers = dict(zip("abcdefghijk", values, strict=True))
+    plain = [
+        *("a:0|g", "a:-5|g", "b:0|g", "c:0|g", "c:-0.0|g", "d:18446744073709551616|g", "e:0.0000001|g", "f:0|g", "f:-0.0000001|g"),
+        *("g:10000000000000000|g", f"h:{10**35}|g", "i:1e+36|g", "j:0|g", "j:-1e+35|g", "k:2.5|g"),
+    ]
+    for one, tags in (({}, ""), ({"team": "a b,c"}, "|#host:n,team:a_b_c")):
+        record_of = Record(Snapshot(1, "n", numbers), one)
+        assert [*packets_of(record_of, "", tagged=bool(tags))] == ["\n".join([line + tags for line in plain]).encode()]
 
 
 SLOTS = [DeviceSlot(f"gpu.{number}", number, None, DeviceIdentity("gpu", "nvidia", number, "H 100%", f"GPU-{number}")) for number in (0, 1)]

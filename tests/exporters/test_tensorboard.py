@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.tensorboard import TensorboardExporter, tag
+from accelmetrics.exporters.tensorboard import TensorboardExporter
+from accelmetrics.exporters.tracker import tag
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import failing, largest_file
@@ -58,6 +59,18 @@ def test_scalars_steps_and_labels_are_read_back(tmp_path: Path) -> None:
         assert found.Scalars("monitor/ticks")[0].value == 10
         (text,) = found.Tensors("accelmetrics/labels")
         assert b"| run_id | 20260101-abc |" in text.tensor_proto.string_val[0]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [("verl", "verl/gpu_0_power_usage_w"), ("nvidia-smi", "gpu.0/power.draw"), ("wandb-docs", "gpu.0/powerWatts")],
+)
+def test_another_monitors_names_are_grouped_by_device_or_by_their_dialect(tmp_path: Path, dialect: str, expected: str) -> None:
+    """Where a name says which device it is of, in our way, it stands with that device."""
+    export(create(f"tensorboard:{tmp_path}?dialect={dialect}"), record())
+    found = reader(tmp_path / "system")
+    assert found.Scalars(expected)[0].value == 300.0
+    assert found.Scalars("monitor/ticks")[0].value == 10
 
 
 def test_a_file_that_grows_is_followed_and_a_restart_goes_on(tmp_path: Path) -> None:

@@ -21,10 +21,9 @@ from accelmetrics.exporters.scrape_cache import DROPPED, MAX_SERIES, Exposition,
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas import catalogue
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import ANY_KIND, CODE, LINK, Metric
-from accelmetrics.schemas.record import ExporterStatus, Holder, Holders, MonitorStatus, Record, Step
+from accelmetrics.schemas.record import ExporterStatus, Finding, Findings, Holder, Holders, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.dialects import scenes
 from tests.simulators.nvml import NvmlSimulator, Process

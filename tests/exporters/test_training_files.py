@@ -88,6 +88,18 @@ def test_steps_that_come_with_the_same_reading(tmp_path: Path) -> None:
         assert [len(lines(path)) for path in exporter.paths] == [2, 2]
 
 
+def test_a_line_a_step_and_none_without_a_number(tmp_path: Path) -> None:
+    """Frameworks log a step in two calls, and some steps without any number that lines have; others call numbers by other names."""
+    others = step(3, **{"train/loss": 0.125, "lr": 1e-3, "gradient_norm": 2.0, "throughput": 64.0})
+    with exporting(TrainingFilesExporter(tmp_path)) as exporter:
+        _, path = exporter.paths
+        exporter.export(one(step(1, tokens=4096), step(2, epoch=0.5), step(2, loss=0.25), others))
+        exporter.export(one(step(4, tokens=4096)))
+        assert [(row["step"], row["epoch"], row["loss"]) for row in lines(path)] == [(2, 0.5, 0.25), (3, None, 0.125)]
+        last = lines(path)[-1]
+        assert (last["learning_rate"], last["gradient_norm"], last["throughput_samples_per_sec"]) == (1e-3, 2.0, 64.0)
+
+
 _LIMITED = """
 import pathlib, resource, signal, sys
 from accelmetrics.exporters.training_files import TrainingFilesExporter
@@ -158,7 +170,7 @@ def test_opened_again_it_goes_on(tmp_path: Path) -> None:
     """In a new pair, also within the same second; nothing that was there is lost."""
     exporter = TrainingFilesExporter(tmp_path, fsync_every=0)
     for _ in range(2):
-        export(exporter, one(step(1)))
+        export(exporter, one(step(1, loss=0.5)))
         exporter.close()
     assert exporter.paths == ()
     assert [len(lines(path)) for path in tmp_path.glob("training_metrics_*.jsonl")] == [1, 1]

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
+from accelmetrics.dialects.registry import dialect
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.wandb import SETTINGS, WandbExporter
@@ -93,6 +94,47 @@ def test_a_run_of_ours_is_never_the_programs(tmp_path: Path) -> None:
     assert [keys for keys in rows.pop("run-theirs-1") if "loss" in keys or POWER in keys] == [["_runtime", "_step", "_timestamp", "loss"]]
     assert [sum(POWER in keys for keys in found) for found in rows.values()] == [3]
     assert all(run.finished for run in runs.values())
+
+
+def test_the_system_stream_has_each_reading_at_its_own_time(tmp_path: Path) -> None:
+    """Its names are those of the dialect, without a prefix; what the program logged stays in the history."""
+    exporter = create("wandb:?project=hw&mode=offline&directory=runs&stream=system&dialect=verl")
+    taken = record()
+    export(exporter, taken)
+    (written,) = read(tmp_path / "runs")
+    assert taken.monitor is not None
+    expected = {**dialect("verl").flat(taken), **taken.monitor.flat()}
+    assert written.stats == [{"_time_ns": taken.snapshot.time_ns, **expected}] and expected["gpu_0_power_usage_w"] == 300.0
+    assert [row["training/loss"] for row in written.history] == [0.25]
+
+
+def test_a_wandb_without_that_interface_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the exporter is made, not when it is opened."""
+    from wandb.sdk.interface.interface_shared import InterfaceShared
+
+    monkeypatch.delattr(InterfaceShared, "_publish")
+    with pytest.raises(InvalidOptionError, match=r"^wandb \d[\d.]* has no interface by which stream=system could publish: [^.]*0\.31$"):
+        create("wandb:?stream=system")
+    with pytest.raises(InvalidOptionError, match="it must be one of history, system"):
+        WandbExporter(stream="charts")  # type: ignore[arg-type]
+
+
+def test_the_system_stream_of_a_run_that_is_finished_or_switched_off(tmp_path: Path) -> None:
+    """Nothing can be published: the one is refused as in the history, the other takes nothing, as W&B has it."""
+    import wandb
+
+    settings = wandb.Settings(silent=True, x_disable_stats=True, console="off")
+    for mode in ("disabled", "offline"):
+        run = wandb.init(mode=mode, project="theirs", settings=settings)
+        exporter = WandbExporter(run, stream="system")
+        with exporting(exporter):
+            exporter.export(record(steps=False))
+            run.finish()
+            if mode == "offline":
+                with pytest.raises(RejectedError, match="the run is finished"):
+                    exporter.export(record(steps=False))
+    (written,) = read(tmp_path)
+    assert len(written.stats) == 1
 
 
 def test_closed_and_opened_again_it_begins_another_run(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ POWER = "system/gpu.0.powerWatts"
 SECONDS = "accelmetrics/seconds"
 
 
-def ran(directory: Path, *arguments: str) -> Written:
+def ran(directory: Path, *arguments: str, python: str | Path = sys.executable) -> Written:
     """What the program left behind."""
     directory.mkdir()
-    command = [sys.executable, "-m", "tests.exporters.wandb_program", *arguments]
+    command = [str(python), "-m", "tests.exporters.wandb_program", *arguments]
     shown = subprocess.run(command, cwd=directory, env=environment(directory), capture_output=True, text=True, timeout=100)
     assert shown.returncode == 0, shown.stderr
     (written,) = read(directory)
@@ -67,3 +67,20 @@ def test_a_program_without_steps_of_its_own_can_have_every_reading_as_a_row(tmp_
     readings = [row for row in written.history if POWER in row]
     trained = [row for row in written.history if "training/loss" in row]
     assert len(trained) >= len(readings) > 15
+
+
+def test_readings_in_the_system_stream_leave_the_history_to_the_program(tmp_path: Path) -> None:
+    """They are W&B's system metrics, under its keys, as those that its own collector would have published."""
+    written = ran(tmp_path / "run", "explicit", "wandb:?stream=system")
+    assert_in_the_system_stream(written)
+
+
+def assert_in_the_system_stream(written: Written) -> None:
+    """The program's rows are those that it logs alone; each reading is a record of W&B's system stream."""
+    assert [row["loss"] for row in theirs(written) if "loss" in row] == [1 / (number + 1) for number in range(0, 40, 2)]
+    assert not [key for row in written.history for key in row if key.endswith("powerWatts")]
+    assert {row["training/loss"] for row in written.history if "training/loss" in row} == {0.25}
+    assert len(written.stats) >= 15
+    for row in written.stats:
+        assert (row["gpu.0.powerWatts"], row["gpu.1.gpu"], row["monitor.ticks"]) == (300.0, 0, 10)
+        assert "gpu.1.fanSpeed" not in row, "what is missing stays absent"

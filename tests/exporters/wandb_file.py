@@ -60,7 +60,8 @@ def _written(file: Path) -> Written:
         if kind == "history":
             found.history.append(_items(record.history.item))
         elif kind == "stats":
-            found.stats.append({item.key: json.loads(item.value_json) for item in record.stats.item})
+            at = record.stats.timestamp.ToNanoseconds()
+            found.stats.append({"_time_ns": at, **{item.key: json.loads(item.value_json) for item in record.stats.item}})
         elif kind == "metric":
             found.metrics[record.metric.name] = {"axis": record.metric.step_metric, "hidden": record.metric.options.hidden}
         elif kind == "run":

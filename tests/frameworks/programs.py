@@ -49,7 +49,8 @@ def program_environment(folder: Path, **more: str) -> dict[str, str]:
     """Variables of a program that has its home in a folder: nothing of this machine's user, and this checkout to import."""
     ours = ("ACCELMETRICS_", "CUDA_", "HF_", "MASTER_", "MLFLOW_", "RANK", "SLURM_", "WANDB_", "WORLD_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    python = {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    python = {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore,default::RuntimeWarning", "PATH": path}
     return {**kept, **OFFLINE, "HOME": str(folder), "TMPDIR": str(folder), **python, **more}
 
 

@@ -31,6 +31,27 @@ def test_a_loop_logs_its_steps() -> None:
     assert (last.step, last.values["loss"]) == (2, 0.25)
 
 
+def test_nothing_that_a_step_is_called_with_or_does_stops_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Arguments twice, and a handler of the program's that raises."""
+    callback = GPUMonitoringCallback(accelmetrics.training(backends=[gpus(1)], share=None), log_interval=1)
+
+    def broken(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.INFO:
+            raise ZeroDivisionError
+        return True
+
+    logger = logging.getLogger("accelmetrics")
+    logger.addFilter(broken)
+    try:
+        with caplog.at_level(logging.INFO, logger="accelmetrics"), callback.run:
+            for step in range(2):
+                callback.on_step_end(step, step=step)
+                callback.on_step_end(step, loss=0.5)
+    finally:
+        logger.removeFilter(broken)
+    assert [line.split()[3] for line in caplog.messages] == ["TypeError:", "ZeroDivisionError"]
+
+
 def test_rows_are_told_every_so_many_steps(caplog: pytest.LogCaptureFixture) -> None:
     """On the logger, and as an attribute for loops that log themselves."""
     clock = HeldClock()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import accelmetrics
-from accelmetrics.integrations.hook import RunHook, WithRun
+from accelmetrics.exporters import registry
+from accelmetrics.integrations.training import RunHook, WithRun
 from tests.monitor.watching import gpus
 
 
@@ -53,3 +54,17 @@ def test_copies_of_a_callback_have_runs_of_their_own() -> None:
     for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
         assert other.run is not callback.run
         assert other.run.monitor.interval == 2.0
+
+
+def test_a_copy_whose_options_cannot_be_used_goes_on_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may lack what the first one had: the user is warned once, and nothing is raised into the framework."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setitem(registry.BUILT_IN, "of-this-process", "accelmetrics.exporters.files:JsonlExporter")
+        callback = RunHook(exporters=["of-this-process:run.jsonl"], backends=["host"], interval=2.0)
+    copied = pickle.loads(pickle.dumps(callback))
+    with pytest.warns(RuntimeWarning, match="options cannot be used .*of-this-process") as warned:
+        copied.contain(copied.begin)
+        assert copied.run.monitor.running
+        copied.contain(copied.end)
+    assert len(warned) == 1
+    assert not copied.run.monitor.running

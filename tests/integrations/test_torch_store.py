@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import accelmetrics
 from accelmetrics.integrations import torch_store
 from accelmetrics.integrations.torch_store import NodePlace, TorchStoreRows, node_place
 from accelmetrics.sampling.engine import hostname
+from tests.monitor.watching import Recorder, gpus
 from tests.support.waiting import HANG, Gate, wait_for
 
 TWO = (0, 2, "127.0.0.1", 29500)
@@ -86,7 +88,8 @@ def exchanging(place: NodePlace = TWO, interval: float = 0.01, **row: float) -> 
     try:
         yield rows
     finally:
-        rows.close()
+        rows.end()
+        rows.join(time.monotonic() + HANG)
 
 
 def test_each_node_writes_its_row_and_the_first_reads_the_others(store: Store) -> None:
@@ -163,7 +166,29 @@ def test_a_call_that_hangs_holds_up_nothing(store: Store) -> None:
     with exchanging() as rows:
         assert gate.entered.wait(HANG)
         assert rows.rows() == {}
-    gate.release()
+        rows.end()
+        rows.join(time.monotonic())
+        gate.release()
+
+
+def test_a_run_stops_while_the_store_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the store answers when the exporters are closed: an end that waited for it first would not come."""
+    for name, value in {**JOB, "RANK": "0", "WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for module in ("training", "torch_store"):
+        monkeypatch.setattr(f"accelmetrics.integrations.{module}.CLOSING", 10 * HANG)
+    gate, recorder = Gate(), Recorder()
+    store.hook = gate
+    recorder.on_close = gate.release
+    run = accelmetrics.training(0.01, [recorder], backends=[gpus(1)], share=None)
+    run.hear_other_nodes()
+    run.start()
+    assert gate.entered.wait(HANG)
+    ending = threading.Thread(target=run.close, daemon=True)
+    ending.start()
+    ending.join(HANG)
+    assert not ending.is_alive()
+    assert recorder.count("close") == 1
 
 
 def test_nothing_is_connected_before_the_program_has_a_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import logging
 import re
 import runpy
 from contextlib import ExitStack
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.monitor.watching import HeldClock, gpus, returned, ticks
 from tests.sampling.node import job_environment
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.programs import Program
+from tests.support.waiting import HANG
 
 
 def go(run: accelmetrics.TrainingRun, clock: HeldClock, seconds: int) -> None:
@@ -87,7 +90,7 @@ def test_a_row_before_the_first_reading_says_so() -> None:
     backend = gpus(1)
     backend.device(0).hang()
     try:
-        with accelmetrics.training(backends=[backend]) as run:
+        with accelmetrics.training(backends=[backend], timeout=HANG) as run:
             assert returned(run.row) == {"system/readings": 0}
     finally:
         backend.device(0).release()
@@ -133,6 +136,71 @@ def test_wrong_arguments_are_told_once_and_change_nothing(caplog: pytest.LogCapt
             assert set(run.row(stats=("mode",))) == set(run.row())
             run.row(keys=7)  # type: ignore[arg-type]
     assert len(caplog.records) == len({record.getMessage() for record in caplog.records}) == 6
+
+
+class Odd:
+    """A value of which nothing can be asked."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(3)
+
+    __iter__ = __hash__ = __eq__ = __str__ = __repr__ = __float__ = __index__ = __bool__ = __len__ = __getattribute__  # type: ignore[assignment]
+
+
+ROWS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "unknown names": ((), {"key": "core", "statistic": Odd()}),
+    "too many": (("system/", "brief", "mean", 4, Odd()), {}),
+    "odd keys": ((), {"keys": Odd()}),
+    "odd items": ((), {"keys": [Odd()]}),
+    "keys that cannot be hashed": ((), {"keys": [["gpu"]]}),
+    "keys without an end": ((), {"keys": repeat("x")}),
+    "a long key": ((), {"keys": "x" * 1_000_000}),
+    "long keys": ((), {"keys": ["x" * 1000] * 1000}),
+    "nested keys": ((), {"keys": [[0] * 1_000_000]}),
+    "odd statistics": ((), {"stats": Odd()}),
+    "an odd statistic": ((), {"stats": [Odd()]}),
+    "a number": ((), {"stats": 7}),
+    "statistics without an end": ((), {"stats": repeat("mode")}),
+    "long statistics": ((), {"stats": ["x" * 1_000_000]}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_that_is_asked_for_with_anything_is_there(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is the brief row, or has means; one line says what is wrong, in a few words."""
+    clock = HeldClock()
+    arguments, options = ROWS[name]
+    with accelmetrics.training(backends=[gpus(1)], clock=clock, share=None) as run:
+        ticks(run.monitor, 1)
+        brief = set(run.row())
+        for _ in range(2):
+            assert set(run.row(*arguments, **options)) == brief
+    (line,) = caplog.messages
+    assert len(line) < 1200
+
+
+def test_a_prefix_that_cannot_be_used_costs_no_readings() -> None:
+    clock = HeldClock()
+    with accelmetrics.training(backends=[gpus(1)], clock=clock, share=None) as run:
+        ticks(run.monitor, 1)
+        assert run.row(Odd()) == run.row(None) == {}  # type: ignore[arg-type]
+        assert run.row()["system/readings"] == 1
+
+
+def test_steps_have_names_of_every_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of our own arguments too; a step that is given twice is told once."""
+    clock = HeldClock()
+    names = dict.fromkeys(("self", "call", "what", "values", "unused", "at", "time_ns", "source"), 0.5)
+    with accelmetrics.training(backends=[gpus(1)], clock=clock, share=None) as run:
+        ticks(run.monitor, 1)
+        for _ in range(2):
+            run.step(7, step=8, **names)
+            run.monitor.log(7, 8, step=9, **names)
+        run.step(step=9, loss=0.5)
+        go(run, clock, 1)
+        found = [(one.step, {name: one.values[name] for name in names if name in one.values}) for one in run.monitor.steps]
+    assert found == [(7, names)] * 4 + [(9, {})]
+    assert caplog.messages == ["monitor.log takes one step and names (`log(7, loss=loss)`): 1 more were left out"]
 
 
 def test_a_run_begins_and_ends_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module, reload
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import accelmetrics
+from accelmetrics.integrations.callbacks import GPUMonitoringCallback
 from tests.monitor.watching import gpus
 from tests.support.waiting import wait_for
 
@@ -46,12 +48,14 @@ class Training:
     def __init__(self, *callbacks: Any, report_to: Any = (), main: bool = True) -> None:
         self.callback_handler = SimpleNamespace(callbacks=list(callbacks))
         self.args = SimpleNamespace(report_to=report_to)
-        self.state = SimpleNamespace(global_step=0, num_input_tokens_seen=0, is_world_process_zero=main)
+        self.state: Any = sys.modules["transformers"].TrainerState()
+        vars(self.state).update(global_step=0, num_input_tokens_seen=0, is_world_process_zero=main, epoch=0.0)
+        self.control = SimpleNamespace(should_log=False)
 
     def event(self, name: str, **details: Any) -> None:
         """Tell all callbacks in turn."""
         for callback in self.callback_handler.callbacks:
-            getattr(callback, name)(self.args, self.state, None, model=None, **details)
+            getattr(callback, name)(self.args, self.state, self.control, model=None, **details)
 
     def log(self, **logs: Any) -> dict[str, Any]:
         """Log a row; what it has at the end."""
@@ -95,6 +99,63 @@ def test_steps_and_tokens_are_those_of_the_trainer(integration: Any) -> None:
     assert [(step.step, step.values["loss"]) for step in steps if "loss" in step.values] == [(2, 0.5)]
 
 
+def test_a_step_and_its_row_are_one_step(integration: Any) -> None:
+    """Where the trainer logs it; the one that it was about to log at the end is not lost."""
+    callback = integration.MonitorCallback(interval=0.01, backends=[gpu()])
+    training = Training(callback)
+    training.event("on_train_begin")
+    for step in (1, 2, 3):
+        training.state.global_step, training.state.epoch, training.control.should_log = step, step / 4, step > 1
+        training.event("on_step_end")
+        if step == 2:
+            training.log(**LOGS)
+    training.event("on_train_end")
+    steps = callback.run.monitor.steps
+    assert [(step.step, step.values["epoch"], step.values.get("loss")) for step in steps] == [
+        (1, 0.25, None),
+        (2, 1.0, 0.5),
+        (3, 0.75, None),
+    ]
+
+
+def test_a_trainer_of_another_kind_goes_on(integration: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One that counts no tokens, and whose rows have names that are no texts."""
+    callback = integration.MonitorCallback(backends=[gpu()], share=None)
+    trainer = Training(callback)
+    trainer.state.num_input_tokens_seen = None
+    trainer.event("on_train_begin")
+    for _ in range(2):
+        trainer.event("on_step_end")
+        trainer.event("on_log", logs={1: 0.5})
+    trainer.event("on_train_end")
+    assert [line.partition(" failed")[0] for line in caplog.messages] == ["training: on_step_end", "training: on_log"]
+
+
+def test_the_callback_of_home_grown_monitors_is_one_of_the_trainer_s(integration: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Made with a monitor alone; rows every so many steps, each in one row of the trainer's; a loop of one's own goes on calling it."""
+    monitor = accelmetrics.Monitor(0.01, backends=[gpu()], gpus=[0])
+    callback: Any = GPUMonitoringCallback(monitor, log_interval=2)
+    assert isinstance(callback, sys.modules["transformers"].TrainerCallback) and isinstance(callback, GPUMonitoringCallback)
+    training = Training(callback)
+    with caplog.at_level(logging.INFO, logger="accelmetrics"):
+        training.event("on_train_begin")
+        wait_for(lambda: monitor.latest is not None)
+        rows = []
+        for step in (1, 2, 3):
+            training.state.global_step, training.control.should_log = step, True
+            training.event("on_step_end")
+            rows.append(training.log(**LOGS))
+        training.event("on_train_end")
+    assert [row.get("system/gpu.0.powerWatts") for row in rows] == [None, 300.0, None]
+    assert [message.partition(":")[0] for message in caplog.messages if message.startswith("step ")] == ["step 2"]
+    assert [(step.step, step.values["loss"]) for step in monitor.steps] == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert not monitor.running
+    callback.on_train_begin()
+    callback.on_step_end(step=9, loss=0.25)
+    callback.on_train_end()
+    assert (monitor.steps[-1].step, monitor.steps[-1].values["loss"]) == (9, 0.25)
+
+
 def test_attaching_twice_leaves_one(integration: Any) -> None:
     """First, and before those that were first."""
     callback, other = integration.MonitorCallback(), SimpleNamespace()
@@ -106,19 +167,20 @@ def test_attaching_twice_leaves_one(integration: Any) -> None:
 @pytest.mark.parametrize(
     ("names", "warned"), [("wandb", True), (["accelmetrics", "wandb"], False), (["tensorboard", "accelmetrics"], True), ([], False)]
 )
-def test_what_stands_before_it_is_told_once(names: Any, warned: bool, integration: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_stands_before_it_is_told_once(names: Any, warned: bool, integration: Any) -> None:
     """By ``report_to``; where it was attached nothing stands before it."""
     kind = integration.INTEGRATION_TO_CALLBACK["accelmetrics"] if "accelmetrics" in names else integration.MonitorCallback
     training = Training(kind(), report_to=names)
-    with caplog.at_level(logging.WARNING, "accelmetrics"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         training.log(**LOGS)
         training.log(**LOGS)
-        assert ["stands behind" in record.message for record in caplog.records].count(True) == warned
-        caplog.clear()
+        assert ["stands behind" in str(warning.message) for warning in told] == [True] * warned
+        told.clear()
         kind().attach(training)
         training.callback_handler.callbacks[1:] = []
         training.log(**LOGS)
-        assert "stands behind" not in caplog.text
+        assert not told
 
 
 def test_behind_wandb_it_logs_by_itself(integration: Any, monkeypatch: pytest.MonkeyPatch) -> None:

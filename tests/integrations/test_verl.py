@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import accelmetrics
-from accelmetrics.integrations import hook
+from accelmetrics.integrations import training as runs
 from accelmetrics.integrations.training import training
 from accelmetrics.testing import FakeBackend
 from tests.support.waiting import wait_for
@@ -50,7 +49,7 @@ def tracking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     sys.modules["verl.utils.tracking"].Tracking = kind  # type: ignore[attr-defined]
     gpu = FakeBackend(devices=1)
     gpu.device(0).set(powerWatts=300.0)
-    monkeypatch.setattr(hook, "training", lambda **options: training(**{"backends": [gpu], "share": None, **options}))
+    monkeypatch.setattr(runs, "training", lambda **options: training(**{"backends": [gpu], "share": None, **options}))
     import_module("accelmetrics.integrations.verl")
     yield kind
     del sys.modules["accelmetrics.integrations.verl"]
@@ -98,6 +97,40 @@ def test_by_keyword_and_by_name(tracking: Any) -> None:
     assert hasattr(tracking("p", "e", default_backend=["console", "accelmetrics"]), "_accelmetrics")
     assert not hasattr(tracking("p", "e", "console", ON, enable_gpu_monitoring=False), "_accelmetrics")
     assert tracking("p", "e", "console", ON, gpu_monitor_interval=3)._accelmetrics.run.monitor.interval == 3
+
+
+@pytest.mark.parametrize("way", ["configuration", "keyword", "variable"])
+def test_rows_in_the_names_of_monitors_made_for_verl(way: str, tracking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one option, which switches it on; none of our names beside them."""
+    if way == "variable":
+        monkeypatch.setenv("ACCELMETRICS_VERL", "verl")
+    config = {"trainer": {"gpu_monitor_metrics": "verl"} if way == "configuration" else {}}
+    it = tracking("p", "e", "console", config, **({"gpu_monitor_metrics": "verl"} if way == "keyword" else {}))
+    run = read(it)
+    it.log({"actor/pg_loss": 0.5}, step=7)
+    run.close()
+    assert it.logged == [({"actor/pg_loss": 0.5, "gpu_0_power_usage_w": 300.0}, 7, None)]
+
+
+def test_metrics_of_the_program_s_choice(tracking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selection; 1 in the variable is the brief keys; what no metric has is told at the start."""
+    with pytest.raises(accelmetrics.UnknownNameError, match="powerWats"):
+        tracking("p", "e", gpu_monitor_metrics="powerWats")
+    monkeypatch.setenv("ACCELMETRICS_VERL", "1")
+    for options in ({}, {"gpu_monitor_metrics": ["powerWatts"]}):
+        it = tracking("p", "e", **options)
+        run = read(it)
+        it.log({}, step=1)
+        run.close()
+        assert it.logged[0][0]["system/gpu.0.powerWatts"] == 300.0
+    assert not hasattr(tracking("p", "e", enable_gpu_monitoring=False), "_accelmetrics")
+
+
+def test_an_interval_without_the_switch_says_so(tracking: Any) -> None:
+    """It is not taken for the switch."""
+    with pytest.warns(RuntimeWarning, match=r"add \+trainer\.enable_gpu_monitoring=true"):
+        it = tracking("p", "e", "console", {"trainer": {"gpu_monitor_interval": 2.0}})
+    assert not hasattr(it, "_accelmetrics")
 
 
 def test_what_cannot_be_used_is_told_at_the_start(tracking: Any) -> None:
@@ -156,15 +189,14 @@ def test_rows_of_all_nodes_of_a_cluster(connected: bool, tracking: Any, monkeypa
     assert Fleet.closed == ([0.01] if connected else [])
 
 
-def test_a_ray_that_cannot_be_used_is_told(tracking: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_ray_that_cannot_be_used_is_told(tracking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And rows are of this node alone."""
     ray = ModuleType("ray")
     ray.__dict__.update(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "accelmetrics.integrations.ray", None)
-    with caplog.at_level(logging.WARNING, "accelmetrics"):
+    with pytest.warns(RuntimeWarning, match="rows are of this node alone"):
         it = tracking("project", "experiment", config=ON)
-    assert caplog.text.count("rows are of this node alone") == 1
     read(it)
     it.log({"loss": 1.0}, 1)
     assert "system/gpu.0.powerWatts" in it.logged[0][0]

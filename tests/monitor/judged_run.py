@@ -11,9 +11,8 @@ from unittest.mock import patch
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import RuleChoice, rules_of
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.history import row_of
-from accelmetrics.schemas.record import HoldersOf, Step
+from accelmetrics.schemas.record import Finding, Findings, HoldersOf, Step
+from accelmetrics.schemas.ring import row_of
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock, FakeDevice
@@ -133,9 +132,8 @@ class JudgedRun:
             each()
             snapshot = self.sampler.sample()
             if self.seen is None:
-                snapshot.identities = [slot._replace(visible_index=None) for slot in snapshot.identities]
-            row = row_of(snapshot, self._before, self.clock.monotonic(), self.joined)
-            self._before = snapshot
+                snapshot.identities = tuple([slot._replace(visible_index=None) for slot in snapshot.identities])
+            row = row_of(snapshot, self.clock.monotonic(), self.joined)
             steps, self._steps = self._steps, []
             before = set(self.findings.current)
             self.findings = self.engine.judge(snapshot, row, steps, self.joined)

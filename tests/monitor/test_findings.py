@@ -15,10 +15,9 @@ from accelmetrics import InvalidOptionError, UnknownNameError
 from accelmetrics.monitor import findings as engine, rules
 from accelmetrics.monitor.measures import Latest, Measure, RuleInput
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.rule import Rule, checked
-from accelmetrics.monitor.rules import BUILT_IN, RULES, RuleChoice, rules_of
+from accelmetrics.monitor.rules import BUILT_IN, RULES, Rule, RuleChoice, checked, rules_of
 from accelmetrics.schemas import plug_ins
-from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
+from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.judged_run import JudgedRun, healthy_gpus
 from tests.monitor.watching import Recorder, gpus

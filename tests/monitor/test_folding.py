@@ -17,8 +17,8 @@ from accelmetrics.monitor import window as module
 from accelmetrics.monitor.window import PENDING, Window
 from accelmetrics.schemas import accumulator
 from accelmetrics.schemas.accumulator import DISTINCT, Accumulator
-from accelmetrics.schemas.history import REPEATED, HistoryRow
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.ring import REPEATED, Row
+from accelmetrics.schemas.statistics import CounterJudge, WindowAggregator
 from tests.monitor.watching import Owner, row
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 
@@ -58,7 +58,7 @@ STRETCHES = st.lists(st.tuples(READINGS, st.integers(1, 12), st.booleans()), min
 SPANS = st.lists(st.tuples(st.integers(0, ROWS), st.integers(0, ROWS), st.floats(0.0, 0.9)), min_size=1, max_size=6)
 
 
-def as_rows(stretches: Sequence[tuple[Sequence[tuple[dict[str, float], float]], int, bool]]) -> list[HistoryRow]:
+def as_rows(stretches: Sequence[tuple[Sequence[tuple[dict[str, float], float]], int, bool]]) -> list[Row]:
     """Rows that have the same keys for a while."""
     moment, rows = 1.0, []
     for readings, times, joined in stretches:
@@ -73,20 +73,20 @@ class Watched(NamedTuple):
     """A window, and what it alone is to be made of."""
 
     window: Window
-    before: HistoryRow | None
-    rows: list[HistoryRow]
+    before: Sequence[Row]
+    rows: list[Row]
     until: int
 
 
-def watched(owner: Owner, rows: Sequence[HistoryRow], spans: Sequence[tuple[int, int, float]], looked_at: bool) -> list[Watched]:
+def watched(owner: Owner, rows: Sequence[Row], spans: Sequence[tuple[int, int, float]], looked_at: bool) -> list[Watched]:
     """Hand out rows to windows that begin at some and end some rows later; all have ended by the last."""
     known: list[Watched] = []
     last = rows[0]
-    for number, one in enumerate([*rows, rows[-1]._replace(at=rows[-1].at + 1.0)]):
+    for number, one in enumerate([*rows, rows[-1].but(at=rows[-1].at + 1.0)]):
         for begin, length, share in spans:
             if min(begin, len(rows) - 1) == number:
                 owner.time = last.at + share * (one.at - last.at)
-                known.append(Watched(Window(owner, "w").begin(), owner.last, [], min(number + length, len(rows))))
+                known.append(Watched(Window(owner, "w").begin(), owner.ring.newest(2), [], min(number + length, len(rows))))
         owner.time = max(owner.time, last.at + 0.9 * (one.at - last.at))
         for each in known:
             if each.until <= number:
@@ -113,6 +113,7 @@ def test_each_window_comes_to_what_its_rows_alone_come_to(
         patch.object(module, "PENDING", size),
         patch.object(accumulator, "MANY", 2),
         patch.object(accumulator, "RECENT", 3),
+        patch.object(CounterJudge, "add"),  # which knows rows outside of a window too
     ):
         for window, before, rows, _ in watched(Owner(), as_rows(stretches), spans, looked_at):
             assert window.closed.is_set()
@@ -122,7 +123,7 @@ def test_each_window_comes_to_what_its_rows_alone_come_to(
             assert_same(window, alone)
 
 
-def busy(number: int) -> HistoryRow:
+def busy(number: int) -> Row:
     """A reading of two devices of which some metrics change and others do not."""
     values = {WATTS: 300.0 + number * 37 % 101, "gpu.1.powerWatts": 200.0 + number % 7, "gpu.0.temp": 60.0, "cpu": float(number % 3)}
     return row(values, float(number))
@@ -151,7 +152,7 @@ def test_windows_keep_a_bounded_number_of_rows() -> None:
         if number < 2 * PENDING:
             known.append(Window(owner, str(number)).begin())
         owner.feed(busy(number))
-        assert max(window.pending for window in known) < PENDING
+        assert len(owner.ring.after(0)) <= PENDING + 1
     assert [window.summary[WATTS].count for window in known] == [4 * PENDING - number for number in range(1, 2 * PENDING)]
 
 
@@ -165,7 +166,7 @@ def test_rows_wait_while_the_program_looks_at_results() -> None:
 
     def feed() -> None:
         owner.feed(busy(2 * PENDING))
-        released.append(window.pending)
+        released.append(window.read)
 
     with held:
         thread = threading.Thread(target=feed)
@@ -173,7 +174,7 @@ def test_rows_wait_while_the_program_looks_at_results() -> None:
         thread.join()
     assert released == [PENDING]
     owner.feed(busy(2 * PENDING + 1))
-    assert window.pending == 0
+    assert window.read == 2 * PENDING + 1
     assert window.summary[WATTS].count == 2 * PENDING + 1
 
 
@@ -203,7 +204,7 @@ def test_blocks_of_values_come_to_what_each_value_after_the_other_does(
     with patch.object(accumulator, "RECENT", recent), patch.object(accumulator, "DISTINCT", distinct):
         for block in blocks:
             values, after = array("d", block), [*([0.5] * (len(block) - 1)), 0.0]
-            together.fold(values, after, 0.25, age)
+            together.fold(values, after, sum(after), 0.25, age)
             if apart.stands:
                 apart.hold(0.25)
             apart._take_each(values, after, age)
@@ -220,7 +221,7 @@ def test_sharing_cells_is_the_same_whether_values_come_together_or_apart() -> No
     for lowest in (0.0, 1e-9, -50.0):
         values = [lowest, *(lowest + number * 0.731 for number in range(1, 4 * DISTINCT))]
         together, apart = Accumulator(), Accumulator()
-        together.fold(array("d", values), [1.0] * len(values))
+        together.fold(array("d", values), [1.0] * len(values), float(len(values)))
         for value in values:
             apart.add(value, 1.0)
         assert together.cells() == apart.cells()

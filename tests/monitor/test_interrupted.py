@@ -133,13 +133,13 @@ for window in windows:
         assert len({one.count for one in found.values()}) <= 1, found
         assert all(one.seconds <= window.duration + 1e-6 for one in found.values()), (window.duration, found)
         window.devices, window.energy_joules
+monitor.stop()
 columns = monitor.history.to_dict()
 assert len({len(column) for column in columns.values()}) == 1
 assert len(monitor.history) == monitor.status.ticks
 assert columns["time"] == sorted(columns["time"])
 assert [at - columns["gpu.0.powerWatts"][0] for at in columns["gpu.0.powerWatts"]] == sorted(
     at - columns["gpu.0.powerWatts"][0] for at in columns["gpu.0.powerWatts"])
-monitor.stop()
 print("whole")
 """
 

@@ -10,8 +10,8 @@ from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.run import Run
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.window import Windows
-from accelmetrics.schemas.history import REPEATED, History, HistoryRow, device_columns, row_of
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
+from accelmetrics.schemas.ring import REPEATED, History, Ring, Row, device_columns, marked, row_of
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 
@@ -27,18 +27,18 @@ def snapshot(metrics: Mapping[str, float], **sequences: int) -> Snapshot:
     return Snapshot(10**18, "node", dict(metrics), SLOTS, backends=statuses)
 
 
-def values(found: HistoryRow) -> dict[str, float]:
+def values(found: Row) -> dict[str, float]:
     return dict(zip(found.layout, found.values, strict=True))
 
 
-def rows(*snapshots: Snapshot) -> list[HistoryRow]:
+def rows(*snapshots: Snapshot) -> list[Row]:
     """Their rows, each beside the one before."""
-    return [row_of(one, before, float(at), True) for at, (before, one) in enumerate(zip((None, *snapshots), snapshots, strict=False))]
+    return marked([row_of(one, float(at)) for at, one in enumerate(snapshots)], {})[0]
 
 
 def test_a_row_has_the_snapshots_keys_and_values() -> None:
     """Zeros are values, and nothing stands for what is absent."""
-    found = row_of(snapshot({"gpu.0.gpu": 0, "cpu": 12.5}, nvidia=1), None, 5.0, True)
+    found = row_of(snapshot({"gpu.0.gpu": 0, "cpu": 12.5}, nvidia=1), 5.0)
     assert (values(found), found.at, found.time, found.joined) == ({"gpu.0.gpu": 0.0, "cpu": 12.5}, 5.0, 1e9, True)
 
 
@@ -61,7 +61,7 @@ def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None
             taken = sampler.sample()
             if turn == 5:
                 taken = taken.with_metrics({"torch.0.memoryAllocatedBytes": 7})
-            own, other = (row_of(one, None, 0.0, True) for one in (taken, taken.with_values(dict(taken.metrics), taken.unavailable)))
+            own, other = (row_of(one, 0.0) for one in (taken, taken.with_values(dict(taken.metrics), taken.unavailable)))
             assert (own.layout, own.values) == (other.layout, other.values)
             assert values(own) == {key: float(value) for key, value in taken.metrics.items()}
             layouts.add(id(own.layout))
@@ -91,7 +91,7 @@ def test_devices_are_of_the_backend_that_lists_them_whatever_their_vendor() -> N
     ]
     taken = [snapshot({f"gpu.{number}.temp": 40.0 for number in range(3)}, fake=1, amd=amd, acme=1) for amd in (1, 2)]
     for one in taken:
-        one.identities = places
+        one.identities = tuple(places)
     assert values(rows(*taken)[1]) == {"gpu.0.temp": REPEATED, "gpu.1.temp": 40.0, "gpu.2.temp": REPEATED}
 
 
@@ -103,14 +103,15 @@ def test_a_source_without_a_sequence_is_never_taken_for_served_again() -> None:
 
 def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
     """A reader of ticks alone sees each reading of a slow source once, whichever window had it first."""
+    ring = Ring(10)
     run = Run(
         cast("Any", None),
         interval=1.0,
         timeout=1.0,
         labels={},
         shared=False,
-        history=History(10),
-        windows=Windows(float, bool),
+        ring=ring,
+        windows=Windows(ring, float, bool),
         steps=StepLog(),
         findings=FindingEngine((), 1.0, {}),
         extra=None,
@@ -118,7 +119,7 @@ def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
     )
     for at, (sequence, tick) in enumerate(((1, True), (2, False), (2, False), (2, True), (2, True))):
         run.take(snapshot({"gpu.1.temp": 50.0 + sequence}, amd=sequence), float(at), tick)
-    assert run.history.column("gpu.1.temp") == [51.0, 52.0, None]
+    assert History(ring).column("gpu.1.temp") == [51.0, 52.0, None]
 
 
 def test_devices_are_told_from_their_partitions_and_processes() -> None:

@@ -148,7 +148,7 @@ def test_without_the_time_of_each_value_all_else_is_the_same(digits: int) -> Non
         values = array("d", [round(chance.uniform(0, 100), digits) for _ in range(600)])
         seconds = [1.0] * len(values)
         for held in (timed, plain):
-            held.fold(values, seconds)
+            held.fold(values, seconds, sum(seconds))
     assert plain.summary() == timed.summary()
     assert plain.cells() == timed.cells()
     assert timed.seconds_above(50) == pytest.approx(1200, rel=0.1)

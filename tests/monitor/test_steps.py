@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import signal
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -14,10 +17,10 @@ import pytest
 
 from accelmetrics.monitor import steps as steps_module
 from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog
-from accelmetrics.schemas.energy import Meter
-from accelmetrics.schemas.record import Step
-from accelmetrics.schemas.work import rates
+from accelmetrics.schemas.record import Step, rates
+from accelmetrics.schemas.statistics import Meter
 from tests.monitor.watching import row
+from tests.support.waiting import wait_for
 
 
 class Tensor:
@@ -42,7 +45,7 @@ def meter(until: float, watts: float = 300.0, devices: int = 1) -> Meter:
     """Devices that draw so much together, read every second."""
     made = Meter()
     for at in range(int(until) + 1):
-        made.add(row({f"gpu.{number}.powerWatts": watts / devices for number in range(devices)}, float(at), at > 0))
+        made.add([row({f"gpu.{number}.powerWatts": watts / devices for number in range(devices)}, float(at), at > 0)])
     return made
 
 
@@ -55,25 +58,148 @@ def test_numbers_of_every_kind_are_taken() -> None:
     assert type(found[0].values["a"]) is int
 
 
-def test_the_programs_end_is_let_through() -> None:
-    """A signal handler may end it while a step waits for its loss."""
-    with pytest.raises(SystemExit):
-        StepLog().add(1.0, 10, 1, {"loss": Tensor(error=SystemExit(3))})
+class Signalled:
+    """A value whose number takes so long that a signal comes meanwhile."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __float__(self) -> float:
+        signal.raise_signal(self.number)
+        return 1.0
+
+
+class Handlers:
+    """Of a program, in the ways in which programs write them."""
+
+    def method(self, number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(3)
+
+    def __call__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        raise SystemExit(3)
 
 
 @pytest.mark.parametrize(
-    "value", [10**400, "0.5 W", [1.0], Tensor(1.0, 2.0), Tensor(error=KeyError("x"))], ids=["int", "text", "list", "tensor", "error"]
+    ("handler", "error"),
+    [
+        (lambda *_: sys.exit(3), SystemExit),
+        (Handlers().method, SystemExit),
+        (Handlers(), SystemExit),
+        (partial(Handlers.method, Handlers()), SystemExit),
+        (signal.default_int_handler, KeyboardInterrupt),
+    ],
+    ids=["function", "method", "object", "partial", "of Python"],
 )
-def test_what_is_no_number_is_left_out_and_told_once(value: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_signal_that_comes_while_a_value_is_converted_ends_the_program(handler: Any, error: type[BaseException]) -> None:
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises(error):
+            StepLog().add(1.0, 10, 1, {"loss": Signalled(signal.SIGTERM)})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Leaving:
+    """A value of a class that ends the program, by a call and not by ``raise``."""
+
+    def __float__(self) -> float:
+        sys.exit(3)
+
+
+def odd(names: str, error: BaseException) -> Callable[[], object]:
+    """Return what makes a value whose attributes of these names raise."""
+
+    def raising(*_: object) -> Any:
+        raise error
+
+    found = {name: property(raising) if name in ("shape", "dtype", "__class__") else raising for name in names.split()}
+    return type("Odd", (), {"__float__": lambda _: 1.0, "__index__": lambda _: 1, **found})
+
+
+def deep(value: object) -> Any:
+    return deep(value)
+
+
+class Nameless(type):
+    """The type of a class whose name raises."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]  # that is what is tried
+        raise ValueError("no name")
+
+
+class UnspeakableError(BaseException):
+    """An error that cannot be put into words, nor looked at."""
+
+    def __str__(self) -> str:
+        raise self
+
+    def __getattribute__(self, name: str) -> Any:
+        raise self
+
+
+ODD = {
+    f"{names} {type(error).__name__}": odd(names, error)
+    for names in (
+        "__getattr__ __float__ __index__",
+        "__getattribute__ __float__ __index__",
+        "__float__ __index__ __str__ __repr__ __iter__ __eq__ __hash__ __bool__ __len__",
+        "shape dtype __index__",
+        "__class__ __getattribute__ __index__",
+    )
+    for error in (ValueError("odd"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), RecursionError(), MemoryError())
+}
+NO_NUMBERS: dict[str, Callable[[], object]] = {
+    **ODD,
+    "int": lambda: 10**400,
+    "text": lambda: "0.5 W",
+    "list": lambda: [1.0],
+    "long list": lambda: [[0] * 1_000_000],
+    "tensor": lambda: Tensor(1.0, 2.0),
+    "error": lambda: Tensor(error=KeyError("x")),
+    "long error": lambda: Tensor(error=ValueError("x" * 1_000_000)),
+    "unspeakable error": lambda: Tensor(error=UnspeakableError()),
+    "exit": Leaving,
+    "deep": type("Deep", (), {"__float__": deep}),
+    "nameless": Nameless("Odd", (), {}),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+def test_what_is_no_number_is_left_out_and_told_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is raised into the program, whatever the value does; the other numbers of the step are kept."""
     steps = StepLog()
     with caplog.at_level(logging.WARNING, logger="accelmetrics"):
         for number in range(3):
-            steps.add(1.0, 10, number, {"loss": value, "epoch": 1})
+            steps.add(1.0, 10, number, {"loss": NO_NUMBERS[kind](), "epoch": 1})
     assert [step.values for step in steps.take(meter(2.0))] == [{"epoch": 1}] * 3
-    (told,) = [message.getMessage() for message in caplog.records]
+    (told,) = caplog.messages
     assert told.startswith("monitor.log: loss is a ")
     assert "left out, here and from now on" in told
+    assert len(told) < 1200
+
+
+class OddNumber(int):
+    """A whole number that cannot be compared."""
+
+    def __ge__(self, _: object) -> bool:
+        raise ValueError("odd")
+
+    __lt__ = __le__ = __gt__ = __eq__ = __ge__
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("make", [*ODD.values(), lambda: OddNumber(7), lambda: "7", lambda: 10**400])
+def test_a_step_of_any_kind_raises_nothing(make: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
+    steps = StepLog()
+    for _ in range(2):
+        steps.add(1.0, 10, make(), {"loss": 0.5})
+    assert [found.values for found in steps.take(meter(2.0))] == [{"loss": 0.5}] * 2
+    assert len(caplog.messages) <= 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), Tensor(float("inf"))], ids=["nan", "infinity", "tensor"])
@@ -126,26 +252,42 @@ def test_a_rank_that_has_ended_is_counted_no_more() -> None:
             steps.add(second + 0.1 * number, 0, 10 * second + number, {"tokens": 100})
             if second < 2:
                 steps.add(second + 0.1 * number, 0, 10 * second + number, {"tokens": 100}, source=(1, "node"))
-        known.add(row({"gpu.0.powerWatts": 300.0}, second + 1.0, second > 0))
+        known.add([row({"gpu.0.powerWatts": 300.0}, second + 1.0, second > 0)])
         found += [step for step in steps.take(known) if step.rank == 0]
     per_joule = [step.values["tokens_per_joule"] for step in found if "tokens_per_joule" in step.values]
     assert per_joule[5] == pytest.approx(2000.0 / 300.0)
     assert per_joule[-1] == pytest.approx(1000.0 / 300.0)
 
 
-def test_what_others_tell_is_checked() -> None:
-    """Another release may say anything; a process that hears itself counts once."""
-    told: list[Mapping[str, Any]] = []
-    steps = StepLog((0, "node"), told.append)
+def test_others_are_told_of_steps_as_they_are_logged() -> None:
+    """Not of those of others, nor does a process count its own twice."""
+    told: list[tuple[Any, ...]] = []
+    steps, other = StepLog((0, "node"), lambda *step: told.append(step)), StepLog((1, "node"))
     steps.add(0.5, 500_000_000, 7, {"loss": float("nan"), "epoch": 1})
-    steps.take(meter(2.0))
-    other = StepLog((1, "node"))
-    for message in (*told, {}, {"step_entry": 5}, {"step_entry": {**told[0]["step_entry"], "values": {"loss": [1]}}}, {"step_entry": {}}):
-        steps.hear(message, 10.0, 10_000_000_000)
-        other.hear(json.loads(json.dumps(message, allow_nan=False)), 1.0, 1_000_000_000)
-    assert steps.take(meter(2.0)) == ()
-    (found,) = other.take(meter(2.0))
-    assert repr(found) == repr(steps.given[0])
+    ((at, time_ns, step, values),) = told
+    for log in (steps, other):
+        log.add(at, time_ns, step, values, (0, "node"))
+    assert len(told) == 1
+    (own,), (found,) = steps.take(meter(2.0)), other.take(meter(2.0))
+    assert repr(found) == repr(own)
+
+
+def test_others_are_told_of_tensors_when_their_numbers_are_known() -> None:
+    told: list[tuple[Any, ...]] = []
+    steps, gate = StepLog((0, "node"), lambda *step: told.append(step)), threading.Event()
+
+    class Tensor:
+        shape = ()
+
+        def __float__(self) -> float:
+            gate.wait(60)
+            return 0.25
+
+    steps.add(0.5, 500_000_000, 7, {"loss": Tensor()})
+    assert not told
+    gate.set()
+    wait_for(lambda: told)
+    assert told == [(0.5, 500_000_000, 7, {"loss": 0.25})]
 
 
 def test_steps_of_a_bounded_number_of_processes_are_kept(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +295,7 @@ def test_steps_of_a_bounded_number_of_processes_are_kept(monkeypatch: pytest.Mon
     monkeypatch.setattr(steps_module, "MOST_PROCESSES", 3)
     log = StepLog((0, "node"))
     for rank in range(1, 10):
-        log.hear({"step_entry": {"time_ns": 0, "step": 1, "values": {"loss": 1.0}, "rank": rank, "node": "node"}}, 1.0, 0)
+        log.add(1.0, 0, 1, {"loss": 1.0}, (rank, "node"))
     log.add(1.0, 0, 1, {"loss": 1.0})
     assert sorted(step.rank or 0 for step in log.take(meter(2.0))) == [0, 1, 2]
     assert caplog.text.count("more than 3 processes") == 1
@@ -210,7 +352,7 @@ def test_a_step_may_last_longer_than_the_meter_remembers() -> None:
     steps, known = StepLog(), Meter()
     steps.add(0.5, 0, 1, {"tokens": 5})
     for at in range(3 * Meter.KEPT + 1):
-        known.add(row({"gpu.0.powerWatts": 100.0}, float(at), at > 0))
+        known.add([row({"gpu.0.powerWatts": 100.0}, float(at), at > 0)])
         if at == Meter.KEPT:
             assert len(steps.take(known)) == 1
     steps.add(3 * Meter.KEPT - 0.5, 0, 2, {"tokens": 1000})
@@ -218,7 +360,7 @@ def test_a_step_may_last_longer_than_the_meter_remembers() -> None:
     assert "tokens_per_joule" not in found.values
     steps.add(3 * Meter.KEPT - 0.25, 0, 3, {"tokens": 1000})
     for at in range(3 * Meter.KEPT + 1, 6 * Meter.KEPT):
-        known.add(row({"gpu.0.powerWatts": 100.0}, float(at)))
+        known.add([row({"gpu.0.powerWatts": 100.0}, float(at))])
         steps.take(known)
     steps.add(6 * Meter.KEPT - 1.25, 0, 4, {"tokens": 1000})
     assert steps.take(known)[0].values["tokens_per_joule"] == pytest.approx(1000 / (100 * (3 * Meter.KEPT - 1)))
@@ -231,7 +373,7 @@ def test_nothing_is_derived_that_is_not_known() -> None:
     steps.add(1.5, 0, 1, {"tokens": 10})
     without = Meter()
     for at in range(3):
-        without.add(row({"cpu": 1.0}, float(at), at > 0))
+        without.add([row({"cpu": 1.0}, float(at), at > 0)])
     first, second = steps.take(without)
     assert first.values == {"tokens": 10}
     assert second.values == {"tokens": 10, "tokens_per_second": 10.0}
@@ -246,7 +388,7 @@ def test_no_energy_is_told_across_a_moment_at_which_it_was_not_known(logged: tup
     for at, values in enumerate((both, both, one, both, both, both)):
         if at in logged:
             steps.add(at + 0.5, 0, at, {"tokens": 100})
-        known.add(row(values, float(at), at > 0))
+        known.add([row(values, float(at), at > 0)])
         found += steps.take(known)
     assert ["tokens_per_joule" in step.values for step in found] == told
     assert all(step.values["tokens_per_joule"] == pytest.approx(0.5) for step in found if "tokens_per_joule" in step.values)
@@ -302,3 +444,14 @@ def test_a_rate_beyond_every_number_is_left_out() -> None:
     last = steps.take(meter(2.0))[-1]
     assert "tokens_per_second" not in last.values
     assert last.values["tokens"] == 1e308
+
+
+@pytest.mark.parametrize("text", ["3.5", b"3.5", bytearray(b"7"), "x" * 1_000_000])
+def test_a_text_is_no_number_and_is_not_quoted(text: object, caplog: pytest.LogCaptureFixture) -> None:
+    log = StepLog()
+    log.add(0.0, 0, 1, {"loss": 1.0, "note": text})
+    [step] = log.take(Meter(), everything=True)
+    assert dict(step.values) == {"loss": 1.0}
+    [line] = caplog.messages
+    assert "note is a" in line
+    assert len(line) < 200

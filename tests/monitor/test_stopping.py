@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import textwrap
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from accelmetrics import Snapshot
 from accelmetrics.exporters.registry import create
+from accelmetrics.monitor import run as run_module
 from accelmetrics.monitor.export_worker import WAITS
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.recording import read_records
 from tests.monitor.test_monitor_exit import LIMIT, PREFACE, run
-from tests.monitor.watching import Gate, Recorder, gpus, program, threads, ticks
+from tests.monitor.watching import Gate, Recorder, gpus, program, returned, threads, ticks
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.support.waiting import HANG
@@ -53,6 +56,16 @@ def stopping(monitor: Monitor, done: list[bool], count: int = 1) -> Callable[[Sn
     return stop
 
 
+def stopped(monitor: Monitor) -> bool:
+    """Stop a monitor, for which there is time without end."""
+    monitor.stop(10 * HANG)
+    return True
+
+
+def no_room(_: object = None) -> None:
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
 def exiting(seconds: float, *lines: str) -> str:
     """A program whose exporter's flush takes so long, with its last lines."""
     return "\n".join([BATCH.replace("SECONDS", str(seconds)), *lines, "exiting = time.monotonic()"])
@@ -78,6 +91,56 @@ def test_a_last_reading_that_does_not_come_leaves_exporters_their_share() -> Non
     backend.device(0).release()
     assert exporter.count("close") == 1
     assert (monitor.status.exporters[0].sent, monitor.status.exporters[0].dropped) == (monitor.status.ticks, 0)
+
+
+def test_a_stop_does_not_wait_where_nothing_can_be_delivered() -> None:
+    """The driver hangs and the disk is full: however long the stop may take."""
+    backend, exporter = gpus(1), Recorder("full")
+    monitor = Monitor(INTERVAL, [exporter], backends=[backend], timeout=30 * HANG).start()
+    ticks(monitor, 3)
+    exporter.on_export = no_room
+    until(lambda: monitor.status.exporters[0].error != "")
+    reads = backend.device(0).reads
+    backend.device(0).hang()
+    until(lambda: backend.device(0).reads > reads)
+    returned(partial(stopped, monitor))
+    backend.device(0).release()
+    assert monitor.status.exporters[0].dropped > 0
+    until(lambda: exporter.count("close") == 1)
+
+
+def test_an_exporter_that_cannot_open_does_not_hold_up_a_stop() -> None:
+    exporter = Recorder("away")
+    exporter.on_open = no_room
+    with Monitor(INTERVAL, [exporter], backends=[gpus(1)]) as monitor:
+        until(lambda: exporter.count("open") > 1)
+        returned(partial(stopped, monitor))
+
+    until(lambda: exporter.count("close") == 1)
+    exporter, failures = Recorder("recovering"), iter(range(3))
+    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)]).start()
+    exporter.on_export = no_room
+    until(lambda: monitor.status.exporters[0].queued > 3)
+    exporter.on_export = lambda _: no_room() if monitor.running or next(failures, None) is not None else None
+    monitor.stop(HANG)
+    assert (monitor.status.exporters[0].sent, monitor.status.exporters[0].dropped) == (monitor.status.ticks, 0)
+
+
+def test_a_slow_exporter_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one that fails is given up early."""
+    monkeypatch.setattr(run_module, "HOPELESS", 0.0)
+    exporter, gate = Recorder("slow"), Gate()
+    exporter.on_export = gate
+    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)]).start()
+    assert gate.entered.wait(HANG)
+    stop = threading.Thread(target=monitor.stop, args=(HANG,))
+    stop.start()
+    until(lambda: not monitor.running)
+    stop.join(0.1)
+    assert stop.is_alive()
+    gate.release()
+    stop.join(HANG)
+    assert monitor.status.exporters[0].sent == monitor.status.ticks
 
 
 def test_a_hung_driver_leaves_exporters_their_share_at_exit() -> None:
@@ -235,7 +298,7 @@ def test_a_stop_in_a_signal_handler_never_hangs_the_program() -> None:
 
 @needs_fork
 def test_a_child_begins_without_the_exporters_that_the_parent_has_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its own callbacks, history and windows work; one line says what it does without; the parent's file has the parent's alone."""
+    """Its own callbacks, history and windows work; one warning says what it does without; the parent's file has the parent's alone."""
     path = tmp_path / "run.jsonl"
     called, mine = list[Snapshot](), list[Snapshot]()
     monitor = Monitor(INTERVAL, [create(f"jsonl:{path}")], backends=[gpus(1)])
@@ -244,20 +307,21 @@ def test_a_child_begins_without_the_exporters_that_the_parent_has_open(tmp_path:
         ticks(monitor, 3)
 
         def child() -> bool:
-            caplog.clear()
             called.clear()
             monitor.subscribe(mine.append)
-            with monitor, monitor.window("own") as own:
-                until(lambda: len(mine) >= 5)
-            with monitor:
-                ticks(monitor, 2)
-            [line] = [line.getMessage() for line in caplog.records]
+            with pytest.warns(RuntimeWarning) as warned:
+                with monitor, monitor.window("own") as own:
+                    until(lambda: len(mine) >= 5)
+                with monitor:
+                    ticks(monitor, 2)
+            [line] = [str(one.message) for one in warned]
             works = own.summary["gpu.0.powerWatts"].count > 0 and len(monitor.history) > 5 and not called
             return (
                 works
                 and "jsonl, callback stay" in line
                 and str(os.getpid()) in line
                 and [one.name for one in monitor.status.exporters] == ["callback"]
+                and not caplog.records
             )
 
         assert [in_child(child) for _ in range(3)] == [0] * 3

@@ -21,8 +21,8 @@ import pytest
 
 from accelmetrics.monitor import steps as module
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.schemas.energy import Meter
 from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.statistics import Meter
 from tests.monitor.watching import row
 from tests.support.waiting import wait_for
 
@@ -162,7 +162,7 @@ def meter() -> Meter:
     """Devices that were read until a while after every step of these tests."""
     made = Meter()
     for at in range(10):
-        made.add(row({"gpu.0.powerWatts": 100.0}, float(at), at > 0))
+        made.add([row({"gpu.0.powerWatts": 100.0}, float(at), at > 0)])
     return made
 
 

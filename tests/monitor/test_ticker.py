@@ -32,7 +32,7 @@ class Ear(Run):
         self.ended = threading.Event()
         self.on_take: Callable[[], object] = bool
 
-    def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
+    def take(self, snapshot: Snapshot, at: float, tick: bool, taken: object = None) -> None:
         self.taken.append((at, tick))
         self.on_take()
 

@@ -30,13 +30,13 @@ def test_a_decorated_generator_is_measured_until_it_is_exhausted() -> None:
     clock = HeldClock()
     with Monitor(3600, backends=[gpus(1)], clock=clock) as monitor:
         windows = monitor._run.windows
-        until(lambda: windows.last is not None and clock.resting)
-        first = windows.last
+        until(lambda: bool(windows.ring.newest(1)) and clock.resting)
+        first = windows.ring.newest(1)
 
         @monitor.window("batches")
         def batches(count: int) -> Generator[int, str, str]:
             answer = ""
-            until(lambda: windows.last is not first and clock.resting)
+            until(lambda: windows.ring.newest(1) != first and clock.resting)
             for number in range(count):
                 clock.advance(2.0)
                 answer += yield number

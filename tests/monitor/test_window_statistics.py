@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.schemas.history import REPEATED, HistoryRow
+from accelmetrics.schemas.ring import REPEATED, Row
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
@@ -16,17 +16,15 @@ from tests.monitor.watching import row
 FOREVER = float("inf")
 
 
-def fold(
-    rows: Sequence[HistoryRow], begin: float = 0.0, end: float = FOREVER, before: HistoryRow | None = None, size: int = 64
-) -> WindowAggregator:
+def fold(rows: Sequence[Row], begin: float = 0.0, end: float = FOREVER, before: Row | None = None, size: int = 64) -> WindowAggregator:
     """A window of these rows, folded so many at a time."""
-    aggregator = WindowAggregator(begin, before)
+    aggregator = WindowAggregator(begin, () if before is None else [before])
     for start in range(0, len(rows), size):
         aggregator.fold(rows[start : start + size], end)
     return aggregator
 
 
-def readings(key: str, *values: float, begin: float = 1.0) -> list[HistoryRow]:
+def readings(key: str, *values: float, begin: float = 1.0) -> list[Row]:
     return [row({key: value}, begin + number) for number, value in enumerate(values)]
 
 
@@ -74,7 +72,7 @@ def test_a_window_shorter_than_a_reading_has_the_one_that_closes_it() -> None:
     assert window.devices()["powerWatts"].max[:3] == (1, 300.0, 300.0)
     assert window.devices()["powerWatts"].max.seconds == 0.25
     assert window.energy["gpu.0"].result() == Energy(75.0, "integrated", 0.25)
-    for known in (fold([closing._replace(joined=False)], 1.0, 1.25, before), fold([closing], 1.0, 1.25, row({"gpu.1.gpu": 1.0}, 0.9))):
+    for known in (fold([closing.but(joined=False)], 1.0, 1.25, before), fold([closing], 1.0, 1.25, row({"gpu.1.gpu": 1.0}, 0.9))):
         assert known.metrics["cpu"].summary()[:2] == (1, 70.0)
         assert known.metrics["cpu"].summary().seconds == 0.0
         assert known.devices()["powerWatts"].max.seconds == 0.0
@@ -201,7 +199,7 @@ def test_how_readings_are_put_into_blocks_changes_nothing(
                 assert used[::2] == pytest.approx(expected[::2])
 
 
-def spans(rows: Sequence[HistoryRow], key: str, end: float, before: HistoryRow | None) -> Iterator[tuple[float, float]]:
+def spans(rows: Sequence[Row], key: str, end: float, before: Row | None) -> Iterator[tuple[float, float]]:
     """What a key's readings are and how long each stands, the plain way: (value, from, until) of a window that begins at 0."""
     value, since, waiting = None, 0.0, before is None or key in before.layout
     last = 0.0

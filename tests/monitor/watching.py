@@ -15,8 +15,9 @@ from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.run import REQUEST_PAUSE
 from accelmetrics.monitor.window import Windows
 from accelmetrics.sampling.threads import Flag
-from accelmetrics.schemas.history import HistoryRow
+from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.ring import Ring, Row, pack_row
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.support import waiting
@@ -25,13 +26,19 @@ from tests.support.waiting import HANG, wait_for
 
 T = TypeVar("T")
 
-LAYOUTS: dict[tuple[str, ...], tuple[str, ...]] = {}
+HEADERS: dict[tuple[str, ...], Header] = {}
 
 
-def row(values: Mapping[str, float], at: float, joined: bool = True) -> HistoryRow:
-    """A reading made by hand; equal keys give the same layout, as those of a row maker do."""
-    layout = LAYOUTS.setdefault(tuple(values), tuple(values))
-    return HistoryRow(layout, array("d", values.values()), at, 1e9 + at, joined)
+def row(values: Mapping[str, float], at: float, joined: bool = True) -> Row:
+    """A reading made by hand; equal keys give the same header, as those of a sampler do."""
+    keys = tuple(values)
+    header = HEADERS.setdefault(keys, Header("", keys, (), {}, (), {}, {}))
+    return pack_row(header, array("d", values.values()), at, 10**18 + int(at * 1e9), joined=joined)
+
+
+def put(ring: Ring, one: Row) -> Row:
+    """Append a row that was made by hand."""
+    return ring.append(one.header, one.values, one.at, 10**18 + int(one.at * 1e9), (), joined=one.joined, tick=True)
 
 
 class Owner(Windows):
@@ -39,7 +46,11 @@ class Owner(Windows):
 
     def __init__(self) -> None:
         self.time = 0.0
-        super().__init__(lambda: self.time, lambda: True)
+        super().__init__(Ring(0), lambda: self.time, lambda: True)
+
+    def feed(self, one: Row) -> None:
+        """Take a reading as a run does."""
+        self.ring.unread = self.note(put(self.ring, one)) + 1
 
 
 class HeldClock(FakeClock):

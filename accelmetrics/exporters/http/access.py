@@ -6,7 +6,6 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import logging
 import secrets
 import ssl
 from collections.abc import Iterator, Mapping
@@ -14,8 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from accelmetrics.schemas.errors import InvalidOptionError
-
-log = logging.getLogger("accelmetrics")
+from accelmetrics.schemas.log import log
 
 COST, BLOCK, LANES = 2**14, 8, 1
 """Of scrypt: 16 MiB and about 40 ms for each password that is tried."""

@@ -25,19 +25,20 @@ import socket
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters, HTTP1ServerConnection
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate, HTTPServerRequest
-from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+from tornado.iostream import IOStream, SSLIOStream, StreamClosedError, UnsatisfiableReadError
 from tornado.web import Application, HTTPError, RequestHandler
 
 from accelmetrics.exporters.http.access import HttpCredentials, Tls
 from accelmetrics.exporters.network import Address
+from accelmetrics.schemas.log import log
 
-log = logging.getLogger("accelmetrics")
 _T = TypeVar("_T")
 
 THREAD = "accelmetrics-http"
@@ -56,7 +57,8 @@ CONTENT_POLICY = (
 """What a browser may load for an answer: what this server has, and no script or style that stands in the text itself."""
 
 
-class ClientLimits(NamedTuple):
+@dataclass(frozen=True)
+class ClientLimits:
     """What a client may cost, in counts, bytes and seconds.
 
     Attributes:
@@ -98,7 +100,26 @@ def _nothing(_: HTTPServerRequest) -> HttpAnswer:
     raise HTTPError(404, "there is nothing here: see /")
 
 
-class TlsStream(SSLIOStream):
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+UNREAD = 64
+"""Blocks of a head that is too large that are taken from the client, so that its system does not drop the answer."""
+
+
+class PlainStream(IOStream):
+    """A stream that answers a head beyond its limit before it ends."""
+
+    def close(self, exc_info: Any = False) -> None:
+        """End; where the head was too large, say so."""
+        if isinstance(exc_info, UnsatisfiableReadError) and not self.closed():
+            with contextlib.suppress(OSError, ValueError):
+                self.socket.send(TOO_LARGE)
+                for _ in range(UNREAD):
+                    if not self.socket.recv(1 << 16):
+                        break
+        super().close(exc_info)
+
+
+class TlsStream(SSLIOStream, PlainStream):
     """A stream that ends as TLS demands, so that a client can tell the end of an answer from one that was cut off."""
 
     def close_fd(self) -> None:
@@ -145,18 +166,27 @@ class ClientConnection:
 class Route(RequestHandler):
     """Checks a request, and answers with what is computed. Pages and streams subclass it and define ``get``."""
 
-    def initialize(self, compute: Compute = _nothing, public: bool = False, any_name: bool = False, linked: bool = False) -> None:
+    def initialize(
+        self,
+        compute: Compute = _nothing,
+        give: Callable[[Route], Awaitable[None]] | None = None,
+        *,
+        public: bool = False,
+        any_name: bool = False,
+        linked: bool = False,
+    ) -> None:
         """Take the arguments of the route.
 
         Args:
             compute: Computes the answer; without it there is none.
+            give: Answers by itself, in its place.
             public: Whether it is answered without credentials, and to pages of other sites. It is computed at once, in no time, so that
                 it takes the place of no other request.
             any_name: Whether it is answered under any host name where other machines can reach the server: monitoring systems have names
                 of their own for machines. ``allowed_hosts`` bound it too.
             linked: Whether pages of other sites may lead here. It tells nothing of the machine.
         """
-        self._compute = compute
+        self._compute, self._give = compute, give
         self.public = public
         self.any_name = public or any_name
         self.linked = public or linked
@@ -180,7 +210,9 @@ class Route(RequestHandler):
 
     async def get(self) -> None:
         """Answer; ``HEAD`` likewise, without the body."""
-        if self.public:
+        if self._give is not None:
+            await self._give(self)
+        elif self.public:
             self.answer(self._compute(self.request))
         else:
             self.answer(await self.server.answered(self.server.begin(self._compute, self.request), self.request))
@@ -250,7 +282,7 @@ class Server(HTTPServerConnectionDelegate):
         tls: Tls | None = None,
         credentials: HttpCredentials | None = None,
         allowed_hosts: Iterable[str] = (),
-        limits: ClientLimits = ClientLimits(),  # noqa: B008 - it cannot be changed
+        limits: ClientLimits = ClientLimits(),
     ) -> None:
         self.address = address
         self.limits = limits
@@ -358,7 +390,7 @@ class Server(HTTPServerConnectionDelegate):
         most = 4 * self.limits.head_bytes
         try:
             if self._tls is None:
-                stream = IOStream(accepted, max_buffer_size=most)
+                stream = PlainStream(accepted, max_buffer_size=most)
             else:
                 secure = self._tls.current().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
                 stream = TlsStream(secure, max_buffer_size=most)

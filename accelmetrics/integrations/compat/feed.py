@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.schemas.energy import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.statistics import COUNTER, DRAW, DeviceEnergy
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 STARTUP = Path(__file__).parent / "startup"

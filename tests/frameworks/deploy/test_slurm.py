@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -73,13 +72,12 @@ def test_a_job_on_a_real_node(folder: Path) -> None:
             wait_for(lambda: "accel_job_info{" not in get(f"{base}/metrics")[1])
 
 
-def test_tasks_are_told_of_the_socket_and_nothing_drains(folder: Path) -> None:
-    """Only where the socket is; scripts whose command is missing keep no job from running."""
-    missing, path = folder / "missing", folder / "collector.sock"
+def test_tasks_are_told_of_the_daemon_and_nothing_drains(folder: Path) -> None:
+    """Only where it writes readings; scripts whose command is missing keep no job from running."""
+    missing = folder / "missing"
     scripts = (script("prolog.sh", ACCELMETRICS=missing), script("epilog.sh", ACCELMETRICS=missing, ACCELMETRICS_JOB_LOG=folder / "log"))
-    say = ("sh", "-c", 'echo "socket ${ACCELMETRICS_SOCKET:-none}"')
-    with Slurm(folder, ["nvidia0"], *scripts, script("taskprolog.sh").replace("/run/accelmetrics/collector.sock", str(path))) as slurm:
-        assert slurm.run(*say) == "socket none\n"
-        with socket.socket(socket.AF_UNIX) as served:
-            served.bind(str(path))
-            assert slurm.run(*say) == f"socket {path}\n"
+    say = ("sh", "-c", 'echo "share ${ACCELMETRICS_SHARE_DIRECTORY:-none}"')
+    with Slurm(folder, ["nvidia0"], *scripts, script("taskprolog.sh").replace("/run/accelmetrics", str(folder))) as slurm:
+        assert slurm.run(*say) == "share none\n"
+        (folder / "machine-0.ring").touch()
+        assert slurm.run(*say) == f"share {folder}\n"

@@ -116,7 +116,7 @@ train(Accelerator(cpu=True, log_with=[Waiting(interval=0.05), "tensorboard"], pr
 BROKEN = """
 from unittest.mock import patch
 from accelmetrics import Monitor
-from accelmetrics.integrations.hook import RunHook
+from accelmetrics.integrations.training import RunHook
 from accelmetrics.integrations.training import TrainingRun
 
 def fail(*arguments, **more):

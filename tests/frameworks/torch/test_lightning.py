@@ -166,7 +166,7 @@ print("STEPS", monitor.run.rank, len([one for one in monitor.run.monitor.steps i
 BROKEN = """
 from unittest.mock import patch
 from accelmetrics import Monitor
-from accelmetrics.integrations.hook import RunHook
+from accelmetrics.integrations.training import RunHook
 from accelmetrics.integrations.training import TrainingRun
 
 def fail(*arguments, **more):

@@ -12,8 +12,10 @@ from tests.simulators.nvml import NvmlSimulator
 EXAMPLE = EXAMPLES / "torchtune_recipe.py"
 SINGLE = "full_finetune_single_device"
 PROGRAM = f"""\
+import logging
 import sys
 import types
+logging.basicConfig()
 sys.path.insert(0, {str(EXAMPLES)!r})
 import torchtune_recipe
 

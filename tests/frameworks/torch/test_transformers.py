@@ -114,6 +114,25 @@ print("LOGGED", [step.step for step in steps if "loss" in step.values and "grad_
     assert "LOGGED [5, 10]" in ended.out, ended.said
 
 
+def test_the_callback_of_home_grown_monitors(tmp_path: Path) -> None:
+    """Given a monitor; a line a step in the files that such monitors write, and none without a number."""
+    program = """
+import json, pathlib
+import accelmetrics
+from accelmetrics.integrations.callbacks import GPUMonitoringCallback
+monitor = accelmetrics.Monitor(0.05, ["training-files:lines"], gpus=[0])
+it = trainer([GPUMonitoringCallback(monitor, log_interval=5)])
+it.train()
+(path,) = pathlib.Path("lines").glob("training_metrics_*.jsonl")
+rows = [json.loads(line) for line in path.read_text().splitlines()]
+print("STEPS", [row["step"] for row in rows] == list(range(1, it.state.global_step + 1)))
+print("LOGGED", [row["step"] for row in rows if row["loss"] and row["gradient_norm"] and row["learning_rate"]])
+"""
+    ended = train(tmp_path, PROGRAM + program)
+    assert "STEPS True" in ended.out, ended.said
+    assert "LOGGED [5, 10]" in ended.out, ended.said
+
+
 def test_resumed_from_a_checkpoint(tmp_path: Path) -> None:
     """The second process's rows stand at the steps after the checkpoint."""
     program = """

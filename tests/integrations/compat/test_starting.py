@@ -414,7 +414,7 @@ def test_messages_wait_for_the_terminal(tree: Tree) -> None:
         first, *said = [line for line in terminal.everything if line]
     assert first == "what is the last word? none"
     assert said
-    assert said[0].startswith("accelmetrics: source amd:")
+    assert said[0].startswith("accelmetrics: warning: source amd:")
 
 
 def test_the_option_needs_no_dashes_in_front_of_it() -> None:

@@ -1,0 +1,231 @@
+"""Messages about findings, to where a person sees them: a JSON POST to an address, or any service that apprise knows.
+
+>>> accelmetrics.Monitor(notify=["https://hooks.example.org/gpu"])                                 # doctest: +SKIP
+>>> accelmetrics.Monitor(notify=["ntfy://my-topic", "slack://TokenA/TokenB/TokenC"])               # doctest: +SKIP
+
+A message says which findings have begun and which are over. The first is sent at once; what follows within a minute comes together, so
+that a node on which everything fails sends a message a minute and not hundreds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.record import Finding, Record, Severity
+from accelmetrics.schemas.selection import MetricSelection
+from accelmetrics.schemas.text import counted, printable
+
+PAUSE = 60.0
+"""Seconds between two messages at least."""
+TIMEOUT = 10.0
+"""Seconds for which a server is waited for."""
+MOST = 20
+"""Findings that a message names; the others are counted."""
+KEPT = 1000
+"""Findings that wait for a message; later ones are counted alone."""
+BEGUN, OVER = "begin", "end"
+
+
+class Target(Protocol):
+    """A place that messages are sent to."""
+
+    shown: str
+
+    def send(self, title: str, message: str, details: Mapping[str, Any]) -> None:
+        """Send one.
+
+        Raises:
+            ConnectionError: It was not taken.
+        """
+        ...
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A message goes where it was sent to, or nowhere."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+class JsonPost:
+    """Posts messages as JSON to an ``http://`` or ``https://`` address; a name and a password in it are sent as basic authentication.
+
+    Args:
+        url: The address. Its path may be a secret too, and is shown nowhere.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host, parts = None, urlsplit("http:")
+        self.shown = f"{parts.scheme}://{host}/…"
+        if not host:
+            raise InvalidOptionError(f"notify: an {parts.scheme}:// address needs a host: write https://HOST/PATH")
+        place = parts.netloc.rpartition("@")[2]
+        self._url = urlunsplit((parts.scheme, place, parts.path or "/", parts.query, ""))
+        self._headers = {"content-type": "application/json", "user-agent": "accelmetrics"}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        self._opener = build_opener(_NoRedirects)
+
+    def send(self, title: str, message: str, details: Mapping[str, Any]) -> None:
+        """Post ``title``, ``message`` and the details as one object.
+
+        Raises:
+            ConnectionError: The server is away, or refused it.
+        """
+        body = json.dumps({"title": title, "message": message, **details}).encode()
+        try:
+            with self._opener.open(Request(self._url, body, self._headers, method="POST"), timeout=TIMEOUT):
+                pass
+        except HTTPError as error:
+            error.close()
+            raise ConnectionError(f"{self.shown} answered {error.code}") from None
+        except (URLError, TimeoutError, OSError, ValueError) as error:
+            why = getattr(error, "reason", error)
+            raise ConnectionError(f"{self.shown}: {getattr(why, 'strerror', None) or type(why).__name__}") from None
+
+
+class Apprise:
+    """Sends messages by apprise: ``ntfy://``, ``slack://``, ``discord://``, ``mailto://`` and the rest of its services.
+
+    Args:
+        url: As apprise has it. All of it but the service is a secret.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.shown = f"{url.partition('://')[0]}://…"
+        self._services = require("apprise", "notify").Apprise()
+        if not self._services.add(url):
+            raise InvalidOptionError(f"notify: apprise takes no address such as {self.shown}: see the list of its services")
+
+    def send(self, title: str, message: str, details: Mapping[str, Any]) -> None:
+        """Send the title and the message.
+
+        Raises:
+            ConnectionError: The service was not reached, or refused it.
+        """
+        if not self._services.notify(title=title, body=message):
+            raise ConnectionError(f"{self.shown}: the message was not taken")
+
+
+def target(url: object) -> Target:
+    """Return the place that an address stands for.
+
+    Raises:
+        InvalidOptionError: It is no address.
+        MissingDependencyError: It needs a package that is not installed.
+    """
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidOptionError("notify takes addresses: https://HOST/PATH for a JSON POST, or one of apprise's, such as ntfy://TOPIC")
+    return JsonPost(url) if url.lower().startswith(("http://", "https://")) else Apprise(url)
+
+
+class NotifyExporter:
+    """Sends messages about findings that begin and that are over.
+
+    Args:
+        url: Where to: an ``http://`` or ``https://`` address takes a JSON POST, others are apprise's.
+        pause: Seconds between two messages at least.
+        clock: Seconds on a clock that never goes back.
+
+    Raises:
+        InvalidOptionError: It is no address.
+        MissingDependencyError: It needs a package that is not installed.
+    """
+
+    name = "notify"
+
+    def __init__(self, url: str, *, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target = target(url)
+        self.metrics = MetricSelection("core")  # it looks at findings alone
+        self._pause, self._clock = pause, clock
+        self._due = float("-inf")
+        self._known: frozenset[Finding] = frozenset()
+        self._waiting: list[tuple[str, Finding]] = []
+        self._more = 0
+        self._labels: Mapping[str, str] = {}
+
+    def open(self) -> None:
+        """Return at once: nothing is sent before there is something to say."""
+
+    def export(self, record: Record) -> None:
+        """Note what has begun and what is over, and send it when a message is due.
+
+        Raises:
+            ConnectionError: The message was not taken; what it had is part of the next one.
+        """
+        before, self._known = self._known, frozenset((*record.findings.current, *record.findings.ended))
+        self._labels = record.labels
+        for event, findings in ((OVER, record.findings.ended), (BEGUN, record.findings.current)):
+            for finding in findings:
+                if finding not in before and len(self._waiting) < KEPT:
+                    self._waiting.append((event, finding))
+                elif finding not in before:
+                    self._more += 1
+        if self._clock() >= self._due:
+            self._send()
+
+    def flush(self) -> None:
+        """Return at once: a message is not sent sooner for that."""
+
+    def close(self) -> None:
+        """Send what waits.
+
+        Raises:
+            ConnectionError: The message was not taken.
+        """
+        self._send()
+
+    def test(self) -> str:
+        """Send a message that says it is one for a test; return where to.
+
+        Raises:
+            ConnectionError: It was not taken.
+        """
+        self._target.send("accelmetrics: a test", "Messages about findings arrive here.", {"test": True})
+        return self._target.shown
+
+    def _send(self) -> None:
+        if not self._waiting:
+            return
+        worst: Severity | None = next((one for one in ("critical", "warning", "info") if self._has_begun(one)), None)
+        host = printable(self._labels.get("hostname", ""))
+        begun = sum(event == BEGUN for event, _ in self._waiting)
+        heads = [
+            f"{counted(begun, 'finding')}" if begun else "",
+            f"{len(self._waiting) - begun} over" if begun < len(self._waiting) else "",
+        ]
+        title = f"accelmetrics {host}: {', '.join(filter(None, heads))}{f' ({worst})' if worst else ''}"
+        lines = [_line(event, finding) for event, finding in self._waiting[:MOST]]
+        hidden = len(self._waiting) - len(lines) + self._more
+        details = {
+            "hostname": host,
+            "severity": worst,
+            "labels": dict(self._labels),
+            "findings": [{"event": event, **finding.to_dict()} for event, finding in self._waiting],
+            "left_out": self._more,
+        }
+        self._target.send(title, "\n".join([*lines, *([f"and {hidden} more"] if hidden else [])]), details)
+        self._waiting, self._more = [], 0
+        self._due = self._clock() + self._pause
+
+    def _has_begun(self, severity: str) -> bool:
+        return any(event == BEGUN and finding.severity == severity for event, finding in self._waiting)
+
+
+def _line(event: str, finding: Finding) -> str:
+    about = f"{finding.key}: " if finding.key else ""
+    said = f"{about}{finding.message}"
+    return printable(f"over: {finding.rule} {said}" if event == OVER else f"{finding.severity}: {finding.rule} {said} ({finding.advice})")
