@@ -10,7 +10,7 @@ Importing this package loads nothing but itself: names load their module when th
 
 from __future__ import annotations
 
-from accelmetrics._version import __version__
+from accelmetrics._version import __version__, version_info
 
 TYPE_CHECKING = False  # type checkers take it as true; importing it from typing would be most of what this import costs
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
     from accelmetrics.integrations.training import TrainingRun, training
     from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.monitor.rule import Rule
+    from accelmetrics.monitor.rules import Rule
     from accelmetrics.monitor.window import Window
-    from accelmetrics.sampling.sampler import Sampler, asample, sample
+    from accelmetrics.sampling.sampler import Sampler, asample, devices, sample, topology
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
         DocumentError,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownNameError,
     )
-    from accelmetrics.schemas.finding import CannotTell, Finding, Findings
     from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
-    from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
+    from accelmetrics.schemas.record import CannotTell, Exporter, Finding, Findings, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.selection import MetricSelection
-    from accelmetrics.schemas.snapshot import Device, Snapshot
+    from accelmetrics.schemas.snapshot import Device, DeviceInfo, Snapshot
     from accelmetrics.schemas.summary import Energy, Summary
+    from accelmetrics.schemas.topology import Connection, SupportedClocks, Topology
     from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation, visible_devices
     from accelmetrics.visibility.doctor import diagnose
     from accelmetrics.visibility.processes import ProcessInfo, ProcessListing, process_labels, processes
@@ -50,8 +50,10 @@ __all__ = [
     "AllocationFinding",
     "BackendStatus",
     "CannotTell",
+    "Connection",
     "Device",
     "DeviceIdentity",
+    "DeviceInfo",
     "DeviceProcess",
     "DocumentError",
     "DriverGoneError",
@@ -75,6 +77,8 @@ __all__ = [
     "SourceError",
     "Step",
     "Summary",
+    "SupportedClocks",
+    "Topology",
     "TrainingRun",
     "Unavailable",
     "UnknownNameError",
@@ -84,12 +88,15 @@ __all__ = [
     "__version__",
     "allocation",
     "asample",
+    "devices",
     "diagnose",
     "process_labels",
     "processes",
     "recordings",
     "sample",
+    "topology",
     "training",
+    "version_info",
     "visibility",
     "visible_devices",
 ]
@@ -99,16 +106,18 @@ _HOMES = {
     "Allocation": "visibility.allocation",
     "AllocationFinding": "visibility.allocation",
     "BackendStatus": "schemas.identity",
-    "CannotTell": "schemas.finding",
+    "CannotTell": "schemas.record",
+    "Connection": "schemas.topology",
     "Device": "schemas.snapshot",
     "DeviceIdentity": "schemas.identity",
+    "DeviceInfo": "schemas.snapshot",
     "DeviceProcess": "schemas.identity",
     "DocumentError": "schemas.errors",
     "DriverGoneError": "schemas.errors",
     "Energy": "schemas.summary",
     "Exporter": "schemas.record",
-    "Finding": "schemas.finding",
-    "Findings": "schemas.finding",
+    "Finding": "schemas.record",
+    "Findings": "schemas.record",
     "InvalidOptionError": "schemas.errors",
     "MetricSelection": "schemas.selection",
     "MissingDependencyError": "schemas.errors",
@@ -119,12 +128,14 @@ _HOMES = {
     "ProcessListing": "visibility.processes",
     "Reason": "schemas.errors",
     "Record": "schemas.record",
-    "Rule": "monitor.rule",
+    "Rule": "monitor.rules",
     "Sampler": "sampling.sampler",
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",
     "Step": "schemas.record",
     "Summary": "schemas.summary",
+    "SupportedClocks": "schemas.topology",
+    "Topology": "schemas.topology",
     "TrainingRun": "integrations.training",
     "Unavailable": "schemas.errors",
     "UnknownNameError": "schemas.errors",
@@ -133,11 +144,13 @@ _HOMES = {
     "Worker": "visibility.allocation",
     "allocation": "visibility.allocation",
     "asample": "sampling.sampler",
+    "devices": "sampling.sampler",
     "diagnose": "visibility.doctor",
     "process_labels": "visibility.processes",
     "processes": "visibility.processes",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",
+    "topology": "sampling.sampler",
     "training": "integrations.training",
     "visibility": "backends.visible",
     "visible_devices": "visibility.allocation",

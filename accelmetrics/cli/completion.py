@@ -26,7 +26,7 @@ OPTIONS: arguments.Groups = {
     },
 }
 LISTS = {"metrics": "metrics", "key": "keys", "backends": "backends", "rules": "rules"}
-NAMES = {"backend": "backends", "exporters": "exporters", "keys": "dialects", "amd_source": "sources of AMD"}
+NAMES = {"backend": "backend", "exporters": "exporters", "keys": "dialects", "amd_source": "sources of AMD"}
 """By the name under which an option is parsed, the words of which it takes one or more, and those of which it takes one."""
 PATHS = ("FILE", "DIRECTORY", "PATH")
 """What stands in the help for a file, or a directory."""
@@ -120,7 +120,8 @@ def _known() -> Mapping[str, Sequence[str]]:
     found: Mapping[str, Iterable[str]] = {
         "metrics": [*PRESETS, *_spellings("*")],
         "keys": _spellings("0"),
-        "backends": backends.names(),
+        "backend": backends.names(),
+        "backends": [*backends.GROUPS, *backends.names()],
         "rules": [rules.DEFAULT, rules.NONE, *rules.names()],
         "exporters": exporters.names(),
         "dialects": dialects.names(),

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.settings import Option, Setting
@@ -79,7 +80,12 @@ def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]
     by_taker = {}
     for taker in [command] if command else settings.TAKERS:
         parser = arguments.Parser.for_command(taker, taker, "")
-        parser.add_options(load(taker).OPTIONS if taker in settings.COMMANDS else {"": arguments.CONFIG})
+        try:
+            parser.add_options(load(taker).OPTIONS if taker in settings.COMMANDS else {"": arguments.CONFIG})
+        except UsageError:  # it needs another system
+            if command:
+                raise
+            continue
         parsed = parser.parse_strictly(words)
         wanted = settings.taken_by(taker)
         file = settings.read_file(options.config if parsed.config is None else parsed.config)
@@ -90,10 +96,17 @@ def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]
         for taker in by_taker:
             if taker in option.takers:
                 setting = by_taker[taker][option.name]
-                setting = setting._replace(value=hidden(setting.value))
+                setting = setting._replace(
+                    value=hidden(setting.value) if option.name != "notify" else [_only_scheme(url) for url in setting.value]
+                )
                 alike.setdefault(repr(setting), (option, setting, []))[2].append(taker)
         rows += alike.values()
     return rows
+
+
+def _only_scheme(url: str) -> str:
+    """Return where a message goes without what is secret: of webhooks and services all that follows."""
+    return f"{url.partition('://')[0]}://{HIDDEN}"
 
 
 def hidden(value: Any) -> Any:

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import json
 import platform
+import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.schemas.text import brief, counted, wrapped
-from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, diagnose
+from accelmetrics.monitor.findings import FindingEngine
+from accelmetrics.monitor.rules import DEFAULT, rules_of
+from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.schemas.ring import row_of
+from accelmetrics.schemas.text import brief, counted, printable, wrapped
+from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, SharedReadings, diagnose, examine
 
 INDENT = "  "
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+STATUSES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+"""Exit statuses of a check, and their words, as Nagios' plug-ins have them."""
+STATUS_OF = {"warning": WARNING, "critical": CRITICAL}
+CHECK_OPEN_TIMEOUT = 5.0
+"""Seconds for which a check waits for drivers to open: ``check_nrpe`` gives up after ten."""
 EXAMPLES = """\
   accelmetrics doctor
   accelmetrics doctor --backends nvidia --json | jq '.backends[0].advice'
   accelmetrics doctor --strict || echo "a device is there and cannot be read"
 
+  accelmetrics doctor --check             # for Nagios, Icinga and Slurm's HealthCheckProgram
+
 Exit status: 0 whatever is found. With --strict, 1 when a device is there and cannot be read: one that the driver lists and
-that gives nothing, or one that the bus shows and whose driver does not open."""
+that gives nothing, or one that the bus shows and whose driver does not open. With --check, 0 well, 1 warning, 2 critical,
+3 unknown: no accelerator is there, or it could not be found out."""
 OPTIONS: arguments.Groups = {
     "": {
         "--json": {"action": "store_true", "help": "print the findings as one JSON object"},
         "--strict": {"action": "store_true", "help": "exit with 1 when a device is there and cannot be read"},
+        "--check": {"action": "store_true", "help": "print one line on the devices' health, and exit with 0 to 3 as Nagios has it"},
     },
     arguments.READ: arguments.only("--backends", "--amd-source", "--timeout"),
 }
@@ -32,29 +48,63 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the findings."""
+    if options.check:
+        return check(options, out)
     found = diagnose(**arguments.reading(options))
-    machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    if options.json:
-        out.write(json.dumps({**machine, **found.to_dict()}, indent=2) + "\n")
-    else:
-        head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"
-        parts: list[Iterable[tuple[int, str]]] = [[(0, head)]]  # paragraphs with their depth
-        broken = [backend for backend in found.backends if backend.broken]
-        sound = [backend for backend in found.backends if not backend.broken]
-        present, absent = ([backend for backend in sound if (backend.status == "absent") is gone] for gone in (False, True))
-        unread = [[(0, f"{device.name}: {device.pci_bus_id} ({device.pci_id})") for device in found.unread]] if found.unread else []
-        for heading, group in (
-            ("PRESENT, BUT BROKEN", map(_backend, broken)),
-            ("WORKS", map(_backend, present)),
-            ("ON THE PCI BUS, NOT READ BY THIS RELEASE", unread),
-            ("NOT HERE", map(_backend, absent)),
-        ):
-            listed = list(group)
-            parts += [[(0, heading)], *listed] if listed else []
-        parts.append([(0, verdict(found))])
-        blocks = ([line for depth, text in part for line in wrapped(text, out.width, INDENT * depth)] for part in parts)
-        out.write("\n\n".join(map("\n".join, blocks)) + "\n")
+    out.write(json.dumps(facts(found), indent=2) + "\n" if options.json else render(found, out.width))
     return 1 if options.strict and found.unreadable else 0
+
+
+def check(options: Namespace, out: Stdout) -> int:
+    """Print one line on the health of the devices: what cannot be read, and what rules find that needs no time to be found."""
+    try:
+        found, snapshot = examine(**{"open_timeout": CHECK_OPEN_TIMEOUT, **arguments.reading(options)})
+    except AccelMetricsError as error:
+        out.write(f"UNKNOWN: {printable(str(error))}\n")
+        return UNKNOWN
+    engine = FindingEngine(rules_of(DEFAULT), 1.0, {})
+    judged = engine.judge(snapshot, row_of(snapshot, time.monotonic()), (), joined=True).current
+    problems = [(STATUS_OF[one.severity], f"{one.key}: {one.message}") for one in judged if one.severity in STATUS_OF]
+    devices = [device for backend in found.backends for device in backend.devices]
+    problems += [(CRITICAL, f"{device.key} cannot be read: {device.problem}") for device in devices if not device.readable]
+    for backend in found.backends:
+        if not backend.devices and (backend.unreadable or (backend.broken and backend.name != "host")):
+            problems.append((CRITICAL if backend.unreadable else WARNING, f"{backend.name}: {backend.problem}"))
+    if problems:
+        status = max(how for how, _ in problems)
+        words = "; ".join(printable(text) for _, text in sorted(problems, key=lambda one: -one[0]))
+    else:
+        status, words = (OK, f"{counted(len(devices), 'device')} read") if devices else (UNKNOWN, "no accelerator was found")
+    out.write(f"{STATUSES[status]}: {words}\n")
+    return status
+
+
+def facts(found: Diagnosis) -> dict[str, Any]:
+    """Return the findings, and on which system they were made, ready for ``json``."""
+    machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    return {**machine, **found.to_dict()}
+
+
+def render(found: Diagnosis, width: int) -> str:
+    """Return the findings as text of so many columns."""
+    head = f"accelmetrics {__version__} on {found.hostname}: Python {platform.python_version()}, {platform.platform()}"
+    parts: list[Iterable[tuple[int, str]]] = [[(0, head)]]  # paragraphs with their depth
+    broken = [backend for backend in found.backends if backend.broken]
+    sound = [backend for backend in found.backends if not backend.broken]
+    present, absent = ([backend for backend in sound if (backend.status == "absent") is gone] for gone in (False, True))
+    unread = [[(0, f"{device.name}: {device.pci_bus_id} ({device.pci_id})") for device in found.unread]] if found.unread else []
+    for heading, group in (
+        ("PRESENT, BUT BROKEN", map(_backend, broken)),
+        ("WORKS", map(_backend, present)),
+        ("ON THE PCI BUS, NOT READ BY THIS RELEASE", unread),
+        ("SHARED READINGS", map(_shared, found.shared)),
+        ("NOT HERE", map(_backend, absent)),
+    ):
+        listed = list(group)
+        parts += [[(0, heading)], *listed] if listed else []
+    parts.append([(0, verdict(found))])
+    blocks = ([line for depth, text in part for line in wrapped(text, width, INDENT * depth)] for part in parts)
+    return "\n\n".join(map("\n".join, blocks)) + "\n"
 
 
 def verdict(found: Diagnosis) -> str:
@@ -66,6 +116,13 @@ def verdict(found: Diagnosis) -> str:
     if not devices and not bad:
         return other.strip() or "No device was found."
     return f"{counted(readable, 'device')} can be read{f', {bad} cannot' if bad else ''}.{other}"
+
+
+def _shared(shared: SharedReadings) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of readings that processes share."""
+    yield 0, shared.path
+    age = "no reading yet" if shared.age_seconds is None else f"the newest reading is {brief(shared.age_seconds)} old"
+    yield 1, f"problem: {shared.problem}" if shared.problem else f"process {shared.pid} reads, in epoch {shared.epoch}: {age}"
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:

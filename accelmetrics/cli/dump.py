@@ -6,6 +6,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from functools import partial
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say, sink_of
@@ -25,6 +26,7 @@ EXAMPLES = """\
   accelmetrics dump --interval 5 --output run.jsonl     a document a line, every five seconds, until Ctrl-C
   accelmetrics dump --format csv --interval 1 --count 60 --output minute.csv
   accelmetrics dump --backends host --pid 4711 --children
+  accelmetrics dump --replay bundle.zip                 what that machine's commands, files and NVML answered
   accelmetrics dump --keys nvidia-smi --format csv      the table that nvidia-smi --query-gpu prints, of GPUs of any vendor
 
 formats:
@@ -47,6 +49,7 @@ OPTIONS: arguments.Groups = {
         "--json": {"action": "store_true", "help": "short for --format json"},
         "--indent": {"type": settings.count.parse, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
         "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
+        "--topology": {"action": "store_true", "help": "say in each document how the devices are connected (json and jsonl)"},
         "--keys": {"default": OWN_KEYS, "metavar": "NAME", "help": KEYS_HELP},
         "--interval": {
             "type": settings.pause.parse,
@@ -59,6 +62,11 @@ OPTIONS: arguments.Groups = {
             "help": f"how many readings (without --interval: one every {arguments.DEFAULT_INTERVAL:g} s)",
         },
         "--settle": {"type": settings.span.parse, "metavar": "S", "help": SETTLE_HELP},
+        "--replay": {
+            "type": settings.path.parse,
+            "metavar": "BUNDLE",
+            "help": "read an archive of `accelmetrics bundle` as if it were this machine",
+        },
         "--output": {
             "type": lambda text: "" if text == "-" else settings.path.parse(text),
             "default": "-",
@@ -91,6 +99,10 @@ def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
             "--format influx has our own keys as fields and excludes --keys: give one of them",
         ),
         (
+            options.topology and (options.flat or options.keys != OWN_KEYS or options.format in ("table", "csv", "influx")),
+            "--topology is for the documents of json and jsonl: `accelmetrics topology` prints it for people",
+        ),
+        (
             options.flat and options.format in ("table", "csv", "influx"),
             f"--flat excludes --format {options.format}: it goes with json and jsonl",
         ),
@@ -103,12 +115,26 @@ def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
             "--indent is for one JSON document, as --json prints it: streams have a line a reading",
         ),
     )
-    usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat) else "json"
+    usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat or options.topology) else "json"
     return "json" if options.json or options.indent else options.format or usual
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read and print documents."""
+    if options.replay:
+        from accelmetrics.visibility.replay import Recording, replaying
+
+        in_a_child = options.isolation == "process"
+        arguments.refuse((in_a_child, "--replay answers in this process, and excludes --isolation process"))
+        recording = Recording(options.replay)
+        for name, value in recording.options.items():
+            setattr(options, name, getattr(options, name) or value)
+        with replaying(recording):
+            return _read(options, out)
+    return _read(options, out)
+
+
+def _read(options: Namespace, out: Stdout) -> int:
     from accelmetrics.sampling.sampler import Sampler
 
     repeated = options.interval is not None or (options.count or 1) > 1
@@ -117,11 +143,12 @@ def run(options: Namespace, out: Stdout) -> int:
         say(f"{arguments.PROGRAM} dump: {absent}")
     target = closing(sink_of(options.output, out, repeated)) if options.output else nullcontext(out)
     with Sampler(**arguments.reading(options)) as sampler, target as sink:
+        sample = partial(sampler.sample, topology=options.topology)
         if repeated:
-            for snapshot in readings(sampler.sample, options.interval or arguments.DEFAULT_INTERVAL, options.count):
+            for snapshot in readings(sample, options.interval or arguments.DEFAULT_INTERVAL, options.count):
                 sink.write(text(snapshot))
         else:
-            sink.write(text(settled(sampler.sample, DEFAULT_SETTLE if options.settle is None else options.settle)))
+            sink.write(text(settled(sample, DEFAULT_SETTLE if options.settle is None else options.settle)))
     return 0
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from argparse import Namespace
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor.settings import JOBS, SUMMARIES, path, span
-from accelmetrics.visibility.slurm_jobs import job_of, job_text, parse_job, read_small
+from accelmetrics.visibility.slurm_jobs import job_of, job_text, open_folder, parse_job, read_small, write_in
 
 WAIT = 5.0
 LOOK = 0.05
@@ -57,40 +58,36 @@ def run(options: Namespace, out: Stdout) -> int:
 def _begin(folder: str) -> None:
     job = job_of(os.environ, time.time())
     if job.devices:
-        _write(Path(folder, f"{job.job_id}.json"), job_text(job))
+        with open_folder(folder, owned=True, make=True) as jobs:
+            write_in(jobs, f"{job.job_id}.json", job_text(job))
     elif given := os.environ.get("SLURM_JOB_GPUS", ""):
         say(f"accelmetrics job begin: job {job.job_id}: SLURM_JOB_GPUS is {given[:200]!r}, and names no GPU: nothing is written")
     else:
         say(f"accelmetrics job begin: job {job.job_id} has no devices: nothing is written")
 
 
-def _write(file: Path, text: str) -> None:
-    from accelmetrics.exporters.files import replace_file
-
-    file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    replace_file(file, text.encode())
-
-
 def _end(options: Namespace, out: Stdout) -> None:
     job_id = job_of(os.environ, time.time()).job_id
-    file = Path(options.jobs, f"{job_id}.json")
-    try:
-        text = read_small(file, trusted=True)
-    except FileNotFoundError:
-        say(f"accelmetrics job end: {file} is not there: the job had no devices, or its Prolog did not run `accelmetrics job begin`")
-        return
-    try:
-        job = parse_job(text)._replace(ended=time.time())
-        result = Path(options.summaries, f"{job_id}.json")
+    name, file = f"{job_id}.json", Path(options.jobs, f"{job_id}.json")
+    with ExitStack() as stack:
+        try:
+            jobs = stack.enter_context(open_folder(options.jobs, owned=True))
+            text = read_small(name, trusted=True, folder=jobs)
+        except FileNotFoundError:
+            say(f"accelmetrics job end: {file} is not there: the job had no devices, or its Prolog did not run `accelmetrics job begin`")
+            return
+        except OSError as error:
+            raise ValueError(f"{file} stays, and is no job's: {error.strerror}") from error
+        job = parse_job(text)._replace(ended=time.time())  # what is none stays where it is
+        stack.callback(_remove, jobs, name)
+        result = Path(options.summaries, name)
         if _summary(result, job.began) is None:
             say(f"accelmetrics job end: no summary of job {job_id}: `accelmetrics serve` has not noticed it")
             return
-        _write(file, job_text(job))
+        write_in(jobs, name, job_text(job))
         until = time.monotonic() + options.wait
         while (found := _summary(result, job.began) or {}).get("state") != "ended" and time.monotonic() < until:
             time.sleep(LOOK)
-    finally:
-        file.unlink(missing_ok=True)
     if found.get("state") != "ended":
         say(f"accelmetrics job end: no summary of job {job_id} within {options.wait:g} s: `accelmetrics serve` does not write {result}")
         return
@@ -102,13 +99,19 @@ def _end(options: Namespace, out: Stdout) -> None:
     out.write(of_job(found))
 
 
+def _remove(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
 def _summary(file: Path, began: float) -> dict[str, Any] | None:
     """Read the summary of the job that began then; None where there is none, or that of an earlier job of this number.
 
     It is the daemon's, which is another user: it is shown, and nothing else.
     """
     try:
-        found = json.loads(read_small(file))
+        with open_folder(str(file.parent), owned=False) as folder:
+            found = json.loads(read_small(file.name, folder=folder))
     except FileNotFoundError:
         return None
     return found if isinstance(found, dict) and found.get("began") == began else None

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
-from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import aligned, quantity
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.snapshot import Snapshot, plain
+from accelmetrics.schemas.text import aligned, printable, quantity
+from accelmetrics.schemas.topology import SupportedClocks
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
+MOST_CLOCKS_SHOWN = 8
 NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."
 NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected."
 EXAMPLES = """\
   accelmetrics list
   accelmetrics list --json | jq -r '.[].uuid'
   accelmetrics list --backends nvidia
+  accelmetrics list --clocks                                which clocks each device can be set to
   CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible      those, with the numbers that a program has for them"""
 OPTIONS: arguments.Groups = {
     "": {
+        "--clocks": {"action": "store_true", "help": "say which clocks each device can be set to"},
         "--json": {"action": "store_true", "help": "print a JSON array: the entries of `devices` in the document of dump --json"},
     },
     arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout"),
@@ -32,12 +38,35 @@ def run(options: Namespace, out: Stdout) -> int:
 
     with Sampler(**arguments.reading(options)) as sampler:
         snapshot = sampler.sample()
+        clocks = {device.key: device.clocks for device in sampler.devices(clocks=True)} if options.clocks else {}
     if options.json:
-        out.write(json.dumps(snapshot.to_dict()["devices"], indent=2 if out.terminal else None) + "\n")
+        entries = snapshot.to_dict()["devices"]
+        for entry in entries if options.clocks else ():
+            entry["clocks"] = plain(clocks.get(entry["key"]))
+        out.write(json.dumps(entries, indent=2 if out.terminal else None) + "\n")
     elif snapshot.identities:
         out.write(table(snapshot, bool(options.visible)))
+        if clocks:
+            out.write("\n" + "\n".join(printable(line) for key, found in clocks.items() for line in clock_lines(key, found)) + "\n")
     say_what_is_missing(snapshot, bool(options.visible))
     return 0
+
+
+def clock_lines(key: str, clocks: SupportedClocks | Unavailable | None) -> Iterator[str]:
+    """Yield in words which clocks a device can be set to."""
+    if not isinstance(clocks, SupportedClocks):
+        yield f"{key}  clocks unknown" + (f": {clocks.reason} ({clocks.detail})" if clocks else "")
+        return
+    for memory, graphics in clocks.graphics_by_memory.items():
+        yield f"{key}  memory {memory} MHz with graphics {_range(graphics)}"
+    if not clocks.graphics_by_memory:
+        yield f"{key}  memory {_range(clocks.memory_mhz)}; graphics {_range(clocks.graphics_mhz)}"
+
+
+def _range(clocks: Sequence[int]) -> str:
+    if len(clocks) <= MOST_CLOCKS_SHOWN:
+        return ", ".join(map(str, clocks)) + " MHz" if clocks else "unknown"
+    return f"{clocks[-1]} to {clocks[0]} MHz ({len(clocks)} steps)"
 
 
 def say_what_is_missing(snapshot: Snapshot, visible: bool) -> None:

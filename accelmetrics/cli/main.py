@@ -14,21 +14,26 @@ import gc
 import importlib
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import NoReturn
 
 from accelmetrics.cli.options import PROGRAM, Parser, UsageError, configure, origin
 from accelmetrics.cli.output import Stdout, say
+from accelmetrics.monitor.settings import Setting
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError, without_passwords
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 YOUNG = 50_000
 """Objects between two collections: more than starting up makes, none of which is garbage."""
 
+POSIX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios", "tty"})
 COMMANDS = {
     "dump": "print one reading of everything, or one every so many seconds",
     "list": "list the devices",
+    "topology": "say how the devices are connected: PCIe, NUMA nodes, NVLink, XGMI, network cards",
     "ps": "list the processes on the devices, with user, command, memory and container",
     "watch": "show the devices live, in place",
     "record": "watch until stopped, and hand every reading to exporters",
@@ -36,9 +41,12 @@ COMMANDS = {
     "targets": "print the nodes of a cluster, as Prometheus' service discovery takes them",
     "job": "write down which devices a job was given, and say at its end what it came to: for Slurm's Prolog and Epilog",
     "run": "run a command, watch it, and say what it used",
+    "demo": "run watch, serve or record on simulated GPUs, on a machine without any",
     "report": "say what a recording came to",
     "allocation": "compare which devices a job's processes were given with those that they use",
+    "verify": "compare every value with what a second source says, and say which agree",
     "doctor": "say of every source whether it works, and what to do where it does not",
+    "bundle": "write what a maintainer needs to reproduce a fault, without names and serial numbers, in one archive",
     "metrics": "list the metrics, with their units and meanings",
     "exporters": "list where records can go, and what each needs",
     "dialects": "list under whose names the metrics can be given",
@@ -105,18 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
-        command = load(first)
-        parser = Parser.for_command(first, COMMANDS[first], command.EXAMPLES)
-        parser.add_options(command.OPTIONS)
-        options = parser.parse_strictly(arguments[1:])
-        found = configure(first, options, command.OPTIONS)
+        command, options, found = parsed(first, arguments[1:])
         with Stdout() as out:
-            if "log_format" in options:
-                from accelmetrics.cli import monitoring
-
-                monitoring.begin(options)
             try:
-                return int(command.run(options, out))
+                return run(first, command, options, out)
             except (InvalidOptionError, UnknownNameError) as error:
                 raise UsageError(f"{error}{origin(str(error), found.values())}") from error
     if first and not first.startswith("-"):
@@ -132,13 +132,44 @@ def _dispatch(arguments: list[str]) -> int:
     return DONE
 
 
+def parsed(name: str, arguments: list[str]) -> tuple[ModuleType, Namespace, dict[str, Setting]]:
+    """Return a command's module, its options from its arguments, variables and file, and what gave each.
+
+    Raises:
+        UsageError: The arguments cannot be used.
+    """
+    command = load(name)
+    parser = Parser.for_command(name, COMMANDS[name], command.EXAMPLES)
+    parser.add_options(command.OPTIONS)
+    options = parser.parse_strictly(arguments)
+    options.arguments = arguments
+    return command, options, configure(name, options, command.OPTIONS)
+
+
+def run(name: str, command: ModuleType, options: Namespace, out: Stdout) -> int:
+    """Run a command; one that watches over time has its messages set up first. Return its exit status."""
+    if "log_format" in options:
+        from accelmetrics.cli import monitoring
+
+        monitoring.begin(options, name)
+    return int(command.run(options, out))
+
+
 def load(name: str) -> ModuleType:
     """Import the module of a command.
 
     It has ``EXAMPLES``, shown below its help, ``OPTIONS``, and ``run(options, out)``, which
     returns the exit status.
+
+    Raises:
+        UsageError: The command needs what this system does not have.
     """
-    return importlib.import_module(f"accelmetrics.cli.{name}")
+    try:
+        return importlib.import_module(f"accelmetrics.cli.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in POSIX_MODULES:
+            raise
+        raise UsageError(f"this command needs a POSIX system: there is no {error.name} here") from None
 
 
 def root_parser(whole: bool = False) -> Parser:
@@ -153,5 +184,6 @@ def root_parser(whole: bool = False) -> Parser:
     for name, summary in COMMANDS.items():
         added = commands.add_parser(name, prog=f"{PROGRAM} {name}", help=summary)
         if whole:
-            added.add_options(load(name).OPTIONS)
+            with suppress(UsageError):  # it needs another system
+                added.add_options(load(name).OPTIONS)
     return parser

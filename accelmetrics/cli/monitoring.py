@@ -16,9 +16,10 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from accelmetrics.cli.options import PROGRAM, UsageError, absent_process, reading
+from accelmetrics.cli.options import PROGRAM, FlagArguments, UsageError, absent_process, reading
 from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, telling
 from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ DATA = "accelmetrics_data"
 
 KEPT_MESSAGES = 100
 """Messages that wait until the terminal is free again; the oldest go."""
-
-log = logging.getLogger("accelmetrics")
+STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
+"""What a user or a service manager ends a command with. Windows has the last in place of SIGHUP."""
+SIGPIPE: int = getattr(signal, "SIGPIPE", 13)
+"""Stands for a reader that has gone, also on Windows, which has no such signal."""
 
 
 # The monitor
@@ -110,7 +113,37 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: 
     """
     from accelmetrics.monitor.monitor import Monitor
 
-    return Monitor(options.interval, exporters, labels=options.labels, rules=options.rules, **{**reading(options), **watched})
+    notify = getattr(options, "notify", [])
+    return Monitor(
+        options.interval, exporters, labels=options.labels, rules=options.rules, notify=notify, **{**reading(options), **watched}
+    )
+
+
+NOTIFY_TEST: FlagArguments = {
+    "--notify-test": {"action": "store_true", "help": "send a message to each --notify, say whether it was taken, and exit"}
+}
+
+
+def notify_test(options: Namespace) -> int:
+    """Send a message to each address of ``--notify``; return the exit status: 1 if one was not taken.
+
+    Raises:
+        UsageError: There is no address.
+        InvalidOptionError: One is no address.
+        MissingDependencyError: One needs a package that is not installed.
+    """
+    from accelmetrics.exporters.notify import NotifyExporter
+
+    if not options.notify:
+        raise UsageError("--notify-test sends a message to each --notify: give one")
+    failed = 0
+    for sender in [NotifyExporter(url) for url in options.notify]:
+        try:
+            say(f"notify: {sender.test()} has taken a message")
+        except ConnectionError as error:
+            failed = 1
+            say(f"notify: {error}")
+    return failed
 
 
 def claim_sources(options: Namespace, follow: Callable[[Sequence[Job]], object] | None = None) -> list[ClaimSource]:
@@ -197,11 +230,11 @@ def until_stopped(*fatal: int, then: Callable[[], None] = lambda: None) -> Itera
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         then()
 
-    with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *fatal):
+    with handling(stop, *STOPPING, *fatal):
         yield stopped
     if stopped.signal in fatal:
         os.kill(os.getpid(), stopped.signal)
-    if stopped.signal == signal.SIGPIPE:
+    if stopped.signal == SIGPIPE:
         raise BrokenPipeError
 
 
@@ -263,7 +296,7 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
         try:
             exporter.export(record)
         except BrokenPipeError:
-            stopped.ask(signal.SIGPIPE)
+            stopped.ask(SIGPIPE)
 
     return exporting(exporter.name, export, exporter)
 
@@ -370,32 +403,59 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(said)
 
 
-def begin(options: Namespace) -> None:
+class TextFormatter(logging.Formatter):
+    """A line for people: the program, the level and the message.
+
+    Args:
+        journal: Whether the level stands in front as well, as systemd's journal reads it.
+    """
+
+    PRIORITIES: Mapping[int, str] = {logging.DEBUG: "<7>", logging.INFO: "<6>", logging.WARNING: "<4>", logging.ERROR: "<3>"}
+
+    def __init__(self, journal: bool = False) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Format the message alone; a traceback follows it."""
+        first = self.PRIORITIES.get(record.levelno, "<2>") if self._journal else ""
+        return f"{first}{PROGRAM}: {record.levelname.lower()}: {record.message}"
+
+
+def begin(options: Namespace, command: str = "") -> None:
     """Have messages written as the options ask for, before anything else of the command runs.
 
     The run's id is made here and put among the options' labels, so that messages before there is a monitor, or because there is
     none, have the same one.
+
+    Args:
+        options: Of the command.
+        command: Its name. ``serve`` is a service, whose messages are from ``info`` up; it logs findings itself, with their levels.
     """
     import uuid
 
     from accelmetrics.sampling.engine import hostname
     from accelmetrics.visibility.job import job_labels
 
+    service = command == "serve"
     options.labels = {"run_id": uuid.uuid4().hex[:12], **options.labels}
-    set_up(options.log_format, {"hostname": hostname(), **job_labels(), **options.labels})
+    set_up(options.log_format, {"hostname": hostname(), **job_labels(), **options.labels}, options.log_level or ("info" if service else ""))
+    if service:
+        log.handlers[0].addFilter(lambda record: record.name != "accelmetrics.findings")
 
 
-def set_up(form: str, labels: Mapping[str, str]) -> None:
-    """Have messages of this package written to standard error, from warnings up; JSON has those that tell how it goes too.
+def set_up(form: str, labels: Mapping[str, str], level: str = "") -> None:
+    """Have messages of this package written to standard error.
 
     Args:
-        form: ``text`` or ``json``.
+        form: ``text``, ``json`` or ``journal``.
         labels: Those of every record.
+        level: The least level; if left out, warnings and up, and with JSON those too that tell how it goes.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter(labels) if form == "json" else logging.Formatter(f"{PROGRAM}: %(message)s"))
+    handler.setFormatter(JsonFormatter(labels) if form == "json" else TextFormatter(form == "journal"))
     log.handlers[:] = [handler]
-    log.setLevel(logging.INFO if form == "json" else logging.WARNING)
+    log.setLevel((level or ("info" if form == "json" else "warning")).upper())
     log.propagate = False
 
 
@@ -433,6 +493,7 @@ def tell(meaning: str, line: str = "", *, error: bool = False, data: Mapping[str
         data: What programs find beside its words.
     """
     if any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers):
-        log.log(logging.ERROR if error else logging.INFO, meaning, extra={DATA: data})
+        level = logging.ERROR if error else logging.INFO
+        log.handle(log.makeRecord(log.name, level, "", 0, meaning, (), None, extra={DATA: data}))
     elif line:
         say(line)

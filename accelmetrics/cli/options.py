@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
 
 
-_BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "collector_socket": (settings.COLLECTOR, "PATH")}
+_BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "share_directory": (settings.SHARED_READINGS, "DIRECTORY")}
 """Flags that may stand without a value: what they are then, and what stands for it in the help."""
 
 
@@ -148,6 +148,7 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
     told = given(options, wanted)
     options.flags_given = [settings.OPTIONS[name].long_flag for name in told]
     found = settings.resolve(wanted, told, command, file)
+    options.chosen = {name: setting.value for name, setting in found.items()}
     for name, setting in found.items():
         left = setting.source == settings.DEFAULT and settings.OPTIONS[name] in settings.READING
         setattr(options, name, None if left else setting.value)

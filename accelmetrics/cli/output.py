@@ -22,6 +22,8 @@ from accelmetrics.schemas.text import aligned
 
 PLAIN_WIDTH = 100
 """Columns where there is no terminal to say how many."""
+SHOWN = 60
+"""Columns of the command that the summary names."""
 LINKS = 40
 """Links that the system follows."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import Namespace
+from collections import Counter
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, checked, console, exporters, log, monitor, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import (
+    NOTIFY_TEST,
+    Stop,
+    checked,
+    console,
+    exporters,
+    monitor,
+    notify_test,
+    tell,
+    tell_losses,
+    until_stopped,
+)
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.schemas.errors import without_passwords
+from accelmetrics.schemas.log import log
+from accelmetrics.schemas.record import Exporter, Record
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import counted, printable
 from accelmetrics.views.summaries import of_window
 
 FAST = 0.5
@@ -32,16 +50,18 @@ says what); 2 for arguments that cannot be used; 141 when the reader of its line
 OPTIONS: arguments.Groups = {
     "": arguments.flags(settings.LINES),
     "the readings": arguments.watching("record"),
-    "where they go": arguments.flags(settings.EXPORTING, "record"),
+    "where they go": {**arguments.flags(settings.EXPORTING, "record"), **NOTIFY_TEST},
     arguments.READ: arguments.READING,
 }
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
+    if options.notify_test:
+        return notify_test(options)
     with until_stopped() as stopped, checked(options, stopped):
-        lines = [console(out, stopped)] if options.console else []
-        watching = monitor(options, [*lines, *exporters(options, out, stopped)])
+        printing = console(out, stopped) if options.console else None
+        watching = monitor(options, [_announced(options, printing), *exporters(options, out, stopped)])
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
             not_printed = _watch(watching, options, out, stopped)
@@ -53,6 +73,36 @@ def run(options: Namespace, out: Stdout) -> int:
         if not_printed:
             raise not_printed[0]
     return int(lost)
+
+
+def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
+    """Return an exporter that says at the first record what is read, how often, and where it goes, and prints records as another does."""
+    from accelmetrics.exporters.registry import exporting
+
+    told = False
+
+    def export(record: Record) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            words = banner(record.snapshot, options)
+            tell(words, f"accelmetrics record: {words}" if sys.stderr is not None and sys.stderr.isatty() else "")
+        if printing is not None:
+            printing.export(record)
+
+    return exporting("console" if printing is not None else "banner", export, printing)
+
+
+def banner(snapshot: Snapshot, options: Namespace) -> str:
+    """Return in one line what is read, how often, for how long, and where it goes; secrets are left out."""
+    counts = Counter(slot.identity.kind for slot in snapshot.identities if not slot.identity.parent)
+    devices = [counted(number, kind.upper()) for kind, number in counts.items()] or ["no device"]
+    sources = [status.name for status in snapshot.backends if status.status != "absent"]
+    places = [without_passwords(wanted.partition("?")[0]) for wanted in options.exporters]
+    places += ["Weights & Biases"] if options.wandb_project or options.wandb_run_name else []
+    lasting = "until Ctrl-C" if options.duration is None else f"for {options.duration:g} s"
+    where = f"to {', '.join(places)}" if places else "kept nowhere: --exporter jsonl:run.jsonl keeps them"
+    return printable(f"{', '.join(devices)} ({', '.join(sources)}), a reading every {options.interval:g} s {lasting}, {where}")
 
 
 def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) -> list[WriteError]:

@@ -26,6 +26,7 @@ EXAMPLES = """\
   accelmetrics report run.jsonl --format markdown --plots plots > RUN.md    the same with pictures
   accelmetrics report node-*.jsonl --format json            several hosts together
   accelmetrics report run.jsonl --by epoch --price 0.30EUR   a row for each epoch, with what it cost
+  accelmetrics report run.jsonl --price 2.5USD/h            what the devices cost by the hour
   accelmetrics report old.jsonl --compare new.jsonl         two runs, and how sure their differences are
   accelmetrics report run.jsonl --shape gpu-stats           flat statistics of each GPU, as JSON
 
@@ -38,15 +39,15 @@ Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments
 
 
 def price(text: str) -> Price:
-    """Return what a kilowatt-hour costs: ``0.30``, ``0.30EUR``, ``0.30 EUR``.
+    """Return what a kilowatt-hour costs (``0.30``, ``0.30EUR``, ``0.30 EUR/kWh``), or an hour of a device (``2.5USD/h``).
 
     Raises:
         ArgumentTypeError: It is no such price.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8}|[^\w\s.,]?)", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8}|[^\w\s.,/]?)\s*(?:/\s*(kWh|h))?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no price of a kilowatt-hour: write 0.30 or 0.30EUR")
-    return Price(float(found[1]), found[2])
+        raise ArgumentTypeError(f"{text!r} is no price: write 0.30 or 0.30EUR for a kilowatt-hour, 2.5USD/h for an hour of a device")
+    return Price(float(found[1]), found[2], per_hour=(found[3] or "").lower() == "h")
 
 
 def carbon(text: str) -> float:
@@ -74,7 +75,12 @@ OPTIONS: arguments.Groups = {
         **arguments.only("--metrics"),
         "--by": {"metavar": "NAME", "help": "a row for each epoch, window, or value of any number that the program logged"},
         "--compare": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings of another run to compare with"},
-        "--price": {"type": price, "metavar": "PRICE", "help": "what a kilowatt-hour costs: 0.30 or 0.30EUR"},
+        "--price": {
+            "type": price,
+            "action": "append",
+            "metavar": "PRICE",
+            "help": "what a kilowatt-hour costs: 0.30 or 0.30EUR; and again for an hour of a device: 2.5USD/h",
+        },
         "--carbon": {"type": carbon, "metavar": "GRAMS", "help": "grams of CO2 equivalent that making a kilowatt-hour gives off"},
         "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},
     },
@@ -93,10 +99,13 @@ def run(options: Namespace, out: Stdout) -> int:
         (options.compare and (options.shape != "summary" or options.by), "--compare excludes --shape and --by"),
         (both, f"{', '.join(map(str, sorted(both)))} is on both sides of the comparison: give the files of another run"),
     )
+    prices = {one.per_hour: one for one in options.price or ()}
+    arguments.refuse((len(prices) < len(options.price or ()), "--price twice: give one for a kilowatt-hour and one for an hour (/h)"))
     wanted = Wanted(
         MetricSelection(options.metrics or ALL),
         series=CHARTED if options.compare or options.html is not None or options.plots is not None else None,
-        price=options.price,
+        price=prices.get(False),
+        rent=prices.get(True),
         carbon=options.carbon,
         by=options.by or "",
         compared=bool(options.compare),

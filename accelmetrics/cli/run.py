@@ -22,8 +22,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import checked, exporters, holding_messages, monitor, tell, tell_losses, tell_sources
-from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of, telling
+from accelmetrics.cli.monitoring import (
+    NOTIFY_TEST,
+    checked,
+    exporters,
+    holding_messages,
+    monitor,
+    notify_test,
+    tell,
+    tell_losses,
+    tell_sources,
+)
+from accelmetrics.cli.output import SHOWN, Stdout, WriteError, descriptor_of, sink_of, telling
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
@@ -50,8 +60,6 @@ NOT_ATTACHED = (
     "nothing that ran has loaded a Python binding of NVML, so nothing was shown to it: compiled programs, those that call nvidia-smi and "
     "Python with -E or -I are not reached (docs/other-monitors.md)"
 )
-SHOWN = 60
-"""Columns of the command that the summary names."""
 
 EXAMPLES = """\
   accelmetrics run -- python train.py --epochs 3           a live line below its output, a summary at its end
@@ -82,13 +90,15 @@ OPTIONS: arguments.Groups = {
         "command": {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND …", "help": "the command and its arguments"},
     },
     "the readings": arguments.watching("run"),
-    "where they go": arguments.flags(settings.EXPORTING, "run"),
+    "where they go": {**arguments.flags(settings.EXPORTING, "run"), **NOTIFY_TEST},
     arguments.READ: arguments.flags(settings.READING, "run"),
 }
 
 
 def run(options: argparse.Namespace, out: Stdout) -> int:
     """Run the command."""
+    if options.notify_test:
+        return notify_test(options)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = Path(options.stats or ".").absolute().parent
     arguments.refuse(

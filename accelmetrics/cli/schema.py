@@ -7,19 +7,23 @@ from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.schemas.document import json_schema, lines_schema
+from accelmetrics.schemas.document import json_schema, lines_schema, topology_schema
 
 EXAMPLES = """\
   accelmetrics schema > accelmetrics.schema.json
   accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -
   accelmetrics schema --lines > accelmetrics.lines.schema.json"""
 OPTIONS: arguments.Groups = {
-    "": {"--lines": {"action": "store_true", "help": "of a line that the exporter jsonl writes: a header or a reading"}},
+    "": {
+        "--lines": {"action": "store_true", "help": "of a line that the exporter jsonl writes: a header or a reading"},
+        "--topology": {"action": "store_true", "help": "of what topology --json prints"},
+    },
 }
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the schema."""
-    schema = lines_schema() if options.lines else json_schema()
+    arguments.refuse((options.lines and options.topology, "--lines and --topology are two documents: give one of them"))
+    schema = lines_schema() if options.lines else topology_schema() if options.topology else json_schema()
     out.write(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
     return 0

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import checked, claim_sources, exporters, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import (
+    NOTIFY_TEST,
+    Stop,
+    begin,
+    checked,
+    claim_sources,
+    exporters,
+    handling,
+    monitor,
+    notify_test,
+    tell,
+    tell_losses,
+    until_stopped,
+)
+from accelmetrics.cli.node_log import NodeLog
 from accelmetrics.cli.output import Stdout, folder_for
+from accelmetrics.cli.service_manager import ServiceManager
 from accelmetrics.monitor import settings
-from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.schemas.errors import AccelMetricsError, without_passwords
+from accelmetrics.schemas.log import log
 from accelmetrics.visibility.attribution import Attribution
 
 if TYPE_CHECKING:
     from accelmetrics.exporters.prometheus import PrometheusExporter
+    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.schemas.record import Record
     from accelmetrics.views.page.documents import NodeDocuments
 
 PAGE_CONNECTIONS = 1024
 """Open at once with ``--ui``, as far as the process may open four times as many files; half of them from one address, such as a proxy's."""
+HANG_UP = tuple(getattr(signal, name) for name in ("SIGHUP",) if hasattr(signal, name))
+LOGGING = frozenset({"log_format", "log_level"})
+"""Options that change without a new beginning."""
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
   accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
   accelmetrics serve --ui                                       a page for people at http://127.0.0.1:22235/ (docs/page.md)
   accelmetrics serve --keys dcgm                                for dashboards that were made for DCGM
-  accelmetrics serve --socket --socket-group users              jobs with share="node" read nothing themselves (docs/sharing.md)
+  accelmetrics serve --share --share-group users                jobs with share="node" read nothing themselves (docs/sharing.md)
   accelmetrics serve --make-password prometheus >> users        a line of the file that --auth takes
 
 paths:
@@ -40,6 +62,8 @@ paths:
 
 The endpoint says nothing of a watched process, such as `cpu`, unless --pid names one.
 
+SIGHUP reads the configuration file, certificates and passwords again, and ends nothing: what cannot be used leaves all as it was.
+
 It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen, or an exporter lost records (a
 line says how many); 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
@@ -50,16 +74,86 @@ OPTIONS: arguments.Groups = {
     "the page": arguments.flags(settings.PAGE),
     "who holds the devices": arguments.flags(settings.HOLDERS),
     "the readings": arguments.watching("serve"),
-    "where else they go": arguments.flags(settings.EXPORTING, "serve"),
+    "where else they go": {**arguments.flags(settings.EXPORTING, "serve"), **NOTIFY_TEST},
     arguments.READ: arguments.READING,
 }
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Serve until stopped."""
+    """Serve until stopped. A hang-up reads the configuration again, and begins anew where something in it has changed."""
+    if options.notify_test:
+        return notify_test(options)
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
+    hung_up, manager = Stop(), ServiceManager()
+    before: Namespace | None = None  # what was in force before options that were not tried yet
+    lost = False
+    with until_stopped() as stopped, handling(lambda number, _: hung_up.ask(number), *HANG_UP):
+        while True:
+            try:
+                with _serving(options, out, stopped) as (watching, endpoint):
+                    before = None
+                    manager.tell("READY=1", f"STATUS=serving {endpoint.address}")
+                    changed = _wait(options, stopped, hung_up, watching, endpoint, manager)
+            except (AccelMetricsError, arguments.UsageError) as error:
+                if before is None:
+                    raise
+                log.error("the configuration was read again and cannot be used, that of before stays: %s", without_passwords(str(error)))
+                options, before = before, None
+                continue
+            lost = tell_losses(watching) or lost
+            if changed is None:
+                return int(lost)
+            options, before = changed, options
+
+
+def _wait(
+    options: Namespace, stopped: Stop, hung_up: Stop, watching: Monitor, endpoint: PrometheusExporter, manager: ServiceManager
+) -> Namespace | None:
+    """Wait until it is stopped, or its configuration has changed; return what that is now, and None when it is stopped."""
+    while not stopped.wait(Stop.STEP):
+        manager.beat(watching.status.ticks, bool(watching.error), options.interval)
+        if not hung_up.signal:
+            continue
+        hung_up.signal = 0
+        manager.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        endpoint.reload()
+        try:
+            again = _read_again(options)
+        except (AccelMetricsError, arguments.UsageError) as error:
+            log.error("the configuration cannot be used, that of before stays: %s", without_passwords(" ".join(str(error).split())))
+            again = options
+        else:
+            changed = sorted(name for name, value in again.chosen.items() if options.chosen[name] != value)
+            log.info("the configuration was read again: %s", f"{', '.join(changed)} changed" if changed else "nothing has changed")
+            if not LOGGING.issuperset(changed):
+                return again
+            begin(again, "serve")
+            options = again
+        manager.tell("READY=1")
+    manager.tell("STOPPING=1")
+    return None
+
+
+def _read_again(options: Namespace) -> Namespace:
+    """Return the options of this command line with what the configuration file says now; the run keeps its id."""
+    parser = arguments.Parser.for_command("serve", "serve", EXAMPLES)
+    parser.add_options(OPTIONS)
+    again = parser.parse_strictly(options.arguments)
+    arguments.configure("serve", again, OPTIONS)
+    again.arguments = options.arguments
+    again.labels = {"run_id": options.labels["run_id"], **again.labels}
+    return again
+
+
+@contextmanager
+def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[Monitor, PrometheusExporter]]:
+    """Read and serve during the block.
+
+    Raises:
+        AccelMetricsError: It cannot listen, or something that was asked for is not there.
+    """
     from accelmetrics.exporters.registry import exporting, load
     from accelmetrics.monitor.job_summaries import JobSummaries
     from accelmetrics.schemas.catalogue.host import PROCESS
@@ -91,7 +185,10 @@ def run(options: Namespace, out: Stdout) -> int:
     # Prometheus says again, in another unit, what one with a name says.
     own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
+    node_log = NodeLog()
+
     def serve(record: Record) -> None:
+        node_log.take(record)
         if not options.pid:  # the watched process is this command
             taken = record.snapshot
             metrics = {key: value for key, value in taken.metrics.items() if key not in own}
@@ -102,11 +199,11 @@ def run(options: Namespace, out: Stdout) -> int:
 
     if options.attribution in {"auto", "slurm"} and options.summaries != settings.SUMMARIES:  # the usual folder need not be there
         folder_for(options.summaries)
-    with until_stopped() as stopped, closing(endpoint), checked(options, stopped), _sharing(options) as shared:
+    with closing(endpoint), checked(options, stopped):
         attribution = Attribution()
         feed = exporting("prometheus", serve, processes=options.processes or int(options.ui))
         sinks = [feed, *exporters(options, out)]
-        watching = monitor(options, sinks, attribution=attribution, **shared)
+        watching = monitor(options, sinks, attribution=attribution, **_sharing(options))
         summaries = JobSummaries(watching, options.summaries)
         attribution.add(claim_sources(options, summaries))
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
@@ -120,8 +217,7 @@ def run(options: Namespace, out: Stdout) -> int:
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             if options.ui:
                 tell(f"the page is {base}/", f"the page: {base}/", data={"page": f"{base}/"})
-            stopped.wait()
-    return int(tell_losses(watching))
+            yield watching, endpoint
 
 
 def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocuments:
@@ -132,7 +228,7 @@ def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocument
     endpoint.routes += documents.routes
     if options.ui:
         endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]
-        endpoint.limits = endpoint.limits._replace(connections=PAGE_CONNECTIONS)
+        endpoint.limits = replace(endpoint.limits, connections=PAGE_CONNECTIONS)
         # Let this process open as many files as it may: the usual limit is 1024, for the sake of programs that use ``select``.
         with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
             import resource
@@ -144,28 +240,22 @@ def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocument
     return documents
 
 
-@contextmanager
-def _sharing(options: Namespace) -> Iterator[dict[str, Any]]:
-    """Read for other processes, where that is asked for; what this command's own monitor is told of it: it is one of them.
+def _sharing(options: Namespace) -> dict[str, Any]:
+    """Return what this command's monitor is told where it is to read for other processes.
 
     Raises:
-        AccelMetricsError: The socket cannot be made.
+        AccelMetricsError: The directory cannot be used.
         InvalidOptionError: There is no such group.
     """
-    if not options.collector_socket:
-        if options.socket_group:
-            raise arguments.UsageError("--socket-group is for --socket")
-        yield {}
-        return
-    from accelmetrics.sampling.node import SOCKET_VARIABLE
-    from accelmetrics.sampling.node_daemon import NodeDaemon
+    if not options.share_directory:
+        if "--share-group" in options.flags_given:
+            raise arguments.UsageError("--share-group is for --share")
+        return {}
+    from accelmetrics.sampling.node import daemon_place
 
-    daemon = NodeDaemon(options.collector_socket, options.socket_group or "", arguments.reading(options))
-    daemon.open()
-    with closing(daemon):
-        os.environ[SOCKET_VARIABLE] = options.collector_socket
-        tell(f"reading for others at {options.collector_socket}", data={"socket": options.collector_socket})
-        yield {"share": "node"}
+    place = daemon_place(options.share_directory, options.share_group or "", arguments.reading(options))
+    tell(f"reading for others in {options.share_directory}", data={"share": options.share_directory})
+    return {"share": place}
 
 
 def _password_line(user: str) -> str:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
+import sys
+import time
 from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, checked, claim_sources, console, monitor, tell_losses, until_stopped
-from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.output import Stdout, descriptor_of
 from accelmetrics.cli.terminal import capable, in_foreground, let_go
 from accelmetrics.cli.watch_source import LiveSource, WatchSource
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import require
-from accelmetrics.views.device_view import WarningLevels
+from accelmetrics.schemas.record import Finding
+from accelmetrics.schemas.text import GIB, counted, duration, printable
+from accelmetrics.views.device_view import MARKS, DeviceView, WarningLevels
+from accelmetrics.views.node_view import NodeView, SourceRow
+from accelmetrics.views.terminal.fleet import node_note
 from accelmetrics.visibility.attribution import Attribution
+
+if TYPE_CHECKING:
+    from accelmetrics.cli.watch_remote import FleetSource
+    from accelmetrics.views.node_view import NodeAnswer
 
 CHECK_PATIENCE = 0.3
 """Seconds for which the look at the chosen devices may hold the screen up, and with it the keys."""
@@ -85,9 +99,7 @@ def run(options: Namespace, out: Stdout) -> int:
             return 0
         fleet = stack.enter_context(closing(FleetSource(options)))
         if descriptor is None:
-            from accelmetrics.cli.watch_plain import show_fleet
-
-            show_fleet(fleet, out, stopped)
+            show_plain_fleet(fleet, out, stopped)
         else:
             from accelmetrics.cli.watch_screen import FleetScreen
 
@@ -117,9 +129,7 @@ def _place(options: Namespace) -> str:
 def _show(options: Namespace, out: Stdout, descriptor: int | None, stopped: Stop, source: WatchSource) -> None:
     """Show what a source gives, on the screen or in lines."""
     if descriptor is None:
-        from accelmetrics.cli.watch_plain import show
-
-        show(source, out, stopped)
+        show_plain(source, out, stopped)
     else:
         from accelmetrics.cli.watch_screen import WatchScreen
 
@@ -141,3 +151,169 @@ def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped:
     finally:
         watching.stop(0.0)  # there is nothing to deliver, and a driver may hang
     return 0
+
+
+# Lines in place of the screen, for screen readers, Braille displays and logs: one for each change. Nothing on the screen is ever moved.
+
+LOOK = 0.1
+"""Seconds between two looks."""
+CHUNK = 256
+
+
+def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
+    """Print a line for each change until stopped, and a summary when Enter is pressed; ``q`` and Enter end it."""
+    typed = line_input()
+    before: NodeView | None = None
+    notice = ""
+    while not (stopped.signal or source.ended):
+        while not stopped.wait(0) and source.look() and source.view is not None:
+            for line in changes(before, source.view):
+                out.show(f"{datetime.fromtimestamp(source.view.time_ns / 1e9).astimezone():%H:%M:%S} {line}\n")
+            before = source.view
+        if bool(source.notice) != bool(notice):
+            out.show(f"{now()} {source.notice or 'it answers again'}\n")
+        notice = source.notice
+        for line in typed(LOOK):
+            if line.strip().lower() == "q":
+                stopped.ask(signal.SIGINT)
+            elif source.view is not None:
+                out.show("".join(f"{each}\n" for each in overview(source.view)))
+
+
+def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
+    """Print a line for each change until stopped, and one for each node when Enter is pressed; ``q`` and Enter end it."""
+    typed = line_input()
+    told: dict[str, object] = {}
+    while not stopped.signal:
+        if fleet.look():
+            for answer in fleet.answers:
+                summary = answer.summary
+                stand: object = bool(answer.failure)
+                if summary is not None:
+                    worst = summary.worst and summary.worst.key
+                    stand = answer.state, worst, tuple(summary.kinds.items()), summary.findings, summary.lost, summary.failed
+                if stand != told.get(answer.name):
+                    out.show(f"{now()} {node_words(answer)}\n")
+                told[answer.name] = stand
+            for name in told.keys() - {answer.name for answer in fleet.answers}:
+                out.show(f"{now()} {name}: no longer listed\n")
+                del told[name]
+        for line in typed(LOOK):
+            if line.strip().lower() == "q":
+                stopped.ask(signal.SIGINT)
+            else:
+                out.show("".join(f"{node_words(answer)}\n" for answer in fleet.answers))
+
+
+def node_words(answer: NodeAnswer) -> str:
+    """Say a node in a sentence."""
+    summary = answer.summary
+    had = [] if summary is None else [", ".join(f"{count} {kind}" for kind, count in summary.kinds.items()) or "no device"]
+    words = ", ".join(filter(None, [*had, node_note(answer)]))
+    return " ".join(filter(None, (MARKS[answer.state], f"{answer.name}: {words}")))
+
+
+def line_input() -> Callable[[float], list[str]]:
+    """Return a function that waits for a line on standard input, at most so many seconds, and returns those that were typed.
+
+    Where standard input is no terminal, there are none.
+    """
+    descriptor = descriptor_of(sys.stdin)
+    typing = descriptor is not None and os.isatty(descriptor)
+
+    def lines(seconds: float) -> list[str]:
+        nonlocal typing
+        if descriptor is None or not typing or not in_foreground(descriptor):
+            time.sleep(seconds)
+            return []
+        try:
+            data = os.read(descriptor, CHUNK) if select.select([descriptor], [], [], seconds)[0] else None
+        except OSError:  # the terminal has gone
+            data = b""
+        typing = data != b""  # Ctrl-D says it too: nothing more will come
+        return (data or b"").decode("utf-8", "replace").splitlines()
+
+    return lines
+
+
+def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
+    """Yield what is another thing than before, in words: devices and sources lost and back, findings begun and over.
+
+    Args:
+        before: The view before; None for the first, of which all that is not as it should be is told.
+        view: The view now.
+    """
+    if before is None:
+        yield _head(view)
+    known = {} if before is None else {device.key: device for device in before.devices}
+    for device in view.devices:
+        former = known.pop(device.key, None)
+        was, now = former.silent if former is not None else None, device.silent
+        if now is not None and (was is None or was.reason != now.reason):
+            yield f"{device.label}: {'; '.join(filter(None, (now.word, now.detail, now.advice)))}"
+        elif was is not None and now is None:
+            yield f"{device.label}: back"
+    yield from (f"{device.label}: no longer listed" for device in known.values())
+    was_silent = {} if before is None else {source.name: source for source in before.silent}
+    silent = {source.name: source for source in view.silent}
+    yield from (_source(source) for name, source in silent.items() if name not in was_silent)
+    yield from (f"source {name}: answers again" for name in was_silent if name not in silent)
+    begun = {} if before is None else {(one.rule, one.key): one for one in before.findings}
+    lasting = {(one.rule, one.key): one for one in view.findings}
+    for which, one in lasting.items():
+        if which not in begun:
+            yield _finding(one) + (f"; {printable(one.advice)}" if one.advice else "")
+    for which, one in begun.items():
+        if which not in lasting:
+            seconds = max(0.0, (view.time_ns - one.since_ns) / 1e9)
+            yield f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
+
+
+def overview(view: NodeView) -> Iterator[str]:
+    """Yield the node, each device and each finding in a sentence."""
+    yield _head(view)
+    yield from map(_source, view.silent)
+    yield from (f"{device.label} {device.name}: {_device(device)}" for device in view.devices)
+    yield from map(_finding, view.findings)
+
+
+def _head(view: NodeView) -> str:
+    totals = view.summary
+    number = sum(totals.findings.values())
+    parts = [
+        ", ".join(f"{count} {kind}" for kind, count in totals.kinds.items()) or "no device",
+        "" if totals.utilization is None else f"{totals.utilization:.0f} % busy",
+        "" if totals.power_watts is None else f"{totals.power_watts:.0f} W",
+        f"cpu {view.host['cpu_percent']:.0f} %" if "cpu_percent" in view.host else "",
+        f"memory {view.host['memory_percent']:.0f} %" if "memory_percent" in view.host else "",
+        f"{totals.lost} lost" if totals.lost else "",
+        "no finding" if not number else counted(number, "finding"),
+    ]
+    return f"{view.hostname}: {', '.join(filter(None, parts))}"
+
+
+def _device(device: DeviceView) -> str:
+    values = device.values
+    used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
+    limit = values.get("power_limit_watts")
+    parts = [
+        f"{values['utilization']:.0f} % busy" if "utilization" in values else "",
+        "" if used is None else f"memory {used / GIB:.1f}{'' if total is None else f' of {total / GIB:.0f}'} GiB",
+        f"{values['power_watts']:.0f}{'' if limit is None else f' of {limit:.0f}'} W" if "power_watts" in values else "",
+        f"{values['temperature_celsius']:.0f} °C" if "temperature_celsius" in values else "",
+        *device.notes,
+    ]
+    return ", ".join(filter(None, parts)) or "says nothing"
+
+
+def _source(source: SourceRow) -> str:
+    return f"source {source.name}: {'; '.join(filter(None, (source.status.replace('_', ' '), source.detail, source.advice)))}"
+
+
+def _finding(one: Finding) -> str:
+    return f"{one.severity} {one.rule} {one.key}".rstrip() + f": {printable(one.message)}"
+
+
+def now() -> str:
+    """Return the time of day."""
+    return f"{datetime.now().astimezone():%H:%M:%S}"

@@ -242,7 +242,7 @@ def typed(key: str, choices: Choices, line: InputLine) -> Choices:
     try:
         parse_filter(line.text, fields)
     except (UnknownNameError, InvalidOptionError) as error:
-        return replace(choices, input=line._replace(problem=str(error)))
+        return replace(choices, input=replace(line, problem=str(error)))
     given: dict[str, Any] = {f"{name}_filter": line.text.strip()}
     return replace(choices, input=None, **given)
 
@@ -267,7 +267,7 @@ def edited(key: str, line: InputLine) -> InputLine:
             text, at = text[:at] + key + text[at:], at + 1
         case _:
             at = places.get(key, at)
-    return line._replace(text=text, at=min(max(at, 0), len(text)), problem="")
+    return replace(line, text=text, at=min(max(at, 0), len(text)), problem="")
 
 
 # The programs

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.history import row_of
 from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, Record
+from accelmetrics.schemas.ring import row_of
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.statistics import WindowAggregator
 from accelmetrics.schemas.summary import Energy, Summary
@@ -50,7 +50,7 @@ class RecordWindow:
             return
         self._newest = snapshot
         joined = before is None or (snapshot.time_ns - before.time_ns) / 1e9 <= GAP * max(1.0, interval)
-        self._statistics.feed([row_of(snapshot, before, self.duration, joined)])
+        self._statistics.feed([row_of(snapshot, self.duration, joined)])
 
     @property
     def duration(self) -> float:

@@ -1,4 +1,4 @@
-"""For users' own tests: a backend with scripted values and faults, a recorder of real readings, and their replay.
+"""For users' own tests: a backend with scripted values and faults, simulated GPUs that work, a recorder of real readings, and their replay.
 
 >>> from accelmetrics import Sampler
 >>> from accelmetrics.testing import FakeBackend
@@ -9,7 +9,8 @@
 300.0
 """
 
+from accelmetrics.testing.demo import DemoBackend
 from accelmetrics.testing.fake import FakeBackend, FakeClock, FakeDevice
 from accelmetrics.testing.recording import Recorder, Recording, ReplayBackend
 
-__all__ = ["FakeBackend", "FakeClock", "FakeDevice", "Recorder", "Recording", "ReplayBackend"]
+__all__ = ["DemoBackend", "FakeBackend", "FakeClock", "FakeDevice", "Recorder", "Recording", "ReplayBackend"]

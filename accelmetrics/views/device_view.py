@@ -11,10 +11,9 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
-from accelmetrics.schemas.finding import SEVERITIES, Finding, Severity
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import answered
-from accelmetrics.schemas.record import Holder, Record
+from accelmetrics.schemas.record import SEVERITIES, Finding, Holder, Record, Severity
 from accelmetrics.schemas.text import duration, in_words, printable
 from accelmetrics.schemas.vitals import (
     FULL_MEMORY,
@@ -63,7 +62,8 @@ LASTING = frozenset({Reason.TIMED_OUT, Reason.STALE})
 """Reasons whose word tells for how long."""
 
 
-class ValueRow(NamedTuple):
+@dataclass(frozen=True)
+class ValueRow:
     """One number that is shown of devices.
 
     Attributes:
@@ -99,6 +99,8 @@ VALUES: tuple[ValueRow, ...] = (
     ValueRow("memory_clock_mhz", "memory clock", "MHz", ("memoryClock",)),
     ValueRow("memory_activity_percent", "memory busy", "%", ("memory", "dramActive", "runtimeHbmUtilization"), top=100.0),
     ValueRow("fan_percent", "fan", "%", ("fanSpeed",), top=100.0),
+    ValueRow("fan_rpm", "fan speed", "rpm", ("fanSpeedRpm",)),
+    ValueRow("cores_allocated", "cores held", "1", ("coresAllocated",)),
     ValueRow("encoder_percent", "encoder", "%", ("encoderUtilization",), top=100.0),
     ValueRow("decoder_percent", "decoder", "%", ("decoderUtilization",), top=100.0),
     ValueRow("energy_joules", "energy", "J", ("energyJoules",)),

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from accelmetrics._version import __version__
 from accelmetrics.schemas.errors import ADVICE, DocumentError, Reason, Unavailable
-from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.record import Holders, Record
+from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Findings, Holders, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 from accelmetrics.schemas.text import counted, duration, in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
@@ -66,7 +65,8 @@ LONGEST = 1000
 MOST_DEVICES = 4096
 
 
-class ProcessRow(NamedTuple):
+@dataclass(frozen=True)
+class ProcessRow:
     """One process on devices. Texts are fit for a terminal.
 
     Attributes:
@@ -102,7 +102,8 @@ class ProcessRow(NamedTuple):
     aged: bool = False
 
 
-class SourceRow(NamedTuple):
+@dataclass(frozen=True)
+class SourceRow:
     """One source that something was read from, or was to be.
 
     Attributes:

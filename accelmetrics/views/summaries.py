@@ -10,7 +10,7 @@ from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.text import GIB, MIB, aligned, counted, printable
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
 
@@ -108,7 +108,8 @@ def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: fl
         rows.append((place.key, *cells, NONE if heat is None else f"{heat['max']:.0f}°C", energy_text(used and used.joules)))
     host = {key: summary[key]._asdict() for key in HOST if key in summary}
     table = aligned(rows, "  ", numeric=True) if len(rows) > 1 else host_table(host, ("mean", "max"))
-    return "\n".join((head, *table)) + "\n"
+    doubts = [doubt_text(key, used.reason) for key, used in energy.items() if used.reason]
+    return "\n".join((head, *table, *doubts)) + "\n"
 
 
 def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
     devices: dict[str, Plain] = {}
     for place in latest.identities if latest is not None else ():
         identity, used = place.identity, energy.get(place.key)
-        held = measured(summary, place.key)
+        held, limit = measured(summary, place.key), first(summary, place.key, POWER_LIMIT)
         found = {
             "name": identity.name or identity.vendor,
             "vendor": identity.vendor,
@@ -125,9 +126,11 @@ def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
             "samples": samples(held),
             **{name.replace("_used", ""): one and {part: one[part] for part in STATISTICS} for name, one in held.items()},
             "memory_total_bytes": memory_total(summary, place),
+            "power_limit_watts": limit and limit.last,
             "energy_joules": used and used.joules,
             "energy_source": used and used.source,
             "energy_seconds": used and used.seconds,
+            "energy_reason": (used and used.reason) or None,
         }
         devices[place.key] = {name: value for name, value in found.items() if value is not None}
     return devices
@@ -164,7 +167,8 @@ def of_job(summary: Plain) -> str:
     for device in summary["devices"]:
         cells = (cell_text(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
         rows.append((device["device"], *cells, energy_text(device["energy_joules"])))
-    return "\n".join((*lines, *aligned(rows, "  ", numeric=True))) + "\n"
+    doubts = [doubt_text(device["device"], device["energy_reason"]) for device in summary["devices"] if device.get("energy_reason")]
+    return "\n".join((*lines, *aligned(rows, "  ", numeric=True), *doubts)) + "\n"
 
 
 # Of both
@@ -188,6 +192,11 @@ def energy_text(joules: float | None) -> str:
     if joules is None:
         return NONE
     return f"{joules:.0f} J" if joules < WHOLE_J else f"{joules / 3_600_000:.3f} kWh"
+
+
+def doubt_text(device: str, reason: str) -> str:
+    """Return a line that says why the counter of a device was not used."""
+    return f"{device}: energy is from its power: {reason}"
 
 
 def as_json(document: Plain) -> str:

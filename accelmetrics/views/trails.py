@@ -6,7 +6,7 @@ There is a ring of buckets for each scale of time, so that a reading costs the s
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import nan
 from typing import Literal, NamedTuple
 
@@ -118,18 +118,16 @@ class Trails:
 
     Args:
         interval: Seconds between two readings.
-        metrics: Whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
 
     Attributes:
-        metrics: The metrics whose history is kept.
+        metrics: The metrics whose history is kept: names of ``VALUES``, or any that the catalogue has for a device.
         newest_ns: When the newest reading was, in nanoseconds since 1970; 0 before the first.
         until_ns: Where graphs end, in nanoseconds since 1970; None: at the newest reading.
     """
 
-    def __init__(self, interval: float = 1.0, metrics: Sequence[str] = FOLLOWED) -> None:
+    def __init__(self, interval: float = 1.0) -> None:
         self.interval = interval
-        self.metrics = tuple(metrics)
-        self._lasting = len(self.metrics)  # that many of them are kept for good
+        self.metrics: tuple[str, ...] = FOLLOWED
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
         self.newest_ns = self._shown = 0  # of all readings, and of those that were views
         self.until_ns: int | None = None
@@ -143,7 +141,7 @@ class Trails:
         if metric in self.metrics:
             return False
         if len(self.metrics) >= MOST_FOLLOWED:
-            gone = self.metrics[min(self._lasting, MOST_FOLLOWED - 1)]
+            gone = self.metrics[len(FOLLOWED)]  # those are kept for good
             self.metrics = tuple(one for one in self.metrics if one != gone)
             self._rings = {which: rings for which, rings in self._rings.items() if which[1] != gone}
         self.metrics = (*self.metrics, metric)
@@ -191,9 +189,9 @@ class Trails:
         end = (now_ns or self.until_ns or self.newest_ns) / 1e9
         return ring.points(end, SCALES[scale], columns, HELD * max(self.interval, ring.width))
 
-    def band(self, devices: Iterable[str], metric: str, scale: str, columns: int, now_ns: int | None = None) -> list[TrailPoint]:
+    def band(self, devices: Iterable[str], metric: str, scale: str, columns: int) -> list[TrailPoint]:
         """Return the least, median and greatest over devices, in columns of equal time; the median stands for the mean."""
-        rows = [self.points(device, metric, scale, columns, now_ns) for device in devices]
+        rows = [self.points(device, metric, scale, columns) for device in devices]
         band = []
         for points in zip(*rows, strict=True):
             means = sorted(point.mean for point in points if point.kind == "value")

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.kit.processes import DriverNumbers, Environment, environment_of
+from accelmetrics.backends.registry import BackendChoice
 from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, DeviceSelection
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
-from accelmetrics.schemas.snapshot import Device, Snapshot, own_processes, plain
+from accelmetrics.schemas.snapshot import Device, Snapshot, own_processes, parents, plain
 from accelmetrics.visibility import job
 from accelmetrics.visibility.processes import located
 
@@ -37,7 +37,7 @@ ProcessesByDevice = Mapping[str, tuple[DeviceProcess, ...]]
 def visible_devices(
     pid: int | None = None,
     *,
-    backends: Sequence[str | Backend] | None = None,
+    backends: BackendChoice | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
 ) -> tuple[Device, ...]:
@@ -67,7 +67,8 @@ def visible_devices(
     if seen.order is None:
         raise AccelMetricsError(f"the devices that the program sees cannot be told: {'; '.join(seen.caveats)}")
     slots = [slot._replace(visible_index=index) for slot, index in zip(snapshot.identities, seen.positions, strict=True)]
-    return tuple(Device(snapshot, slots[number]) for number in seen.order)
+    above = list(parents(slots))
+    return tuple(Device(snapshot, slots[number], above[number]) for number in seen.order)
 
 
 class Use(NamedTuple):
@@ -207,7 +208,7 @@ def allocation(
     children: bool = False,
     roles: Mapping[str, Sequence[int]] | None = None,
     expect: Mapping[str, Sequence[Choice]] | None = None,
-    backends: Sequence[str | Backend] | None = None,
+    backends: BackendChoice | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
 ) -> Allocation:

@@ -7,7 +7,6 @@ that is what a source's numbers mean. Each source has a thread of its own, so th
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +14,10 @@ from types import TracebackType
 from typing import Literal
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.system import pci_address
-from accelmetrics.schemas.identity import DeviceSlot
+from accelmetrics.sampling.threads import Flag
+from accelmetrics.schemas.frozen import FrozenDict
+from accelmetrics.schemas.identity import DeviceSlot, pci_address
+from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -27,8 +28,6 @@ ABSENT = 1.0
 """Seconds between two looks for a source that is not there, which costs next to nothing."""
 TOLD = 1000
 """Problems that are remembered as told."""
-
-log = logging.getLogger("accelmetrics")
 
 
 DeviceRef = tuple[str, str]
@@ -62,7 +61,7 @@ class ClaimSource:
         self._failure = ""
         self._told: dict[str, None] = {}
 
-    def run(self, end: threading.Event) -> None:
+    def run(self, end: Flag) -> None:
         """Look until the end; why there is no answer is logged when it changes, and so is that there is one again."""
         while not end.is_set():
             outcome = guarded(self.read)
@@ -99,7 +98,7 @@ class Attribution:
 
     def __init__(self, sources: Iterable[ClaimSource] = ()) -> None:
         self._sources = list(sources)
-        self._end = threading.Event()
+        self._end = Flag()
 
     def add(self, sources: Iterable[ClaimSource]) -> None:
         """Ask these too, from the next start on."""
@@ -107,7 +106,7 @@ class Attribution:
 
     def start(self) -> Attribution:
         """Begin to look, each source on a thread of its own."""
-        self._end = threading.Event()
+        self._end = Flag()
         for source in self._sources:
             threading.Thread(target=source.run, args=(self._end,), name=f"accelmetrics-{source.name}", daemon=True).start()
         return self
@@ -127,7 +126,7 @@ class Attribution:
         listings = {source.name: source.latest() for source in self._sources}
         claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing[0]]
         failures = {name: failure for name, (listing, failure) in listings.items() if failure or listing is not None}
-        return Holders(tuple(resolve(claims, snapshot.identities)), failures)
+        return Holders(tuple(resolve(claims, snapshot.identities)), FrozenDict(failures))
 
 
 def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Holder]:
@@ -137,27 +136,28 @@ def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Ho
         claims: Who was given what. A job that is told twice of a device counts once.
         slots: The devices.
     """
-    known: dict[DeviceRef, str] = {}  # by what a device may be called, its key
+    known: dict[DeviceRef, tuple[str, ...]] = {}  # by what devices may be called, their keys
     wholes = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
     for slot in slots:
         about = slot.identity
         whole = wholes.get(about.parent) if about.parent else slot
         behind = "" if whole is slot else f".{about.gpu_instance_id}"
         if about.uuid:
-            known["uuid", about.uuid] = slot.key
+            known["uuid", about.uuid] = (slot.key,)
         if about.pci_bus_id and not about.parent:
-            known["pci", pci_address(about.pci_bus_id)] = slot.key
+            address: DeviceRef = ("pci", pci_address(about.pci_bus_id))  # which parts of one card share
+            known[address] = (*known.get(address, ()), slot.key)
         if about.kind == "tpu":
-            known["tpu", str(about.vendor_index)] = slot.key
+            known["tpu", str(about.vendor_index)] = (slot.key,)
         if whole is not None and about.vendor == "nvidia" and (whole is slot or about.gpu_instance_id is not None):
             # The first of several compute instances stands for their GPU instance, as everywhere.
-            known.setdefault(("index", f"{whole.identity.vendor_index}{behind}"), slot.key)
+            known.setdefault(("index", f"{whole.identity.vendor_index}{behind}"), (slot.key,))
             if whole.identity.minor_number is not None:
-                known.setdefault(("minor", f"{whole.identity.minor_number}{behind}"), slot.key)
+                known.setdefault(("minor", f"{whole.identity.minor_number}{behind}"), (slot.key,))
     seen: set[tuple[str, str, object]] = set()
     for kind, labels, devices in claims:
         called = labels.get("job_id") if kind == "job" else tuple(labels.items())
-        for device in dict.fromkeys(known[each] for each in devices if each in known):
+        for device in dict.fromkeys(key for each in devices for key in known.get(each, ())):
             if (device, kind, called) not in seen:
                 seen.add((device, kind, called))
-                yield Holder(device, kind, labels)
+                yield Holder(device, kind, FrozenDict(labels))

@@ -6,19 +6,22 @@ plain records.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.kit.system import PCI, find_pci, pci_functions, read_text
-from accelmetrics.backends.registry import BrokenBackend, pinned, select
+from accelmetrics.backends.kit.system import PCI, find_driven, find_pci, link_name, pci_functions, read_text
+from accelmetrics.backends.registry import BackendChoice, BrokenBackend, items_of, named, pinned, select
 from accelmetrics.sampling.engine import SourceReader, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
 from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
 from accelmetrics.schemas.errors import ADVICE, Reason, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, Status
+from accelmetrics.schemas.identity import BackendStatus, Status, pci_address
 from accelmetrics.schemas.snapshot import Device, Snapshot, plain
 
 SETTLE = 0.1
@@ -26,27 +29,13 @@ SETTLE = 0.1
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
 """Reasons under which a device that gives nothing is well all the same."""
 
-OWN_DETECTION = frozenset({"0x10de", "0x1002", "0x1d94", "0x1ae0", "0x1d0f"})
+OWN_DETECTION = frozenset({"0x10de", "0x1002", "0x1ae0", "0x1d0f"})
 """Vendors whose accelerators a backend finds by rules of its own, and reads, or tells why not."""
 RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Intel GPU", ("8086:*:03",)),
-    ("Intel NPU", ("8086:*:12",)),
-    ("AMD XDNA NPU", ("1022:1502", "1022:17f0")),
-    ("Intel Gaudi", ("1da3:*:12",)),
-    ("Huawei Ascend", ("19e5:*:12",)),
-    ("Cambricon MLU", ("cabc:*:12", "cabc:0270", "cabc:0370")),
-    ("Kunlunxin XPU", ("1d22:3684", "1d22:3685", "1d22:3688", "2057:3686")),
-    ("MetaX GPU", ("9999:*:03", "9999:*:12")),
-    ("Moore Threads GPU", ("1ed5:*:03", "1ed5:*:12")),
-    ("Iluvatar GPU", ("1e3e:*:03", "1e3e:*:12")),
-    ("Enflame GCU", ("1e36:*:12",)),
-    ("T-Head PPU", ("1ded:6001", "1ded:*:12")),
-    ("Tenstorrent", ("1e52:*:12",)),
+    ("Intel GPU without the driver i915 or xe", ("8086:*:03",)),
+    ("Intel NPU without the driver intel_vpu", ("8086:7d1d", "8086:ad1d", "8086:643e", "8086:b03e")),
     ("FuriosaAI NPU", ("1ed2:*:12",)),
-    ("Qualcomm Cloud AI", ("17cb:a080", "17cb:a100", "17cb:a110")),
-    ("Vastai", ("1ec6:*:03", "1ec6:*:12")),
     ("Hailo", ("1e60:*:12",)),
-    ("DEEPX", ("1ff4:*:12",)),
     ("Mobilint", ("209f:*:12",)),
     ("Axelera", ("1f9d:*:12",)),
     ("Sophgo", ("1f1c:*:12", "1e30:*:12")),
@@ -173,6 +162,24 @@ class UnreadDevice(NamedTuple):
     pci_id: str
 
 
+class SharedReadings(NamedTuple):
+    """Readings that processes of this machine share (docs/sharing.md).
+
+    Attributes:
+        path: Their file.
+        pid: The process that reads, by its own number.
+        epoch: Each process that has read had another one, a higher one than the one before.
+        age_seconds: How old the newest reading is; None where there is none, or it is none of this release.
+        problem: Why the file cannot be read; empty where it can.
+    """
+
+    path: str
+    pid: int = 0
+    epoch: int = 0
+    age_seconds: float | None = None
+    problem: str = ""
+
+
 class Diagnosis(NamedTuple):
     """What was found out.
 
@@ -181,12 +188,14 @@ class Diagnosis(NamedTuple):
         timestamp: When (RFC 3339, UTC).
         backends: The backends, in numbering order.
         unread: Accelerators on the PCI bus that no backend reads; looked for where all backends are asked.
+        shared: Readings that processes of this machine share, as far as this user may see them.
     """
 
     hostname: str
     timestamp: str
     backends: tuple[BackendFinding, ...]
     unread: tuple[UnreadDevice, ...] = ()
+    shared: tuple[SharedReadings, ...] = ()
 
     @property
     def unreadable(self) -> int:
@@ -201,6 +210,7 @@ class Diagnosis(NamedTuple):
 def unread_devices() -> tuple[UnreadDevice, ...]:
     """List the accelerators on the PCI bus that no built-in backend reads, by address; each once."""
     read = {address for row in BUILT_IN.values() for address in find_pci(row.pci)}
+    read |= {link_name(f"{path}/device") for row in BUILT_IN.values() for path in find_driven(row.drivers)}
     found: dict[str, str] = {}
     for name, ids in RECOGNISED:
         for address in find_pci(ids):
@@ -215,14 +225,58 @@ def unread_devices() -> tuple[UnreadDevice, ...]:
     return tuple(UnreadDevice(name, address, pci_id(address)) for address, name in sorted(found.items()) if address not in read)
 
 
+def shared_readings() -> tuple[SharedReadings, ...]:
+    """List the readings that processes of this user's jobs share, and those of a daemon."""
+    if sys.platform == "win32":  # nothing is shared there
+        return ()
+    from accelmetrics.sampling.election import RING, job_directory
+    from accelmetrics.sampling.node import DAEMON, DAEMON_FILES, SHARE_VARIABLE, trusted_in
+    from accelmetrics.sampling.shared_ring import SharedRing
+    from accelmetrics.sampling.slot_file import NotSharedError
+
+    places = [(Path(os.environ.get(SHARE_VARIABLE, "") or DAEMON), f"{DAEMON_FILES}-*{RING}")]
+    with suppress(NotSharedError):
+        places.append((job_directory(make=False), f"*{RING}"))
+    found = []
+    for place, pattern in places:
+        for path in sorted(place.glob(pattern)):
+            ring = SharedRing(path, trusted_in(place))
+            try:
+                writer, newest = ring.writer(), ring.newest()
+            except (NotSharedError, OSError) as error:
+                found.append(SharedReadings(str(path), problem=str(error)))
+            else:
+                age = None if newest is None else time.monotonic() - newest.ended
+                found += [] if writer is None else [SharedReadings(str(path), writer.pid, writer.epoch, age)]
+            finally:
+                ring.close()
+    return tuple(found)
+
+
 def diagnose(
-    backends: Sequence[str | Backend] | None = None,
+    backends: BackendChoice | None = None,
     *,
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     amd_source: str | None = None,
 ) -> Diagnosis:
-    """Detect, open and read everything, and say what came of it.
+    """Detect, open and read everything, and say what came of it. The arguments are those of :func:`examine`.
+
+    Raises:
+        InvalidOptionError: An option that cannot be used.
+        UnknownNameError: A backend, or a source of one, that does not exist.
+    """
+    return examine(backends, timeout=timeout, open_timeout=open_timeout, amd_source=amd_source)[0]
+
+
+def examine(
+    backends: BackendChoice | None = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    open_timeout: float = DEFAULT_OPEN_TIMEOUT,
+    amd_source: str | None = None,
+) -> tuple[Diagnosis, Snapshot]:
+    """Return what :func:`diagnose` says, and the reading that it says it of.
 
     Args:
         backends: Names, or backend objects; all that are registered when left out. One named here is opened whatever
@@ -236,9 +290,10 @@ def diagnose(
         UnknownNameError: A backend, or a source of one, that does not exist.
     """
     options = checked(timeout=timeout, open_timeout=open_timeout)
+    backends = items_of(backends)
     chosen = pinned(select(backends), {"amd": amd_source})
-    forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
-    engine = ThreadEngine(SourceRegistry(), chosen, forced, options)
+    shared = shared_readings()  # before sources are opened: while a vendor's library hangs in loading, nothing can be imported
+    engine = ThreadEngine(SourceRegistry(), chosen, named(backends), options)
     try:
         snapshot = engine.sample()
         if any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
@@ -246,9 +301,9 @@ def diagnose(
             snapshot = engine.sample()
         pairs = zip(snapshot.backends, engine.readers, strict=True)
         findings = tuple(_backend(snapshot, status, reader) for status, reader in pairs)
-        listed = {device.pci_bus_id for device in snapshot.devices}  # by a plug-in, say
+        listed = {pci_address(device.pci_bus_id) for device in snapshot.devices}  # by a plug-in, say
         unread = [device for device in unread_devices() if device.pci_bus_id not in listed] if backends is None else ()
-        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread))
+        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread), shared), snapshot
     finally:
         engine.close()
 
@@ -261,7 +316,7 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
         failure = source.failure or reader.failures.get("")
         reason = Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR
         wrong = Unavailable(reason, status.detail) if failure is None else failure.why
-    # A driver's ``remark`` says why a better source is not used.
+    # A driver's ``remark`` says why a better source is not used, or that it is experimental.
     remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""
     own = reader.mappers[""].keys if source.backend.kind is None and "" in reader.mappers else {}
     return BackendFinding(
@@ -290,7 +345,7 @@ def _advice(wrong: Unavailable, source: ManagedSource) -> str:
         told = ADVICE.get(wrong.reason, "")
     if not told or told in detected:
         return detected
-    return told if detected in told else f"{detected}; {told}"
+    return "; ".join((*(each for each in detected.split("; ") if each not in told), told))
 
 
 def _device(device: Device, failure: Failure | None) -> DeviceFinding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit.commands import Command
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
+from accelmetrics.schemas.log import log
 
 PORT = 22235
 """That of ``accelmetrics serve``."""
@@ -21,7 +21,6 @@ LARGEST_FILE = 4 * 1024 * 1024
 INSTALL = "run this where Slurm's commands are installed"
 SLURM_TIMEOUT = 30.0
 
-log = logging.getLogger("accelmetrics")
 _TARGET = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z_](?:[0-9A-Za-z._-]{0,252}))(?::(\d{1,5}))?/?", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 

@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 from accelmetrics.backends.kit.protobuf import parse_message
-from accelmetrics.backends.kit.system import PCI_ADDRESS, pci_address
+from accelmetrics.backends.kit.system import PCI_ADDRESS
 from accelmetrics.schemas.errors import Reason, SourceError, require
+from accelmetrics.schemas.identity import pci_address
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
 
 METHOD = "/v1.PodResourcesLister/List"
@@ -112,8 +113,8 @@ def device_of(resource: str, name: str) -> DeviceRef | None:
     whole = name.partition("::")[0]
     if whole.startswith(("GPU-", "MIG-")):
         return ("uuid", whole)
-    if PCI_ADDRESS.fullmatch(whole.lower()):
-        return ("pci", pci_address(whole))
+    if PCI_ADDRESS.fullmatch(address := pci_address(whole)):
+        return ("pci", address)
     if found := _GKE.fullmatch(whole):
         return ("minor", found[1] + (f".{found[2]}" if found[2] else ""))
     return ("tpu", whole) if resource == _TPU and whole.isdecimal() else None

@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.processes import DriverNumbers, ancestors, is_visible, namespace_of, node_pattern
 from accelmetrics.backends.kit.system import read_once, read_text, sysroot
 from accelmetrics.sampling.engine import hostname
+from accelmetrics.sampling.threads import begin
 from accelmetrics.schemas.errors import Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import ProcessLabels
@@ -187,7 +187,7 @@ class ProcessLookup:
 
         if not asking and (known is None or known[0] != pids or time.monotonic() >= self._until):
             self._thread = threading.Thread(target=ask, name="accelmetrics-processes", daemon=True)
-            if guarded(self._thread.start).failure is None:
+            if begin(self._thread).failure is None:
                 self._thread.join(PATIENCE)
         return None if self._latest is None else self._latest[1]
 

@@ -20,13 +20,14 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_address, read_text
+from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, read_text
 from accelmetrics.backends.visible import number_range
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.identity import pci_address
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
 
 INTERVAL = 0.5
@@ -34,6 +35,7 @@ INTERVAL = 0.5
 VERSION = 1
 LARGEST_FILE = 64 * 1024
 MOST_FILES = 4096
+MOST_LINKS = 40
 LONGEST_LABEL = 128
 LABELS = {"user": "SLURM_JOB_USER", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT", "cluster": "SLURM_CLUSTER_NAME"}
 """What is told of a job, and the variable of Prolog that says it."""
@@ -86,6 +88,80 @@ class Job(NamedTuple):
 
 
 # Written by Prolog and Epilog
+
+
+@contextmanager
+def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
+    """Open a directory in which root may work though others may write beside it: the daemon's user owns ``/run/accelmetrics``.
+
+    A link is followed only where it and the directory that it is in belong to root or this user: nobody else's is.
+
+    Args:
+        path: The directory.
+        owned: Whether it must be root's or this user's, and writable by nobody else.
+        make: Whether to make what is missing of it.
+
+    Yields:
+        Its descriptor, for ``dir_fd``.
+
+    Raises:
+        OSError: It is not there, or cannot be made.
+        ValueError: It belongs to somebody else, or another user's link leads there.
+    """
+    mine = {0, os.geteuid()}
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    parts, links = list(Path(path).absolute().parts[:0:-1]), 0
+    at = os.open("/", flags)
+    try:
+        while parts:
+            name = parts.pop()
+            try:
+                step = os.open(name, flags, dir_fd=at)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                os.mkdir(name, 0o755, dir_fd=at)
+                step = os.open(name, flags, dir_fd=at)
+            except OSError as error:
+                found = os.lstat(name, dir_fd=at)
+                links += 1
+                if not stat.S_ISLNK(found.st_mode) or links > MOST_LINKS:
+                    error.filename = path
+                    raise
+                if not {found.st_uid, os.fstat(at).st_uid} <= mine:
+                    raise ValueError(f"{path}: {name} is a link of user {found.st_uid}, which is not followed") from None
+                target = Path(os.readlink(name, dir_fd=at))
+                parts += target.parts[: 0 if target.is_absolute() else None : -1]
+                step = os.open("/" if target.is_absolute() else ".", flags, dir_fd=at)
+            os.close(at)
+            at = step
+        found = os.fstat(at)
+        if owned and (found.st_uid not in mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            raise ValueError(
+                f"{path} is neither root's nor this user's alone: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}: remove it"
+            )
+        yield at
+    finally:
+        os.close(at)
+
+
+def write_in(folder: int, name: str, text: str) -> None:
+    """Put a file in the place of another in an open directory, at once; no link is followed.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
+    """
+    new = f".{name}.{os.urandom(8).hex()}"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    with ExitStack() as undo:
+        undo.callback(os.unlink, new, dir_fd=folder)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fchmod(descriptor, 0o644)
+            os.fsync(descriptor)
+        os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+        undo.pop_all()
 
 
 def job_of(environment: Mapping[str, str], began: float) -> Job:
@@ -194,8 +270,8 @@ def _of_file(file: str) -> DeviceRef | None:
 
 
 def _of_link(name: str) -> DeviceRef | None:
-    address = link_name(f"{DRM}/{name}/device").lower()
-    return ("pci", pci_address(address)) if PCI_ADDRESS.fullmatch(address) else None
+    address = pci_address(link_name(f"{DRM}/{name}/device"))
+    return ("pci", address) if PCI_ADDRESS.fullmatch(address) else None
 
 
 def _of_minor(minor: str) -> DeviceRef:
@@ -230,25 +306,26 @@ def _nvidia() -> dict[str, str]:
 # Read by the daemon
 
 
-def read_small(path: Path, trusted: bool = False) -> str:
+def read_small(path: str | Path, trusted: bool = False, folder: int | None = None) -> str:
     """Read a small file.
 
     Args:
         path: The file.
         trusted: Whether it must be root's or this user's, and writable by nobody else.
+        folder: The open directory that ``path`` is in.
 
     Raises:
         OSError: It cannot be read, or is a link.
         ValueError: It is no plain file, or too large; or no UTF-8; or another user's.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no plain file")
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
         raise ValueError(f"it has more than {LARGEST_FILE} bytes")
-    if trusted and (status.st_uid not in {0, os.geteuid()} or status.st_mode & stat.S_IWOTH):
+    if trusted and (status.st_uid not in {0, os.geteuid()} or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         raise ValueError(f"it is neither root's nor this user's alone: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
     return data.decode()
 
@@ -280,7 +357,7 @@ def parse_job(text: str) -> Job:
         match entry:
             case {"uuid": str(uuid)} if UUID.fullmatch(uuid):
                 devices.append(("uuid", uuid))
-            case {"pci": str(address)} if PCI_ADDRESS.fullmatch(address.lower()):
+            case {"pci": str(address)} if PCI_ADDRESS.fullmatch(pci_address(address)):
                 devices.append(("pci", pci_address(address)))
             case {"minor": str(minor)} if _GPU_FILE.fullmatch(minor):
                 devices.append(("minor", minor))

@@ -81,7 +81,7 @@ def test_record_and_run_tell_it_once_and_show_it(
     process.send_signal(signal.SIGINT)
     _, told = rest_of(process)
     assert process.returncode == 0
-    assert one_line(told).startswith(f"accelmetrics: source {vendor}: ")
+    assert one_line(told).startswith(f"accelmetrics: warning: source {vendor}: ")
     assert all(line.endswith(f" | {vendor}: failed\n") for line in lines), lines
     target = tmp_path / "run.jsonl"
     read = f"until [ -s {target} ]; do sleep 0.05; done"

@@ -25,10 +25,10 @@ from tests.support.waiting import HANG
 
 pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 OWN_FLAGS = {
-    "serve": {"--config", "--make-password"},
-    "record": {"--config"},
+    "serve": {"--config", "--make-password", "--notify-test"},
+    "record": {"--config", "--notify-test"},
     "watch": {"--config"},
-    "run": {"--config", "--stats", "--as-nvml", "--no-line", "--no-summary", "--quiet", "command"},
+    "run": {"--config", "--notify-test", "--stats", "--as-nvml", "--no-line", "--no-summary", "--quiet", "command"},
 }
 """Flags of one command line, which no file gives."""
 
@@ -282,7 +282,7 @@ def test_a_monitor_reads_the_file_that_it_is_given(file: Path, monkeypatch: pyte
     )
     monkeypatch.setenv("ACCELMETRICS_TIMEOUT", "0.5")
     monitor = Monitor.from_config(file)
-    assert (monitor.interval, monitor.labels["team"], monitor.history._readings.maxlen) == (8.0, "vision", 5)
+    assert (monitor.interval, monitor.labels["team"], monitor._run.ring._most) == (8.0, "vision", 5)
     monkeypatch.setenv("ACCELMETRICS_CONFIG", str(file))
     monkeypatch.setenv("ACCELMETRICS_INTERVAL", "9")
     assert Monitor.from_config().interval == 9.0

@@ -225,16 +225,17 @@ def test_nothing_here(tree: Tree) -> None:
     _, heading, *paragraphs, last = (" ".join(part.split()) for part in shown.stdout.split("\n\n"))
     assert heading == "WORKS"
     assert paragraphs[0].startswith("host: works, read from ")
-    assert paragraphs[1:8] == [
+    assert paragraphs[1:9] == [
         "NOT HERE",
         "nvidia: not present evidence: libnvidia-ml.so.1 is not installed; no NVIDIA GPU on the PCI bus",
-        "amd: not present evidence: no display or accelerator device of AMD (0x1002) or Hygon (0x1d94) on the PCI bus",
+        "amd: not present evidence: no display or accelerator device of AMD (0x1002) on the PCI bus",
+        "intel: not present evidence: no GPU driven by i915 or xe",
         f"apple: not present evidence: {os.uname().sysname} {os.uname().machine}: not macOS on Apple silicon",
         "tpu: not present evidence: no TPU of Google (0x1ae0) on the PCI bus",
         "neuron: not present evidence: no accelerator of AWS (0x1d0f) on the PCI bus, no /dev/neuron0",
         "graphcore: not present evidence: no device of Graphcore (0x1d95) on the PCI bus, no /dev/ipu*, no Python module gcipuinfo",
     ]
-    assert all(" not present evidence: no device of " in paragraph for paragraph in paragraphs[8:])
+    assert all(" not present evidence: no" in paragraph for paragraph in paragraphs[9:])
     assert last == "No device was found."
 
 
@@ -248,26 +249,46 @@ def test_what_is_broken_stands_first(card: dict[str, str], simulator: NvmlSimula
 
 def test_an_accelerator_that_no_source_reads_is_named(tree: Tree) -> None:
     """By its vendor; one of a vendor that nothing knows by its number. Network cards of such vendors are none."""
-    tree.device("0000:41:00.0", "0x1da3", "0x1020", "0x120000")
+    tree.device("0000:41:00.0", "0x1e60", "0x2864", "0x120000")
     tree.device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
     tree.device("0000:43:00.0", "0x19e5", "0x0222", "0x020000")
     done = call("doctor", "--strict", env=tree.environment())
     assert done.returncode == 0
-    (block,) = [part for part in done.stdout.split("\n\n") if part.startswith("Intel Gaudi")]
-    assert block.splitlines() == ["Intel Gaudi: 0000:41:00.0 (1da3:1020)", "an accelerator of vendor 0xabcd: 0000:42:00.0 (abcd:0001)"]
+    (block,) = [part for part in done.stdout.split("\n\n") if part.startswith("Hailo")]
+    assert block.splitlines() == ["Hailo: 0000:41:00.0 (1e60:2864)", "an accelerator of vendor 0xabcd: 0000:42:00.0 (abcd:0001)"]
     assert done.stdout.endswith("2 devices on the PCI bus cannot be read by this release.\n")
     facts = json.loads(call("doctor", "--json", env=tree.environment()).stdout)
-    assert facts["unread"][0] == {"name": "Intel Gaudi", "pci_bus_id": "0000:41:00.0", "pci_id": "1da3:1020"}
+    assert facts["unread"][0] == {"name": "Hailo", "pci_bus_id": "0000:41:00.0", "pci_id": "1e60:2864"}
     assert "unread" not in call("doctor", "--backends", "host", env=tree.environment()).stdout
+
+
+SPELLED = """
+from accelmetrics.backends.kit import DeviceSample, Field, PolledBackend
+
+DEVICES = [{"index": number, "bus": bus, "watts": 50} for number, bus in enumerate(("00000000:41:00.0", "0X42:00.0", "1:43:00.0"))]
+backend = PolledBackend(
+    "acme", kind="npu", source="acme", connect=lambda: lambda: map(DeviceSample, DEVICES), fields=(Field("powerWatts", "watts", "W"),),
+    identity={"vendor_index": "index", "pci_bus_id": "bus"},
+)
+"""
+
+
+def test_what_a_plug_in_reads_is_not_unread(tree: Tree, tmp_path: Path) -> None:
+    """However its vendor spells the addresses of its devices; another one's is still named."""
+    for address in ("0000:41:00.0", "0000:42:00.0", "0001:43:00.0", "0000:43:00.0"):
+        tree.device(address, "0xac3e", "0x0001", "0x120000")
+    plug_in(tmp_path, "acme", "accelmetrics_acme:backend", SPELLED)
+    facts = json.loads(call("doctor", "--json", env=tree.environment() | on_path(tmp_path)).stdout)
+    assert [device["pci_bus_id"] for device in facts["unread"]] == ["0000:43:00.0"]
 
 
 def test_what_a_registration_finds_is_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vendor that gets a backend is no longer named among the unread, whichever list has its ids."""
-    tree.device("0000:41:00.0", "0x1ed2", "0x0001", "0x120000").device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
-    tree.device("0000:40:00.0", "0x1ed5", "0x0001", "0x120000")
+    tree.device("0000:41:00.0", "0x1ed2", "0x0000", "0x120000").device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
+    tree.device("0000:40:00.0", "0x1de0", "0x0001", "0x120000")
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tree.root))
-    assert [device.name for device in unread_devices()] == ["Moore Threads GPU", "FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
-    row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "1ed5:*:12", "abcd:*:12"))
+    assert [device.name for device in unread_devices()] == ["Groq", "FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
+    row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "1de0:*:12", "abcd:*:12"))
     monkeypatch.setattr("accelmetrics.visibility.doctor.BUILT_IN", {"rebellions": row})
     assert unread_devices() == ()
 

@@ -25,7 +25,9 @@ from tests.simulators.tpu import TpuMachine
 CHIP = "0000:00:1e.0"
 TRAINIUM = "0x7164"
 PASS_NEURON = "what to do: in a container, start it with --device=/dev/neuron0"
-MACMON = "what to do: for power, temperature and clocks without root: brew install macmon"
+MACMON = "for power, temperature and clocks without root: brew install macmon"
+POPLAR = "gcipuinfo comes with Graphcore's Poplar SDK"
+GC_DOCKER = "in a container, start it with gc-docker, which passes the IPUs in"
 HIDE_GRPC = """
 from importlib.machinery import PathFinder
 
@@ -142,32 +144,32 @@ def with_module(tree: Tree, stand_in: GcipuinfoStandIn) -> dict[str, str]:
     return tree.environment(PYTHONPATH=f"{stand_in.directory}:{REPOSITORY}")
 
 
-def test_ipus_without_the_vendors_module(tree: Tree) -> None:
-    """Where it comes from: not from PyPI."""
-    found = examine("graphcore", ipu_card(tree, "ipu0").environment(), strict=1)
-    assert "evidence: 1 IPU on the PCI bus (0000:1a:00.0), /dev/ipu0, no Python module gcipuinfo" in found.words
-    assert "what to do: gcipuinfo comes with Graphcore's Poplar SDK and not from PyPI" in found.words
-    assert "gc-docker" not in found.words
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (
+            ["ipu0"],
+            ["1 IPU on the PCI bus (0000:1a:00.0), /dev/ipu0, no Python module gcipuinfo", f"what to do: {POPLAR} and not from PyPI"],
+        ),
+        ([], [f"what to do: {GC_DOCKER}; {POPLAR}"]),
+    ],
+    ids=["machine", "container without its IPUs"],
+)
+def test_ipus_without_the_vendors_module(tree: Tree, nodes: list[str], words: list[str]) -> None:
+    """Where it comes from; in a container both are missing, and both are said."""
+    found = examine("graphcore", ipu_card(tree, *nodes).environment(), strict=1)
+    assert [word for word in words if word not in found.words] == []
+    assert ("gc-docker" in found.words) == (not nodes)
 
 
-def test_a_container_without_its_ipus(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
-    """How to start it comes first."""
+def test_ipus_that_the_module_does_not_list(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
+    """On an IPU-Machine nothing shows, so nothing is there that could not be read; of a container it comes first how to start it."""
+    found = examine("graphcore", with_module(tree, gcipuinfo), strict=0)
+    assert "what to do: see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist" in found.words
     found = examine("graphcore", with_module(ipu_card(tree), gcipuinfo), strict=1)
     assert "graphcore: does not work" in found.words
     assert "driver_unavailable: gcipuinfo lists no IPU" in found.words
-    assert "what to do: in a container, start it with gc-docker, which passes the IPUs in; see whether gc-info" in found.words
-
-
-def test_a_container_without_its_ipus_and_without_the_module(tree: Tree) -> None:
-    """Both are missing, both are said."""
-    found = examine("graphcore", ipu_card(tree).environment(), strict=1)
-    assert "what to do: in a container, start it with gc-docker, which passes the IPUs in; gcipuinfo comes with" in found.words
-
-
-def test_an_ipu_machine_without_a_partition(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
-    """Nothing shows on this machine: nothing is there that could not be read."""
-    found = examine("graphcore", with_module(tree, gcipuinfo), strict=0)
-    assert "what to do: see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist" in found.words
+    assert f"what to do: {GC_DOCKER}; see whether gc-info" in found.words
 
 
 def test_an_ipu_that_works(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
@@ -247,41 +249,30 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
     return made
 
 
-def examine_mac(capsys: pytest.CaptureFixture[str]) -> tuple[str, int, int]:
-    """What doctor says of this process's Mac, and its exit status without and with ``--strict``."""
-    status = main(["doctor", "--backends", "apple"])
-    words = " ".join(capsys.readouterr().out.split())
-    strict = main(["doctor", "--backends", "apple", "--strict"])
-    capsys.readouterr()
-    return words, status, strict
-
-
-def test_a_mac_that_works(mac: MacStandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    del mac
-    words, status, strict = examine_mac(capsys)
-    assert (status, strict) == (0, 0)
-    assert "apple: works, read from macmon" in words
-    assert "macOS on Apple silicon" in words
-
-
-def test_a_mac_without_macmon(mac: MacStandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is read all the same, and what would give more is said."""
-    mac.remove("macmon")
-    words, status, strict = examine_mac(capsys)
-    assert (status, strict) == (0, 0)
-    assert "apple: works, read from ioreg evidence: macOS on Apple silicon, no macmon: no power without root" in words
-    assert MACMON in words
-
-
-def test_a_mac_with_nothing_to_read_it_with(mac: MacStandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its GPU is there and cannot be read."""
-    mac.remove("macmon", "ioreg")
-    words, status, strict = examine_mac(capsys)
-    assert (status, strict) == (0, 1)
-    assert "apple: does not work" in words
-    for why in ("macmon is not installed (brew install macmon); ", "ioreg was not found in PATH", "; powermetrics gives it to root alone"):
-        assert why in words
-    assert MACMON in words
+@pytest.mark.parametrize(
+    ("away", "failed", "words"),
+    [
+        ((), 0, ["apple: works, read from macmon", "macOS on Apple silicon"]),
+        (("macmon",), 0, ["apple: works, read from ioreg evidence: macOS on Apple silicon, no macmon: no power without root", MACMON]),
+        (
+            ("macmon", "ioreg"),
+            1,
+            [
+                *("apple: does not work", "macmon is not installed (brew install macmon); ", "ioreg was not found in PATH"),
+                *("; powermetrics gives it to root alone", MACMON),
+            ],
+        ),
+    ],
+    ids=["all of it", "no macmon", "nothing to read it with"],
+)
+def test_a_mac(mac: MacStandIn, capsys: pytest.CaptureFixture[str], away: tuple[str, ...], failed: int, words: list[str]) -> None:
+    """It is read without macmon too, and what would give more is said; its GPU is there where nothing reads it."""
+    mac.remove(*away)
+    assert main(["doctor", "--backends", "apple"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert [word for word in words if word not in said] == []
+    assert (MACMON in said) == bool(away)
+    assert main(["doctor", "--backends", "apple", "--strict"]) == failed
 
 
 # AMD's module

@@ -124,27 +124,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return made
 
 
-def test_settle_takes_a_second_reading_where_a_rate_needs_one(rig: Rig, clock: Time, printed: Printed) -> None:
-    """By default the rate is there, after a fifth of a second."""
-    rig.rated()
-    assert document(printed()).metrics["gpu.0.pcieTxBytes"] == 1024
-    assert clock.slept == [dump.DEFAULT_SETTLE] == [0.2]
-    assert rig.backend.device(0).reads == 2
-
-
-def test_settle_0_takes_one_reading(rig: Rig, clock: Time, printed: Printed) -> None:
-    """The rate is missing, with its reason."""
-    rig.rated()
-    assert document(printed("--settle", "0")).unavailable["gpu.0.pcieTxBytes"].reason == Reason.NEEDS_INTERVAL
-    assert clock.slept == []
-    assert rig.backend.device(0).reads == 1
-
-
-def test_settle_is_left_out_where_nothing_needs_it(rig: Rig, clock: Time, printed: Printed) -> None:
-    """One reading says it all."""
-    printed("--settle", "30")
-    assert clock.slept == []
-    assert rig.backend.device(0).reads == 1
+@pytest.mark.parametrize(
+    ("rated", "given", "slept"),
+    [(True, [], [0.2]), (True, ["--settle", "0"], []), (False, ["--settle", "30"], [])],
+    ids=["by default", "not wanted", "not needed"],
+)
+def test_settle_takes_a_second_reading_where_a_rate_needs_one(
+    rig: Rig, clock: Time, printed: Printed, rated: bool, given: list[str], slept: list[float]
+) -> None:
+    """By default the rate is there, after a fifth of a second; with one reading it is missing, with its reason."""
+    if rated:
+        rig.rated()
+    snapshot = document(printed(*given))
+    assert (snapshot.metrics.get("gpu.0.pcieTxBytes") == 1024) == bool(slept)
+    assert (clock.slept, rig.backend.device(0).reads) == (slept, 1 + len(slept))
+    if rated and not slept:
+        assert snapshot.unavailable["gpu.0.pcieTxBytes"].reason == Reason.NEEDS_INTERVAL
 
 
 def test_count_gives_a_document_a_line(printed: Printed) -> None:

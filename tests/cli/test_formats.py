@@ -97,3 +97,13 @@ def test_texts_of_others_change_nothing_about_the_terminal() -> None:
     hours = dict.fromkeys(("held_hours", "used_hours", "wasted_hours", "unmeasured_hours"), 1.0)
     about = {"job_id": "7", "labels": {"user": "a\x1b[2J"}, "hostname": "h\n", "began": 0.0, "ended": 1.0, "devices_held": 0}
     assert of_job({**about, **hours, "energy_joules": None, "devices": []}).startswith("job 7 (a?[2J) on h : 0 devices for 0:00:01\n")
+
+
+def test_a_job_whose_energy_is_from_power_says_why() -> None:
+    """A summary that was written before there was a reason reads as ever."""
+    names = ("utilization_percent_mean", "memory_used_bytes_max", "power_watts_mean", "temperature_celsius_max")
+    device = {"device": "gpu.0", **dict.fromkeys(names), "energy_joules": 5.0}
+    hours = dict.fromkeys(("held_hours", "used_hours", "wasted_hours", "unmeasured_hours"), 1.0)
+    about = {"job_id": "7", "labels": {}, "hostname": "h", "began": 0.0, "ended": 1.0, "devices_held": 1, "energy_joules": 5.0, **hours}
+    before = of_job({**about, "devices": [device]})
+    assert of_job({**about, "devices": [{**device, "energy_reason": "why"}]}) == f"{before}gpu.0: energy is from its power: why\n"

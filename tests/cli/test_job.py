@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,64 @@ def test_a_job_from_its_prolog_to_its_epilog(node: Node) -> None:
     assert summary["energy_joules"] > 0
     assert not (node.folder / "jobs" / "42.json").exists()
     wait_for(lambda: not node.holders("accel_job_info"))
+
+
+def slurm(action: str, folder: Path, job_id: str = "42", *options: str) -> str:
+    """What Prolog or Epilog says for a job with one device."""
+    variables = {"SLURM_JOB_ID": job_id, "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "GPU-1"}
+    more = ("--summaries", str(folder / "summaries")) if action == "end" else ()
+    done = call("job", action, "--jobs", str(folder / "jobs"), *more, *options, env=environment(**variables))
+    assert done.returncode == 0
+    return done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="platform: only root can give files to another user")
+def test_nothing_that_another_user_planted_is_followed(tmp_path: Path) -> None:
+    """The daemon's user owns the directory around: a link or a directory of its own in place of root's leads nowhere."""
+    place, target, jobs = tmp_path / "run", tmp_path / "target", tmp_path / "run" / "jobs"
+    place.mkdir()
+    target.mkdir()
+    os.chown(place, 4711, 4711)
+    jobs.symlink_to(target)
+    os.chown(jobs, 4711, 4711, follow_symlinks=False)
+    assert "link of user 4711, which is not followed" in slurm("begin", place)
+    (target / "42.json").write_text("{}")
+    assert "which is not followed" in slurm("end", place)
+    assert [file.read_text() for file in target.iterdir()] == ["{}"]
+    jobs.unlink()
+    jobs.symlink_to(target)  # made by root, in a directory of the other user's, who may put anything in its place
+    assert "which is not followed" in slurm("begin", place)
+    jobs.unlink()
+    jobs.mkdir()
+    os.chown(jobs, 4711, 4711)
+    assert "neither root's nor this user's alone" in slurm("begin", place)
+    jobs.rmdir()
+    assert slurm("begin", place) == ""
+    (place / "summaries").symlink_to(target)
+    assert "which is not followed" in slurm("end", place)
+
+
+def test_only_a_job_is_removed(tmp_path: Path) -> None:
+    """A file that is none, a link, and one that others may write stay where they are."""
+    jobs, file = tmp_path / "jobs", tmp_path / "jobs" / "42.json"
+    jobs.mkdir()
+    file.write_text("precious")
+    assert slurm("end", tmp_path) != ""
+    assert file.read_text() == "precious"
+    other = tmp_path / "other"
+    file.replace(other)
+    file.symlink_to(other)
+    assert "stays" in slurm("end", tmp_path)
+    assert (file.is_symlink(), other.read_text()) == (True, "precious")
+    assert slurm("begin", tmp_path) == ""
+    assert (file.is_symlink(), other.read_text()) == (False, "precious")
+    file.chmod(0o664)
+    assert "mode 664" in slurm("end", tmp_path)
+    problems: list[str] = []
+    assert (read_jobs(str(jobs), problems), len(problems)) == ([], 1)
+    file.chmod(0o644)
+    assert "no summary" in slurm("end", tmp_path)
+    assert not file.exists()
 
 
 def test_a_summary_for_people(node: Node) -> None:

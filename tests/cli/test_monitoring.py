@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from accelmetrics.cli.monitoring import JsonFormatter, log, set_up, tell, until_stopped
+from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, until_stopped
+from accelmetrics.schemas.log import log
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.usefixtures("log_as_before")
@@ -28,7 +29,11 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     tell("a message", "accelmetrics run: a line")
     logging.getLogger("accelmetrics").info("hello")
     logging.getLogger("accelmetrics.sampling").error("at %d", 5)
-    assert capsys.readouterr().err.splitlines() == ["accelmetrics: a disk is 100 % full", "accelmetrics run: a line", "accelmetrics: at 5"]
+    assert capsys.readouterr().err.splitlines() == [
+        "accelmetrics: warning: a disk is 100 % full",
+        "accelmetrics run: a line",
+        "accelmetrics: error: at 5",
+    ]
 
 
 def test_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +65,7 @@ def test_setting_up_twice_says_things_once(capsys: pytest.CaptureFixture[str]) -
     set_up("json", LABELS)
     set_up("text", LABELS)
     log.warning("once")
-    assert capsys.readouterr().err == "accelmetrics: once\n"
+    assert capsys.readouterr().err == "accelmetrics: warning: once\n"
     assert not logging.getLogger("accelmetrics").propagate
 
 

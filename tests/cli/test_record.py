@@ -25,6 +25,7 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import RecordFile
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import COMMAND, call, environment, on_path, one_line, rest_of, run, start
+from tests.cli.terminals import Terminal
 from tests.exporters.wandb_file import read
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
@@ -212,13 +213,15 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
     target = tmp_path / "run.jsonl"
     process = start(*HOST, "--interval", "0.05", "--no-console", "--exporter", "jsonl:/dev/full", "--exporter", f"jsonl:{target}")
     first = process.stderr.readline()
-    assert first.startswith("accelmetrics: exporter jsonl could not deliver: ")
+    assert first.startswith("accelmetrics: warning: exporter jsonl could not deliver: ")
     assert "No space left on device" in first
     wait_for(lambda: target.read_text().count("\n") >= 2)
     process.send_signal(signal.SIGTERM)
     out, more = rest_of(process)
     assert (process.returncode, out) == (1, "")
-    assert re.match(r"accelmetrics: exporter jsonl: 0 records sent, 0 failed, \d+ dropped; the last error: ", more.splitlines()[-1])
+    assert re.match(
+        r"accelmetrics: warning: exporter jsonl: 0 records sent, 0 failed, \d+ dropped; the last error: ", more.splitlines()[-1]
+    )
     assert sum("could not deliver" in line for line in more.splitlines()[:-1]) == 0
     assert len(records(target)) >= 2
 
@@ -240,7 +243,7 @@ def test_an_exporter_that_never_came_to_open(tmp_path: Path) -> None:
     done = call(*HOST, "--no-console", "--duration", "0.2", "--exporter", f"jsonl:{tmp_path}/pipe")
     os.close(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK))  # lets the exporter's thread go
     assert done.returncode == 1
-    assert "accelmetrics: exporter jsonl: 0 records sent, 0 failed, " in done.stderr
+    assert "accelmetrics: warning: exporter jsonl: 0 records sent, 0 failed, " in done.stderr
 
 
 def test_lines_that_cannot_be_printed_end_nothing(tmp_path: Path) -> None:
@@ -301,7 +304,7 @@ def test_a_process_that_is_not_there_is_told() -> None:
     """One line; it goes on, as one of that number may come."""
     done = call(*HOST, "--pid", "2147483646", "--no-console", "--duration", "0.2")
     assert done.returncode == 0
-    assert one_line(done.stderr) == "accelmetrics: there is no process 2147483646: nothing of it can be read"
+    assert one_line(done.stderr) == "accelmetrics: warning: there is no process 2147483646: nothing of it can be read"
     done = call(*HOST, "--pid", "1", "--no-console", "--duration", "0.2")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -324,7 +327,7 @@ def complaint(*arguments: str, env: Mapping[str, str]) -> str:
     On a busy machine it may say too that a reading is late.
     """
     process = start("record", *arguments, env=env)
-    while BUSY in (said := process.stderr.readline()):
+    while BUSY in (said := process.stderr.readline()) or "a reading every" in said:
         pass
     process.send_signal(signal.SIGTERM)
     out, rest = rest_of(process)
@@ -351,7 +354,7 @@ def test_a_source_that_cannot_keep_up_is_said_once(tmp_path: Path) -> None:
     stand_in.behave(output("radeon_6_2"), delay=0.4)
     options = ("--backends", "amd", "--amd-source", "rocm-smi", "--interval", "0.1")
     said = complaint(*options, env=environment(PATH=stand_in.path))
-    assert one_line(said) == "accelmetrics: an interval of 0.1 s is shorter than amd (rocm-smi) can be read"
+    assert one_line(said) == "accelmetrics: warning: an interval of 0.1 s is shorter than amd (rocm-smi) can be read"
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.01, []), (0.3, ["host (linux)"])])
@@ -367,7 +370,7 @@ def test_a_driver_that_cannot_keep_up_is_said_once(simulator: NvmlSimulator) -> 
     simulator.set(latency_us=10_000)
     env = environment(**simulator.environment())
     said = complaint("--backends", "nvidia", "--interval", "0.05", env=env)
-    assert one_line(said) == "accelmetrics: an interval of 0.05 s is shorter than nvidia (nvml) can be read"
+    assert one_line(said) == "accelmetrics: warning: an interval of 0.05 s is shorter than nvidia (nvml) can be read"
     done = call("record", "--backends", "nvidia", "--interval", "0.5", "--duration", "1.2", "--no-console", env=env)
     assert done.stderr == ""
 
@@ -390,3 +393,22 @@ def test_wandb_by_its_short_options(tmp_path: Path) -> None:
     assert b"training" in file.read_bytes() and b"node-3" in file.read_bytes()
     (written,) = read(tmp_path)
     assert any("memory_percent" in key for row in [*written.history, *written.stats] for key in row)
+
+
+def test_it_says_once_what_it_reads_and_where_that_goes(simulator: NvmlSimulator, tmp_path: Path) -> None:
+    """On a terminal before the first line, and as a message for programs; without what is secret."""
+    path = tmp_path / "run.jsonl"
+    arguments = ("record", "--backends", "nvidia,host", "--interval", "0.2", "--duration", "0.5")
+    places = ("--exporter", f"jsonl:{path}?fsync_every=1", "--exporter", "influx:http://ada:s3cret@127.0.0.1:9/write")
+    env = environment(**simulator.environment())
+    words = rf"2 GPUs \(nvidia, host\), a reading every 0\.2 s for 0\.5 s, to jsonl:{path}, influx:http://\*\*\*@127\.0\.0\.1:9/write"
+    with Terminal([*COMMAND, *arguments, *places], env, columns=250) as terminal:
+        terminal.end()
+        first, second, *rest = [text for text in terminal.lines if text]
+    assert re.fullmatch(rf"accelmetrics record: {words}", first) and second.startswith("GPU Monitor - ")
+    assert not any("a reading every" in text for text in rest)
+    done = call(*arguments, "--no-console", "--log-format", "json", env=env)
+    messages = [json.loads(said)["message"] for said in done.stderr.splitlines()]
+    assert [said for said in messages if "a reading every" in said] == [
+        "2 GPUs (nvidia, host), a reading every 0.2 s for 0.5 s, kept nowhere: --exporter jsonl:run.jsonl keeps them"
+    ]

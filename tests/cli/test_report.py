@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from accelmetrics.exporters.files import JsonlExporter
-from accelmetrics.schemas.finding import CannotTell, Finding, Findings
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import CannotTell, Finding, Findings, Record, Step
 from accelmetrics.schemas.recording import read_records
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import call
@@ -184,7 +183,9 @@ def test_work_of_ranks_adds_up(tmp_path: Path) -> None:
     both = {rank: [record(0, {}, rank=rank), record(4, {}, rank=rank, steps=steps)] for rank in ("0", "1")}
     paths = [write(tmp_path / f"{rank}.jsonl", records) for rank, records in both.items()]
     for given in (paths[:1], paths[1:], paths):
-        assert summary(*given)["work"] == {"tokens": {"per_second": pytest.approx(1000.0), "per_joule": pytest.approx(5.0)}}
+        assert summary(*given)["work"] == {
+            "tokens": {"per_second": pytest.approx(1000.0), "per_joule": pytest.approx(5.0), "per_joule_of_mean_device": None}
+        }
 
 
 def test_work_is_told_per_second_and_per_joule(tmp_path: Path) -> None:
@@ -192,7 +193,9 @@ def test_work_is_told_per_second_and_per_joule(tmp_path: Path) -> None:
     values = {"tokens": 1000, "tokens_per_second": 500.0, "tokens_per_joule": 5.0}
     steps = tuple(Step(int((START + second) * 1e9), second, values) for second in (1, 2))
     path = write(tmp_path / "work.jsonl", [record(0, {}), record(2, {}, steps=steps)])
-    assert summary(path)["work"] == {"tokens": {"per_second": pytest.approx(500.0), "per_joule": pytest.approx(5.0)}}
+    assert summary(path)["work"] == {
+        "tokens": {"per_second": pytest.approx(500.0), "per_joule": pytest.approx(5.0), "per_joule_of_mean_device": None}
+    }
     assert "## Power efficiency\n\n- tokens: 500.0 per second, 5 per joule" in report(path, "--format", "markdown")
 
 
@@ -381,6 +384,9 @@ def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[st
     assert done.stderr.count("\n") == 1
 
 
+RATES = {"tokens_per_second": 10.0, "tokens_per_joule": 0.025}
+
+
 def test_the_table_by_epoch_with_cost_and_carbon(tmp_path: Path) -> None:
     """In every form; what was not given is not there."""
     steps = {second: (Step(int((START + second) * 1e9), second, {"epoch": second // 10, "tokens": 10}),) for second in range(20)}
@@ -401,11 +407,33 @@ def test_the_table_by_epoch_with_cost_and_carbon(tmp_path: Path) -> None:
     assert "periods" not in summary(path) and summary(path)["energy"]["cost"] is None
 
 
+def test_devices_by_the_hour_and_work_by_the_mean_power_of_one(tmp_path: Path) -> None:
+    """Beside the price of the energy: two devices of 100 W and 300 W for an hour, gaps included, and 10 tokens a second."""
+    watts = {"gpu.0.powerWatts": 100.0, "gpu.1.powerWatts": 300.0}
+    records = [
+        record(second, watts, gpus=2, steps=(Step(int((START + second) * 1e9), second, {"tokens": 360.0, **(RATES if second else {})}),))
+        for second in range(0, 3601, 36)
+    ]
+    path = write(tmp_path / "run.jsonl", records)
+    prices = ("--price", "0.30EUR/kWh", "--price", "2.5 USD/h")
+    lines = report(path, *prices).splitlines()
+    assert "energy of 2 devices: 0.400 kWh, 0.12 EUR at 0.3 EUR per kWh" in lines
+    assert "2 device hours of 2 devices: 5.00 USD at 2.5 USD per hour" in lines
+    assert "tokens: 10.0 per second, 0.025 per joule (0.05 by the mean power of one device)" in lines
+    found = json.loads(report(path, *prices, "--format", "json"))
+    assert found["rent"] == {"device_hours": 2.0, "devices": 2, "price": {"amount": 2.5, "currency": "USD"}, "cost": 5.0}
+    assert found["work"]["tokens"]["per_joule_of_mean_device"] == pytest.approx(10 / 200)
+    page = tmp_path / "run.html"
+    report(path, *prices, "--html", str(page))
+    assert "2 device hours, at 2.5 USD per hour" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--by", "epcoh"], "Did you mean 'epoch'?"),
-        (["--price", "much"], "'much' is no price of a kilowatt-hour: write 0.30 or 0.30EUR"),
+        (["--price", "much"], "'much' is no price: write 0.30 or 0.30EUR for a kilowatt-hour, 2.5USD/h for an hour"),
+        (["--price", "1/h", "--price", "2USD/h"], "--price twice: give one for a kilowatt-hour and one for an hour"),
         (["--carbon", "-1"], "'-1' is no number of grams"),
         (["--compare", "{other}", "--by", "epoch"], "--compare excludes --shape and --by"),
     ],

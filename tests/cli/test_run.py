@@ -194,6 +194,7 @@ def test_what_it_used_as_json(simulator: NvmlSimulator, tmp_path: Path) -> None:
     for measure, value in {"utilization_percent": 80, "power_watts": 250, "temperature_celsius": 66, "memory_bytes": 11226972160}.items():
         assert (first[measure]["mean"], first[measure]["max"]) == pytest.approx((value, value))
     assert first["memory_total_bytes"] == 81559 * 2**20
+    assert first["power_limit_watts"] == 700.0
     assert first["energy_source"] == "counter"
     # The counter goes on while a reading is under way: more than between readings within the window, no more than altogether.
     counted = [record.snapshot.metrics.get("gpu.0.energyJoules", 0.0) for record in read_records(readings)][-4:]

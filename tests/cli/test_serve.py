@@ -20,14 +20,14 @@ import psutil
 import pytest
 
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.cli.shell import COMMAND, call, environment, one_line, start
+from tests.cli.shell import COMMAND, Started, call, environment, one_line, start
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import HANG, wait_for
 
 
 @contextmanager
-def serving(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(*arguments: str, **env: str) -> Iterator[tuple[Started, str]]:
     """The command, and the address that it says."""
     program = start("serve", "--listen", "127.0.0.1:0", *arguments, env=environment(**env))
     try:
@@ -133,6 +133,17 @@ def test_only_names_of_this_machine_are_answered_to() -> None:
     with serving("--backends", "host", "--allowed-host", "gpu.example", "--allowed-host", "node.example") as (_, base):
         statuses = [get(f"{base}/-/healthy", Host=host)[0] for host in ("localhost", "gpu.example:80", "node.example", "evil.example")]
     assert statuses == [200, 200, 200, 421]
+
+
+@pytest.mark.parametrize("size", [9_000, 200_000])
+def test_a_head_that_is_too_large_is_answered(size: int) -> None:
+    """Also where more of it comes than is read."""
+    with serving("--backends", "host") as (_, base):
+        port = int(base.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Much: " + b"a" * size + b"\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 431 ")
+        assert get(f"{base}/-/healthy")[0] == 200
 
 
 def test_a_password_is_asked_for(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from unittest.mock import create_autospec
 import psutil
 import pytest
 
-from accelmetrics.cli.monitoring import Stop, holding_messages, log, set_up
+from accelmetrics.cli.monitoring import Stop, holding_messages, set_up
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.watch_screen import WatchScreen
 from accelmetrics.cli.watch_source import LiveSource
+from accelmetrics.schemas.log import log
 from tests.cli.shell import document, environment, on_path, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
@@ -364,7 +365,10 @@ def test_messages_wait_until_the_screen_is_free() -> None:
                 log.warning(f"message {number}")
                 assert (screen.said, told.getvalue()) == (f"message {number}", "")
         log.warning("the end")
-    assert told.getvalue().splitlines() == [*(f"accelmetrics: message {number}" for number in range(20, 120)), "accelmetrics: the end"]
+    assert told.getvalue().splitlines() == [
+        *(f"accelmetrics: warning: message {number}" for number in range(20, 120)),
+        "accelmetrics: warning: the end",
+    ]
 
 
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:

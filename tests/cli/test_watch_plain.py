@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli.watch_plain import changes, overview
+from accelmetrics.cli.watch import changes, overview
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import Finding, Findings, Record
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.node_view import NodeView, node_view
 from tests.cli.shell import environment, rest_of, start
@@ -75,7 +74,7 @@ def test_a_source_falls_silent_and_answers_again(backend: FakeBackend) -> None:
     """One whose hardware is there."""
     good = view_of(backend)
     (source,) = (one for one in good.sources if one.name == "nvidia")
-    silent = replace(good, sources=(source._replace(status="timed_out", detail="no answer for 12 s", advice="Wait.", silent=True),))
+    silent = replace(good, sources=(replace(source, status="timed_out", detail="no answer for 12 s", advice="Wait.", silent=True),))
     assert list(changes(good, silent)) == ["source nvidia: timed out; no answer for 12 s; Wait."]
     assert list(changes(silent, good)) == ["source nvidia: answers again"]
 

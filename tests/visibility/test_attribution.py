@@ -6,7 +6,6 @@ import logging
 
 import pytest
 
-from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Holder
 from accelmetrics.schemas.snapshot import Snapshot
@@ -59,11 +58,10 @@ def test_a_device_is_found_by_what_its_scheduler_calls_it(device: DeviceRef, key
     assert [holder.device for holder in resolve([job("7", device)], SLOTS)] == ([key] if key else [])
 
 
-@pytest.mark.parametrize("text", ["00000000:3B:00.0", "0000:3b:00.0", "3b:00.0"])
-def test_pci_addresses_are_written_in_one_way(text: str) -> None:
-    """However a vendor writes them; a long domain stays."""
-    assert pci_address(text) == "0000:3b:00.0"
-    assert pci_address("00010000:3b:00.0") == "10000:3b:00.0"
+def test_the_address_of_a_card_is_that_of_each_of_its_parts() -> None:
+    """Which of them the job was given, its scheduler does not say."""
+    parts = [slot(f"npu.{number}", number, vendor="acme", uuid=f"chip-{number}", pci_bus_id="0000:C1:00.0") for number in range(2)]
+    assert [holder.device for holder in resolve([job("7", ("pci", "0000:c1:00.0"))], parts)] == ["npu.0", "npu.1"]
 
 
 def test_several_hold_a_device_and_each_is_told_once() -> None:

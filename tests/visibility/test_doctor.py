@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from accelmetrics.schemas.errors import ADVICE, DriverGoneError, InvalidOptionEr
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDriver
 from accelmetrics.visibility.doctor import BackendFinding, diagnose
+from tests.sampling.node import job_environment, rank
+from tests.simulators.tpu import TpuMachine
 from tests.support.waiting import HANG
 
 
@@ -177,3 +180,28 @@ def test_options_are_checked() -> None:
         diagnose(timeout=0)
     with pytest.raises(UnknownNameError, match="unheard-of"):
         diagnose(["unheard-of"])
+
+
+def test_it_shows_which_process_reads_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: FakeBackend) -> None:
+    """And of a file that is none of this release what is wrong; nothing is made where nobody shares."""
+    for name, value in job_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    assert diagnose([gpus]).shared == ()
+    assert not list(tmp_path.iterdir())
+    with rank("    monitor.start(); until(lambda: monitor.latest); tell(1); wait_to_go_on()", job_environment(tmp_path)) as program:
+        program.told()
+        (tmp_path / "accelmetrics" / "other.ring").write_text("x")
+        own, other = sorted(diagnose([gpus]).shared, key=lambda one: one.problem)
+        assert (own.pid, own.problem) == (program.pid, "")
+        assert own.epoch > 0
+        assert own.age_seconds is not None
+        assert "no file of shared readings" in other.problem
+
+
+def test_what_to_do_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detection and the backend both say to load the driver: the words that name it stand."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    TpuMachine(tmp_path).function("0000:81:00.0", "0xb140", kind="0x120000", vendor="0x1e52")
+    (found,) = diagnose(["tenstorrent"]).backends
+    assert found.advice.count("load the kernel driver") == 1
+    assert "modprobe tenstorrent" in found.advice and "--device=/dev/tenstorrent/0" in found.advice

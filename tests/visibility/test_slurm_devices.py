@@ -32,10 +32,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 
 def test_minor_numbers_are_no_indexes(tree: Tree) -> None:
-    """The GPU on the lower address, which NVML counts as 0, has the higher minor number; a range and one without a GPU are told too."""
+    """NVML counts by address; a range and one without a GPU are told too. Nor positions, where a GPU has fallen off the bus."""
     driver(tree, ("0000:18:00.0", FIRST, 1), ("0000:3b:00.0", SECOND, 0))
-    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (("uuid", SECOND),)
     assert devices_of({"SLURM_JOB_GPUS": "0-1,7"}) == (("uuid", SECOND), ("uuid", FIRST), ("minor", "7"))
+    driver(tree, ("0000:18:00.0", FIRST, 2), ("0000:3b:00.0", SECOND, 3))
+    assert devices_of({"SLURM_JOB_GPUS": "1"}) == (("uuid", SECOND),)
+    assert devices_of({"SLURM_JOB_GPUS": "3"}) == (("uuid", SECOND),), "it is no position"
 
 
 def test_numbers_of_the_job_itself_are_not_believed(tree: Tree) -> None:
@@ -61,13 +63,6 @@ def test_render_nodes_of_amd(given: str, tree: Tree) -> None:
         node.mkdir(parents=True)
         (node / "device").symlink_to(tree.root / "sys/devices" / address)
     assert devices_of({"SLURM_JOB_GPUS": given}) == (("pci", "0000:c6:00.0"),)
-
-
-def test_positions_are_no_minor_numbers(tree: Tree) -> None:
-    """Where a GPU has fallen off the bus, the third of the list has the fourth device file."""
-    driver(tree, ("0000:18:00.0", FIRST, 2), ("0000:3b:00.0", SECOND, 3))
-    assert devices_of({"SLURM_JOB_GPUS": "1"}) == (("uuid", SECOND),)
-    assert devices_of({"SLURM_JOB_GPUS": "3"}) == (("uuid", SECOND),), "it is no position"
 
 
 GRES = """\

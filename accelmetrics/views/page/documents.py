@@ -28,9 +28,9 @@ from tornado.web import HTTPError
 from accelmetrics._version import __version__
 from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.scrape_cache import accepts_gzip, is_recent
-from accelmetrics.schemas.finding import Finding
-from accelmetrics.schemas.history import History, HistoryRow
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.reading import Header, header
+from accelmetrics.schemas.record import Finding, Record
+from accelmetrics.schemas.ring import History, Ring, Row
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.text import GIB, clipped
 from accelmetrics.views.device_view import VALUES, DeviceView
@@ -171,7 +171,7 @@ class NodeDocuments:
         given: dict[str, Callable[[Route], Awaitable[None]]] = {path: partial(self._give_document, make) for path, make in made.items()}
         if self._history is not None:
             given["/api/history"] = partial(self._give_columns, self._history)
-        return [(path, DocumentRoute, {"give": give}) for path, give in given.items()]
+        return [(path, Route, {"give": give}) for path, give in given.items()]
 
     async def _give_document(self, make: Callable[[LatestReading], object], route: Route) -> None:
         """Answer with a document of the latest reading; with none where the client has it."""
@@ -234,21 +234,6 @@ class NodeDocuments:
         return reading.view
 
 
-class DocumentRoute(Route):
-    """Answers with what its document's function gives."""
-
-    def initialize(self, give: Callable[[Route], Awaitable[None]]) -> None:  # type: ignore[override]  # its own argument
-        """Take the function, which answers a request."""
-        super().initialize()
-        self._give = give
-
-    async def get(self) -> None:
-        """Answer."""
-        await self._give(self)
-
-    head = get
-
-
 # The columns of graphs
 
 
@@ -264,32 +249,31 @@ class PageHistory:
     def __init__(self, interval: float) -> None:
         self.interval = interval
         self._lock = Lock()
-        self._rows = History(READINGS)
-        self._recent: deque[tuple[int, HistoryRow]] = deque(maxlen=RECENT + 1)
+        self._rows = Ring(READINGS)
+        self._recent: deque[tuple[int, Row]] = deque(maxlen=RECENT + 1)
 
     def add(self, sequence: int, snapshot: Snapshot) -> None:
         """Remember a reading under its number, which rises."""
-        header = snapshot.header
+        shown = snapshot.header
 
-        def lay_out() -> tuple[tuple[str, ...], list[int]]:
+        def lay_out() -> tuple[Header, list[int]]:
             """Find the column of each device and metric: the first of the metric's keys that the device gives."""
-            places, found = header.places, dict[str, int]()
-            for slot in header.identities:
+            places, found = shown.places, dict[str, int]()
+            for slot in shown.identities:
                 for metric, row in DRAWN.items():
                     given = [places[key] for name in row.names if (key := f"{slot.key}.{name}") in places]
                     if given:
                         found[f"{slot.key} {metric}"] = given[0]
-            return tuple(found), list(found.values())
+            return header("", tuple(found), (), {}, (), {}), list(found.values())
 
-        names, chosen = header.kept("columns of graphs", lay_out)
+        drawn, chosen = shown.kept("columns of graphs", lay_out)
         values = array("d", map(snapshot.numbers.__getitem__, chosen))
         seconds = snapshot.time_ns / 1e9
-        row = HistoryRow(names, values, seconds, seconds, True)
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
                 self._rows.clear()
                 self._recent.clear()
-            self._rows.add(row)
+            row = self._rows.append(drawn, values, seconds, snapshot.time_ns, (), joined=True, tick=True)
             self._recent.append((sequence, row))
 
     def columns(self, since: int, metrics: Collection[str] = FOLLOWED) -> dict[str, Any]:
@@ -310,7 +294,7 @@ class PageHistory:
         with self._lock:
             recent = self._recent.copy()
             partly = any(number == since for number, _ in recent)
-            columns = {} if partly else self._rows.to_dict(wanted)
+            columns = {} if partly else History(self._rows).to_dict(wanted)
         if partly:
             rows = [row for number, row in recent if number >= since]
             given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.schemas.errors import AccelMetricsError, MissingDependencyError, require
-from accelmetrics.schemas.finding import Finding
+from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import clipped, printable
 from accelmetrics.views.report.plots import (
     TITLES,

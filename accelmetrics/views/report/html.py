@@ -18,7 +18,7 @@ from itertools import chain
 from xml.etree.ElementTree import Element, tostring
 
 from accelmetrics._version import __version__
-from accelmetrics.schemas.finding import NOT_LOGGED, SEVERITIES
+from accelmetrics.schemas.record import NOT_LOGGED, SEVERITIES
 from accelmetrics.schemas.text import counted, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
@@ -420,9 +420,10 @@ def _periods(report: RunReport) -> Element | None:
     for kind in kinds:
         heads += [f"{kind}/s", f"{kind}/J"]
     priced = any(one["cost"] is not None for one in periods)
+    rented = any(one["rent_cost"] is not None for one in periods)
     weighed = any(one["carbon_grams"] is not None for one in periods)
     currency = (report.document["energy"]["price"] or {}).get("currency", "")
-    heads += [f"cost, {currency}".removesuffix(", ")] * priced + ["g CO2e"] * weighed
+    heads += [f"cost, {currency}".removesuffix(", ")] * priced + ["by the hour"] * rented + ["g CO2e"] * weighed
     rows: list[Cells] = []
     for one in periods:
         cells: list[Element | str] = [one["name"], _value(one["times"], write="{:.0f}".format), _value(one["seconds"], write=lasting)]
@@ -431,7 +432,7 @@ def _periods(report: RunReport) -> Element | None:
         cells += [_value(one["energy_joules"], write=energy_text), _value(one["steps"], write="{:.0f}".format)]
         for kind in kinds:
             cells += [_value(one["per_second"].get(kind)), _value(one["per_joule"].get(kind))]
-        cells += [_value(one["cost"])] * priced + [_value(one["carbon_grams"])] * weighed
+        cells += [_value(one["cost"])] * priced + [_value(one["rent_cost"])] * rented + [_value(one["carbon_grams"])] * weighed
         rows.append(cells)
     return _section("periods", "Period by period", table("What the run came to in each", heads, rows))
 
@@ -439,11 +440,19 @@ def _periods(report: RunReport) -> Element | None:
 def _energy(report: RunReport, letter: str = "") -> Element:
     used = report.document["energy"]
     rows: list[Cells] = [["energy of all devices", _value(used["joules"], write=energy_text)]]
+    for key, device in report.document["devices"].items():
+        if device["energy"] and "reason" in device["energy"]:
+            rows.append([f"{key} by its power", element("td", device["energy"]["reason"])])
     if used["silent"]:
         rows.append(["devices that tell nothing of theirs", _cell(str(used["silent"]), used["silent"])])
     if used["cost"] is not None:
         amount, currency = used["price"]["amount"], used["price"]["currency"]
         rows.append([f"cost, at {amount:g} {currency} per kWh", _cell(texts.cost_text(used["cost"], currency), used["cost"])])
+    rent = report.document["rent"]
+    if rent["cost"] is not None:
+        amount, currency = rent["price"]["amount"], rent["price"]["currency"]
+        about = f"{rent['device_hours']:.4g} device hours, at {amount:g} {currency}".rstrip()
+        rows.append([f"{about} per hour", _cell(texts.cost_text(rent["cost"], currency), rent["cost"])])
     if used["carbon_grams"] is not None:
         about = f"carbon, at {used['carbon_intensity']:g} g CO2e per kWh"
         rows.append([about, _cell(f"{texts.grams_text(used['carbon_grams'])} CO2e", used["carbon_grams"])])
@@ -451,6 +460,7 @@ def _energy(report: RunReport, letter: str = "") -> Element:
         rows.append(["energy of a step", _cell(f"{plain(used['per_step'])} J", used["per_step"])])
     for name, rate in report.document["work"].items():
         rows += [[f"{name} per second", _value(rate["per_second"])], [f"{name} per joule", _value(rate["per_joule"])]]
+        rows.append([f"{name} per joule, by the mean power of one device", _value(rate["per_joule_of_mean_device"])])
     return _section("energy", "Energy and cost", table("Energy, cost and work", ("what", "value"), rows), letter=letter)
 
 

@@ -6,27 +6,25 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.record import Record, StepSource
+from accelmetrics.schemas.record import Done, Record, StepSource, Totals, add_work, rates
 from accelmetrics.schemas.recording import RecordFile, recordings
-from accelmetrics.schemas.selection import ALL, MetricSelection
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import rfc3339
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
-from accelmetrics.schemas.work import Done, Totals, add_work, rates
 from accelmetrics.views import summaries
 from accelmetrics.views.report.periods import periods
 from accelmetrics.views.report.run_report import Plain, Price, RunReport, StreamReport
 from accelmetrics.views.report.stream import RecordStream, stream_of
 
-KWH = 3_600_000.0
-"""Joules of a kilowatt-hour."""
+KWH, HOUR = 3_600_000.0, 3600.0
+"""Joules of a kilowatt-hour, and seconds of an hour."""
 CHARTED = MetricSelection(
     ",".join(
         (*UTILIZATION[:5], *MEMORY_USED, *MEMORY_PERCENT, *POWER[:1], *TEMPERATURE[:1], "smClock", "memoryTemp", "cpu", "memory_percent")
@@ -37,36 +35,38 @@ TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --in
 _BLOCK = 1 << 20
 
 
-class Wanted(NamedTuple):
+@dataclass(frozen=True)
+class Wanted:
     """What a report is to have.
 
     Attributes:
         metrics: The metrics of tables; all when left out.
         series: Metrics that are reduced to series; None for a report without pictures, which takes less time.
         price: What a kilowatt-hour costs.
+        rent: What an hour of a device costs.
         carbon: Grams of CO2 equivalent that the making of a kilowatt-hour gives off.
         by: A number that the program logged, or the name of windows, for a table with a row each; empty for none.
         compared: Whether it will be compared with another one: distributions begin with the first step.
     """
 
-    metrics: MetricSelection = MetricSelection(ALL)
+    metrics: MetricSelection = ALL_METRICS
     series: MetricSelection | None = None
     price: Price | None = None
+    rent: Price | None = None
     carbon: float | None = None
     by: str = ""
     compared: bool = False
 
-    def priced(self, joules: float | None) -> tuple[float | None, float | None]:
-        """Return what energy costs, and what its making gives off; None where that was not said."""
-        if joules is None:
-            return None, None
-        return (
-            None if self.price is None else joules / KWH * self.price.amount,
-            None if self.carbon is None else joules / KWH * self.carbon,
-        )
+    def priced(self, joules: float | None, device_seconds: float) -> dict[str, float | None]:
+        """Return what energy costs and its making gives off, and what devices cost by the hour; None for what has no price."""
+        return {
+            "cost": None if joules is None or self.price is None else joules / KWH * self.price.amount,
+            "carbon_grams": None if joules is None or self.carbon is None else joules / KWH * self.carbon,
+            "rent_cost": None if self.rent is None else device_seconds / HOUR * self.rent.amount,
+        }
 
 
-def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | None:  # noqa: B008  # a constant
+def report_of_files(names: list[str], wanted: Wanted = Wanted()) -> RunReport | None:  # a constant
     """Read recordings and return what they came to; None where they hold no record.
 
     Raises:
@@ -143,7 +143,7 @@ def _telling(name: str) -> Iterator[None]:
         raise AccelMetricsError(f"cannot read {name}: {error.strerror or error}") from error
 
 
-def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunReport | None:  # noqa: B008  # a constant
+def run_report(records: Iterable[Record], wanted: Wanted = Wanted()) -> RunReport | None:  # a constant
     """Return what records came to; None when there are none. Those of one process of a run are to be in the order of their time."""
     found: dict[tuple[str, str, str], RecordStream] = {}
     own_work: dict[tuple[str, StepSource], Done] = {}
@@ -190,19 +190,26 @@ def _report(streams: list[RecordStream], own_work: Totals, wanted: Wanted) -> Ru
     energies = [document["devices"][label]["energy"] for label in devices if label in counted]
     known = [energy["joules"] for energy in energies if energy is not None]
     joules = sum(known) if known else None
-    cost, grams = wanted.priced(joules)
+    held = sum(stream.end - stream.begin for stream in streams for key in stream.places if " ".join((*stream.head, key)) in counted)
+    costs = wanted.priced(joules, held)
     steps = max((times["count"] for part in parts for times in part.step_times), default=0)
     # All devices together, each once however many recordings have it; neither the host nor partitions of a device.
     document["energy"] = {
         "joules": joules,
         "devices": len(known),
         "silent": len(energies) - len(known),
-        "price": None if wanted.price is None else wanted.price._asdict(),
-        "cost": cost,
+        "price": None if wanted.price is None else {"amount": wanted.price.amount, "currency": wanted.price.currency},
+        "cost": costs["cost"],
         "carbon_intensity": wanted.carbon,
-        "carbon_grams": grams,
+        "carbon_grams": costs["carbon_grams"],
         "per_step": joules / steps if joules is not None and steps else None,
     }
+    # An hour of a device counts whether it was read or not: it is paid for.
+    rent = None if wanted.rent is None else {"amount": wanted.rent.amount, "currency": wanted.rent.currency}
+    document["rent"] = {"device_hours": held / HOUR, "devices": len(energies), "price": rent, "cost": costs["rent_cost"]}
+    for rate in document["work"].values():
+        per_joule = rate["per_joule"]
+        rate["per_joule_of_mean_device"] = None if per_joule is None or not known else per_joule * len(known)
     document["step_times"] = [{"stream": part.label, **times} for part in parts for times in part.step_times]
     if wanted.by:
         runs_of = list(dict.fromkeys(stream.run_id for stream in streams))
@@ -279,7 +286,7 @@ def _device_parts(stream: RecordStream) -> Iterator[tuple[str, Plain]]:
                 **measures,
                 "memory_total_bytes": summaries.memory_total(stream.summary, place),
                 "power_limit_watts": None if limit is None else limit.last,
-                "energy": None if used is None else used._asdict(),
+                "energy": None if used is None else {name: value for name, value in used._asdict().items() if value != ""},
                 "samples": summaries.samples(measures),
                 "throttled_seconds": stream.throttled.get(place.key, {}),
                 "gaps": _gaps(stream.silences.get(place.key, [])),

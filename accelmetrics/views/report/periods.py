@@ -6,19 +6,16 @@ themselves when they begin and end. Both are told with the reading that follows,
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil, isfinite
 
-from accelmetrics.schemas.energy import COUNTER
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.schemas.history import HistoryRow, Layout
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import Record, Step, StepSource
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.record import WORK, Record, Step, StepSource
+from accelmetrics.schemas.ring import Row
+from accelmetrics.schemas.statistics import COUNTER, WindowAggregator
 from accelmetrics.schemas.vitals import POWER, UTILIZATION, first
-from accelmetrics.schemas.work import WORK
 from accelmetrics.views.report.run_report import Plain
 
 WINDOW, EPOCH = "window", "epoch"
@@ -41,6 +38,7 @@ class Total:
         known: Those seconds.
         most: Its largest value.
         joules: By device, its energy; None where that is not known.
+        drawn: Likewise by its power alone.
         own: The processes that the recordings are of.
         steps: By process, how many steps it logged.
         work: By process and kind, how much it did.
@@ -53,6 +51,7 @@ class Total:
         self.known: dict[tuple[str, Names], float] = defaultdict(float)
         self.most: dict[tuple[str, Names], float] = {}
         self.joules: dict[str, float | None] = {}
+        self.drawn: dict[str, float | None] = {}
         self.own: set[StepSource] = set()
         self.steps: Counter[StepSource] = Counter()
         self.work: dict[tuple[StepSource, str], float] = defaultdict(float)
@@ -68,9 +67,11 @@ class Total:
                     self.weighted[device, names] += held.mean * held.seconds
                     self.known[device, names] += held.seconds
                     self.most[device, names] = max(held.max, self.most.get((device, names), held.max))
-            joules = self.joules.setdefault(device, None)
-            if device in energy:
-                self.joules[device] = energy[device].joules + (joules or 0.0)
+            drawn = stretch.energy[device].result(doubt="of all of it") if device in stretch.energy else None
+            for totals, used in ((self.joules, energy.get(device)), (self.drawn, drawn)):
+                totals.setdefault(device, None)
+                if used is not None:
+                    totals[device] = used.joules + (totals[device] or 0.0)
 
     def log(self, step: Step, own: bool) -> None:
         """Add a step."""
@@ -92,9 +93,9 @@ class _Stretch:
         before: The last reading before that.
     """
 
-    def __init__(self, name: str, begin: float, at: float, before: HistoryRow | None) -> None:
+    def __init__(self, name: str, begin: float, at: float, before: Row | None) -> None:
         self.name, self.begin = name, begin
-        self.aggregator = WindowAggregator(at, before, across=False)
+        self.aggregator = WindowAggregator(at, () if before is None else [before], across=False)
 
 
 class PeriodTable:
@@ -115,27 +116,22 @@ class PeriodTable:
         self.known: set[str] = set()
         self._by = by
         self._fractional = False
-        self._columns: dict[Layout, tuple[Layout, list[int]]] = {}
-        self._before: HistoryRow | None = None
+        self._before: Row | None = None
         self._open: list[_Stretch] = []
         # Of the logged number: the stretch that goes on, and readings since its last step, below the one before them.
         self._value: _Stretch | None = None
         self._label = ""
         self._first_step = self._last_step = 0.0
-        self._waiting: deque[HistoryRow] = deque()
-        self._earlier: HistoryRow | None = None
+        self._waiting: deque[Row] = deque()
+        self._earlier: Row | None = None
 
-    def add(self, row: HistoryRow, record: Record) -> None:
+    def add(self, row: Row, record: Record) -> None:
         """Take a reading, and what was told with it.
 
         Raises:
             InvalidOptionError: There are more names or values than a table has rows.
         """
-        narrow = self._columns.get(row.layout)
-        if narrow is None:
-            kept = [column for column, key in enumerate(row.layout) if (parts := device_key(key)) is not None and parts.name in TOLD]
-            narrow = self._columns[row.layout] = tuple(row.layout[column] for column in kept), kept
-        row = row._replace(layout=narrow[0], values=array("d", [row.values[column] for column in narrow[1]]))
+        row = row.narrowed(_is_told, "told")
         mine = {step.source for step in record.own_steps}
         self._waiting.append(row)
         for step in record.steps:
@@ -151,14 +147,20 @@ class PeriodTable:
         self._add_windows(row, record, mine)
         self._before = row
 
-    def settle(self) -> None:
-        """End what is still open: with the last step, and the last reading."""
+    def settle(self, doubted: Iterable[str]) -> None:
+        """End what is still open: with the last step, and the last reading.
+
+        Args:
+            doubted: Devices whose counter contradicts their power over all of the recording: stretches may be too short to tell.
+        """
         if self._label:
             self._end_value()
         if self._before is not None:
             for stretch in self._open:
                 _close(self.windows, stretch, [], self._before.time, self._before)
         self._open.clear()
+        for total in (*self.numbers.values(), *self.windows.values()):
+            total.joules |= {device: total.drawn[device] for device in doubted if device in total.drawn}
 
     # Numbers
 
@@ -202,7 +204,7 @@ class PeriodTable:
                 _close(self.numbers, self._value, list(self._waiting)[:1], self._last_step, near)
         self._value, self._first_step = None, self._last_step
 
-    def _taken(self, until: float) -> list[HistoryRow]:
+    def _taken(self, until: float) -> list[Row]:
         """Return the waiting readings until then, which wait no more."""
         found = []
         while self._waiting and self._waiting[0].time <= until:
@@ -212,7 +214,7 @@ class PeriodTable:
 
     # Windows
 
-    def _add_windows(self, row: HistoryRow, record: Record, mine: set[StepSource]) -> None:
+    def _add_windows(self, row: Row, record: Record, mine: set[StepSource]) -> None:
         ended: list[tuple[_Stretch, float]] = []
         for span in record.windows:
             if len(self.known) < MOST:
@@ -239,7 +241,13 @@ class PeriodTable:
             _close(self.windows, stretch, [row], end, row)
 
 
-def _clock(row: HistoryRow, moment: float) -> float:
+def _is_told(key: str) -> bool:
+    """Return whether tables of stretches have a metric."""
+    parts = device_key(key)
+    return parts is not None and parts.name in TOLD
+
+
+def _clock(row: Row, moment: float) -> float:
     """Return a moment on the clock of rows."""
     return row.at - (row.time - moment)
 
@@ -250,7 +258,7 @@ def _total(totals: dict[str, Total], name: str) -> Total:
     return totals.setdefault(name, Total())
 
 
-def _close(totals: dict[str, Total], stretch: _Stretch, after: list[HistoryRow], end: float, near: HistoryRow) -> None:
+def _close(totals: dict[str, Total], stretch: _Stretch, after: list[Row], end: float, near: Row) -> None:
     """Add what a stretch came to.
 
     Args:
@@ -265,14 +273,14 @@ def _close(totals: dict[str, Total], stretch: _Stretch, after: list[HistoryRow],
 
 
 def periods(
-    tables: Sequence[tuple[str, PeriodTable, frozenset[str]]], by: str, priced: Callable[[float], tuple[float | None, float | None]]
+    tables: Sequence[tuple[str, PeriodTable, frozenset[str]]], by: str, priced: Callable[[float | None, float], dict[str, float | None]]
 ) -> list[Plain]:
     """Return the table over all streams, as documents have it: a row for each epoch, window, or value of a number.
 
     Args:
         tables: Of each stream what precedes its rows where there are several runs, its table, and the devices that are counted there.
         by: What was asked for.
-        priced: Gives the cost and the carbon of joules.
+        priced: Gives the costs and the carbon of joules, and of seconds of devices.
 
     Raises:
         UnknownNameError: Neither was such a number logged, nor is there such a window.
@@ -287,7 +295,9 @@ def periods(
     return [_period(name, found, priced) for name, found in rows.items()]
 
 
-def _period(name: str, found: list[tuple[Total, frozenset[str]]], priced: Callable[[float], tuple[float | None, float | None]]) -> Plain:
+def _period(
+    name: str, found: list[tuple[Total, frozenset[str]]], priced: Callable[[float | None, float], dict[str, float | None]]
+) -> Plain:
     """Return a row; what devices do not tell is None, and so is the energy unless each of them tells."""
     shares = [(total, key) for total, counted in found for key in total.joules if key in counted]
     busy = [(total, (key, UTILIZATION)) for total, key in shares]
@@ -307,7 +317,6 @@ def _period(name: str, found: list[tuple[Total, frozenset[str]]], priced: Callab
         for kind in WORK:
             if (source, kind) in total.work:
                 work[kind] += total.work[source, kind]
-    cost, carbon = (None, None) if joules is None else priced(joules)
     return {
         "name": name,
         "times": max(total.times for total, _ in found),
@@ -321,6 +330,5 @@ def _period(name: str, found: list[tuple[Total, frozenset[str]]], priced: Callab
         "work": dict(work),
         "per_second": {kind: amount / seconds for kind, amount in work.items() if seconds > 0},
         "per_joule": {kind: amount / joules for kind, amount in work.items() if joules},
-        "cost": cost,
-        "carbon_grams": carbon,
+        **priced(joules, sum(total.seconds for total, _ in shares)),
     }

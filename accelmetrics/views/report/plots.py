@@ -47,6 +47,8 @@ MACHINE = "machine "
 
 MOMENTS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Seconds between lines of a time axis; whole days beyond."""
+TICKS = 7
+"""Of those lines, at most."""
 DAY = 86400
 DECIMAL = ("", "k", "M", "G", "T")
 SHOWN = {"Cel": "°C", "By": "B", "By/s": "B/s", "us": "µs", "1": ""}
@@ -296,7 +298,7 @@ def _marks(shown: _Shown) -> Iterator[Mark]:
     for letter, stream, origin in shown:
         for mark in stream.marks:
             if (stream is named or mark.kind not in kinds) and (mark.end > mark.begin or mark.kind in {"finding", "event"}):
-                yield mark._replace(label=_named(letter, mark.label), begin=mark.begin - origin, end=mark.end - origin)
+                yield replace(mark, label=_named(letter, mark.label), begin=mark.begin - origin, end=mark.end - origin)
 
 
 def _strip(shown: _Shown, marks: Sequence[Mark]) -> list[tuple[str, str, Sequence[Span]]]:
@@ -439,9 +441,9 @@ def shown_unit(unit: str, largest: float) -> tuple[str, float]:
     return SHOWN.get(unit, unit), 1.0
 
 
-def time_ticks(begin: float, end: float, most: int = 7) -> list[float]:
+def time_ticks(begin: float, end: float) -> list[float]:
     """Return moments within a stretch of time, at whole minutes, hours or days, or seconds where it is short."""
-    least = (end - begin) / most
+    least = (end - begin) / TICKS
     step = next((float(step) for step in MOMENTS if step >= least), None) or ceil(least / DAY) * float(DAY)
     return [position * step for position in range(ceil(begin / step), floor(end / step) + 1)]
 

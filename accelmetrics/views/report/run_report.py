@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.summary import Summary
 
 Plain = dict[str, Any]
@@ -19,18 +19,21 @@ Column = Sequence[float | None]
 
 
 class Price(NamedTuple):
-    """What a kilowatt-hour costs.
+    """What a kilowatt-hour costs, or an hour of a device.
 
     Attributes:
         amount: So much.
         currency: Of this; empty where none was named.
+        per_hour: Whether it is of an hour.
     """
 
     amount: float
     currency: str = ""
+    per_hour: bool = False
 
 
-class ReducedSeries(NamedTuple):
+@dataclass(frozen=True)
+class ReducedSeries:
     """A metric over time: least, mean and largest reading in each bucket of time. All three are equal where a bucket has one reading.
 
     Attributes:
@@ -77,7 +80,8 @@ class Curve:
     high: Column
 
 
-class Mark(NamedTuple):
+@dataclass(frozen=True)
+class Mark:
     """A stretch of time, or a moment, that plots mark.
 
     Attributes:

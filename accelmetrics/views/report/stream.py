@@ -13,19 +13,16 @@ from math import ceil, inf, isfinite, nan
 from accelmetrics.schemas.accumulator import Accumulator
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
-from accelmetrics.schemas.energy import COUNTER, DRAW
 from accelmetrics.schemas.errors import Reason
-from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
-from accelmetrics.schemas.history import HistoryRow, Layout, row_of
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import Record, Step, StepSource, WindowSpan
+from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Done, Finding, Record, Step, StepSource, WindowSpan
+from accelmetrics.schemas.ring import Layout, Row, Served, marked, pack_row, values_of
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, has_values
-from accelmetrics.schemas.statistics import WindowAggregator
+from accelmetrics.schemas.statistics import COUNTER, DRAW, WindowAggregator
 from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_TOTAL, POWER_LIMIT, first
-from accelmetrics.schemas.work import Done
 from accelmetrics.views.report.periods import PeriodTable
 from accelmetrics.views.report.run_report import Column, Curve, Mark, Plain, ReducedSeries, StreamReport
 from accelmetrics.views.report.series import SeriesReducer
@@ -122,7 +119,7 @@ class LoggedSteps:
         self._reducer.add(times, columns)
         seconds = array("d", filter(isfinite, columns.get(STEP_SECONDS, ())))
         if seconds:
-            self._seconds.fold(seconds, [0.0] * len(seconds))
+            self._seconds.fold(seconds, [0.0] * len(seconds), 0.0)
         for epoch, moment in zip(columns.get(EPOCH, ()), times, strict=False):
             if not isfinite(epoch):
                 continue
@@ -237,12 +234,12 @@ class RecordStream:
         self._series: dict[Layout, list[int]] = {}  # by layout, the columns that are reduced
         self._counters: dict[str, float] = {}
         self._findings = NO_FINDINGS
-        self._before: Snapshot | None = None
+        self._served: Served = {}
         self._pending: list[Record] = []
-        self._block: list[HistoryRow] = []
-        self._recent_row: HistoryRow | None = None
-        self._recent: deque[HistoryRow] = deque(maxlen=KEPT)
-        self._details: dict[tuple[str, str, int], list[HistoryRow]] = {}  # by finding, the readings around its beginning
+        self._block: list[Row] = []
+        self._recent_row: Row | None = None
+        self._recent: deque[Row] = deque(maxlen=KEPT)
+        self._details: dict[tuple[str, str, int], list[Row]] = {}  # by finding, the readings around its beginning
         self._lacks: dict[str, tuple[str, str, float, float]] = {}  # by key: reason, detail, since when and until when
         self._unavailable: Mapping[str, object] = {}
         self._lost: Iterable[str] = ()
@@ -297,14 +294,14 @@ class RecordStream:
     def settle(self) -> None:
         """Fold what is still pending; nothing may be added any more."""
         self._settle_pending()
-        if self.table is not None:
-            self.table.settle()
         self._fold()
+        self.summary, self.energy = self.aggregator.summary(), self.aggregator.energy_joules()
+        if self.table is not None:
+            self.table.settle(device for device, used in self.energy.items() if used.reason)
         self._heard.update(dict.fromkeys(self._speaking, self._last))
         self._note_silences(self._heard, self._last)
         for key in self._unavailable:
             self._lacks[key] = (*self._lacks[key][:3], self.end)
-        self.summary, self.energy = self.aggregator.summary(), self.aggregator.energy_joules()
         for key, held in self.aggregator.metrics.items():
             parts = device_key(key)
             if parts is not None and _is_throttle(key):
@@ -370,16 +367,17 @@ class RecordStream:
 
     # What came of it
 
-    def _columns(self, about: str, rows: Sequence[HistoryRow]) -> dict[str, Column]:
+    def _columns(self, about: str, rows: Sequence[Row]) -> dict[str, Column]:
         """Return readings around a finding by key: those about its device, or about any where it is about none."""
         layouts = dict.fromkeys(row.layout for row in rows)
+        values = [row.values for row in rows]
         columns: dict[str, Column] = {}
         for key in dict.fromkeys(chain.from_iterable(layouts)):
             parts = device_key(key)
             if parts is None or parts.process or not self._is_series(key) or ("." in about and parts.device != about):
                 continue
             where = {layout: layout.index(key) for layout in layouts if key in layout}
-            found = [row.values[where[row.layout]] if row.layout in where else None for row in rows]
+            found = [given[where[row.layout]] if row.layout in where else None for row, given in zip(rows, values, strict=True)]
             columns[key] = [value if value is not None and isfinite(value) else None for value in found]
         return columns
 
@@ -441,7 +439,7 @@ class RecordStream:
     def _settle_pending(self) -> None:
         """Make rows of pending readings, now that the usual interval is known."""
         self._longest = GAP * self.interval
-        rows = [self._row(record.snapshot) for record in self._pending]
+        rows, self._served = marked([self._row(record.snapshot) for record in self._pending], self._served)
         if self.table is not None:
             for row, record in zip(rows, self._pending, strict=True):
                 self.table.add(row, record)
@@ -465,22 +463,20 @@ class RecordStream:
                     begin = end
         self._block.clear()
 
-    def _reduce(self, rows: Sequence[HistoryRow]) -> None:
+    def _reduce(self, rows: Sequence[Row]) -> None:
         """Add readings of the same keys to the series, and note each rise of a counter of errors."""
         layout = rows[0].layout
         chosen = self._series.get(layout)
         if chosen is None:
             chosen = self._series[layout] = [column for column, key in enumerate(layout) if self._is_series(key)]
-        width, values = len(layout), array("d")
-        for row in rows:
-            values.extend(row.values)
+        width, values = len(layout), values_of(rows)
         self._reducer.add([row.time for row in rows], {layout[column]: values[column::width] for column in chosen})
         for column, key in enumerate(layout):
             parts = device_key(key) if key.rpartition(".")[2] in COUNTED_EVENTS else None
             if parts is not None and not parts.process:
                 self._note_rises(key, parts.device, COUNTED_EVENTS[parts.name], rows, values[column::width])
 
-    def _note_rises(self, key: str, device: str, event: tuple[str, str], rows: Sequence[HistoryRow], values: Sequence[float]) -> None:
+    def _note_rises(self, key: str, device: str, event: tuple[str, str], rows: Sequence[Row], values: Sequence[float]) -> None:
         kind, what = event
         before = self._counters.setdefault(key, values[0])
         if values.count(before) == len(values):  # as nearly always
@@ -501,7 +497,7 @@ class RecordStream:
     def _is_series(self, key: str) -> bool:
         return _is_throttle(key) or (self._wanted is not None and self._wanted.wants(key))
 
-    def _keep_details(self, rows: Sequence[HistoryRow]) -> None:
+    def _keep_details(self, rows: Sequence[Row]) -> None:
         """Keep the readings around findings as they were taken."""
         self._recent.extend(rows)
         while self._recent and self._recent[-1].time - self._recent[0].time > REMEMBERED:
@@ -519,7 +515,7 @@ class RecordStream:
             near = [row for row in (self._recent if key in fresh else rows) if since - AROUND <= row.time <= since + AROUND]
             kept.extend(near[: KEPT - len(kept)])
 
-    def _row(self, snapshot: Snapshot) -> HistoryRow:
+    def _row(self, snapshot: Snapshot) -> Row:
         moment, before = snapshot.time_ns / 1e9, self._last
         elapsed = moment - before
         joined = 0 <= elapsed <= self._longest
@@ -532,8 +528,9 @@ class RecordStream:
         self._at += max(0.0, elapsed)
         self._last = moment
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
-        row = row_of(snapshot, self._before, self._at, joined, self._is_told)
-        self._before = snapshot
+        header, places = snapshot.header.selected(self._is_told, self._is_told)
+        numbers, counts = snapshot.numbers, [status.sequence for status in snapshot.backends]
+        row = pack_row(header, [numbers[place] for place in places], self._at, snapshot.time_ns, counts, joined=joined)
         if row.layout is not self._layout:
             self._heard.update(dict.fromkeys(self._speaking, before))
             self._layout = row.layout

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from accelmetrics.schemas.record import WORK
 from accelmetrics.schemas.text import GIB, aligned, counted, printable
-from accelmetrics.schemas.work import WORK
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
 from accelmetrics.views.report.run_report import Plain
-from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, host_table
+from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, doubt_text, energy_text, host_table
 
 TITLES = {
     "utilization_percent": ("utilisation", "%", 1.0),
@@ -55,7 +55,7 @@ def text(report: Plain) -> str:
     lines += _findings(report)
     lines += [_step_time(times) for times in report["step_times"]]
     lines += [_work(name, work) for name, work in report["work"].items()]
-    lines += energy_lines(report["energy"])
+    lines += energy_lines(report)
     if "periods" in report:
         lines += ["", *aligned(_period_rows(report), "  ", numeric=True)]
     return _text([*lines, *([] if devices else host_table(report["host"], ("mean", "max", "p95")))])
@@ -101,7 +101,7 @@ def markdown(report: Plain) -> str:
         parts += ["", "## Steps", "", *(f"- {_step_time(times)}" for times in report["step_times"])]
     if report["work"]:
         parts += ["", "## Power efficiency", "", *(f"- {_work(name, work)}" for name, work in report["work"].items())]
-    if found := energy_lines(report["energy"]):
+    if found := energy_lines(report):
         parts += ["", "## Energy", "", *(f"- {line}" for line in found)]
     if "periods" in report:
         parts += ["", f"## By {report['by']}", "", *_markdown_table(_period_rows(report))]
@@ -128,7 +128,11 @@ def gpu_stats(report: Plain) -> Plain:
 
 def _work(name: str, work: Mapping[str, float | None]) -> str:
     said = f"{name}: {work['per_second']:.1f} per second"
-    return said if work["per_joule"] is None else f"{said}, {work['per_joule']:.3g} per joule"
+    if work["per_joule"] is None:
+        return said
+    mean = work.get("per_joule_of_mean_device")
+    of_one = "" if mean is None or mean == work["per_joule"] else f" ({mean:.3g} by the mean power of one device)"
+    return f"{said}, {work['per_joule']:.3g} per joule{of_one}"
 
 
 def _moment(timestamp: str) -> str:
@@ -142,9 +146,13 @@ def _step_time(times: Plain) -> str:
     return f"steps{f' of {about}' if about else ''}: {times['count']}, {times['mean']:.4g} s each ({quantiles})"
 
 
-def energy_lines(energy: Plain) -> list[str]:
-    """Return a line on what the energy of all devices costs, and one on its making; none of what was not asked for."""
-    found = []
+def energy_lines(report: Plain) -> list[str]:
+    """Return a line for each counter that is not believed, one on what the energy of all devices costs, and one on its making.
+
+    There is none of what was not asked for.
+    """
+    energy, devices = report["energy"], report["devices"]
+    found = [doubt_text(key, one["energy"]["reason"]) for key, one in devices.items() if one["energy"] and "reason" in one["energy"]]
     of = f"energy of {counted(energy['devices'], 'device')}"
     silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
     if energy["price"] is not None:
@@ -156,6 +164,11 @@ def energy_lines(energy: Plain) -> list[str]:
     if energy["carbon_intensity"] is not None:
         said = NONE if energy["carbon_grams"] is None else grams_text(energy["carbon_grams"])
         found.append(f"{of}: {energy_text(energy['joules'])}, {said} CO2e at {energy['carbon_intensity']:g} g per kWh{silent}")
+    rent = report["rent"]
+    if rent["price"] is not None:
+        amount, currency = rent["price"]["amount"], rent["price"]["currency"]
+        hours, at = f"{rent['device_hours']:.4g} device hours of {counted(rent['devices'], 'device')}", f"{amount:g} {currency}".rstrip()
+        found.append(f"{hours}: {cost_text(rent['cost'], currency)} at {at} per hour")
     return found
 
 
@@ -174,6 +187,7 @@ def _period_rows(report: Plain) -> list[tuple[str, ...]]:
     """Return the table of epochs or windows: columns in which some row has something."""
     rows = report["periods"]
     currency = (report["energy"]["price"] or {}).get("currency") or "cost"
+    rented = (report["rent"]["price"] or {}).get("currency") or ""
     columns: list[tuple[str, Callable[[Plain], str | None]]] = [
         ("times", lambda row: f"{row['times']}" if row["times"] != 1 else None),
         ("seconds", lambda row: f"{row['seconds']:.1f}"),
@@ -185,6 +199,7 @@ def _period_rows(report: Plain) -> list[tuple[str, ...]]:
         *((f"{kind}/s", lambda row, kind=kind: _number(row["per_second"].get(kind), ".1f")) for kind in WORK),
         *((f"{kind}/J", lambda row, kind=kind: _number(row["per_joule"].get(kind), ".3g")) for kind in WORK),
         (currency, lambda row: _number(row["cost"], ".4g")),
+        ("by the hour", lambda row: None if row["rent_cost"] is None else cost_text(row["rent_cost"], rented)),
         ("g CO2e", lambda row: _number(row["carbon_grams"], ".3g")),
     ]
     cells = [(heading, [cell(row) for row in rows]) for heading, cell in columns]

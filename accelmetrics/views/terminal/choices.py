@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
@@ -21,7 +21,8 @@ NODE_ORDERS = ("state", "name", "util", "power", "findings")
 Form = Literal["auto", "list", "map"]
 
 
-class Dialog(NamedTuple):
+@dataclass(frozen=True)
+class Dialog:
     """A question that is asked before something is done.
 
     Attributes:
@@ -35,7 +36,8 @@ class Dialog(NamedTuple):
     keys: str
 
 
-class InputLine(NamedTuple):
+@dataclass(frozen=True)
+class InputLine:
     """A line that is being typed, in place of the foot.
 
     Attributes:

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from accelmetrics.exporters.device_table import block
-from accelmetrics.schemas.text import cells, counted, duration, of_limit, printable
+from accelmetrics.schemas.text import block, cells, counted, duration, of_limit, printable
 from accelmetrics.views.device_view import MARKS, STATES, State
 from accelmetrics.views.node_view import NodeAnswer
 from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, by_number, filtered

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, nan
 
-from accelmetrics.exporters.device_table import BLOCKS, block
-from accelmetrics.schemas.text import cells, quantity
+from accelmetrics.schemas.text import BLOCKS, block, cells, quantity
 from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.terminal.style import AROUND, Drawn, Line, ScreenStyle, rule
 from accelmetrics.views.trails import TrailPoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from accelmetrics.schemas.finding import Finding
+from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import cells, duration, printable, quantity
 from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, SourceRow

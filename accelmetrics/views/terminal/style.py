@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from accelmetrics.schemas.text import cells, printable
 from accelmetrics.views.device_view import State
@@ -36,7 +37,8 @@ AROUND = 8
 ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
 
 
-class ScreenStyle(NamedTuple):
+@dataclass(frozen=True)
+class ScreenStyle:
     """What a terminal can show.
 
     Attributes:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
-from accelmetrics.exporters.device_table import BAR as BAR_MARKS, bar
-from accelmetrics.schemas.text import GIB, cells, of_limit
+from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, by_number, filtered
@@ -28,7 +27,8 @@ WHOLE_NUMBERS = 100.0
 """GiB from which on memory is told without a decimal."""
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True)
+class Column:
     """A column of the table of devices.
 
     Attributes:

@@ -1,0 +1,91 @@
+"""``accelmetrics bundle``: what a maintainer needs to reproduce a fault, in one archive that names nobody."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.doctor import facts, render
+from accelmetrics.cli.output import PLAIN_WIDTH, Stdout, check_target, say, telling
+from accelmetrics.exporters.files import absolute, replace_file
+from accelmetrics.monitor import settings
+from accelmetrics.schemas.text import aligned, counted, printable, quantity
+from accelmetrics.visibility.bundle import FILES, Bundle, Recorder, assemble, check_name
+from accelmetrics.visibility.doctor import diagnose
+
+READINGS, PAUSE = 3, 0.2
+"""How many readings the recording has, and seconds between them."""
+OWNER_ONLY = 0o600
+EXAMPLES = """\
+  accelmetrics bundle fault.zip                         reads everything, shows what goes in, and asks
+  accelmetrics bundle fault.tar.gz --yes                writes it without asking
+  accelmetrics bundle fault.zip --backends nvidia       one vendor alone
+  accelmetrics dump --replay fault.zip                  reads it as if it were the machine
+
+It holds what vendors' commands printed, the files below /sys, /proc and /dev that were read, what NVML answered, versions, what `doctor`
+says, and a few readings. Serial numbers, UUIDs, names of hosts, users and processes, and network addresses have stand-ins of the same form,
+the same for the same value everywhere. Nothing is sent anywhere: look into it before you do.
+
+Exit status: 1 where nothing was written, since nobody said yes or the file cannot be made; 2 for arguments that cannot be used."""
+OPTIONS: arguments.Groups = {
+    "": {
+        "file": {"metavar": "FILE", "type": settings.path.parse, "help": "the archive: a name that ends in .zip, .tar.gz or .tgz"},
+        "--yes": {"action": "store_true", "help": "write it without asking"},
+    },
+    arguments.READ: arguments.only("--backends", "--amd-source", "--timeout", "--open-timeout"),
+}
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Read everything, show what came of it, and write it."""
+    from accelmetrics.sampling.sampler import Sampler
+
+    check_name(options.file)
+    check_target(options.file, out)
+    recorder, reading = Recorder(), arguments.reading(options)
+    with recorder.listening():
+        found = diagnose(**reading)
+        with Sampler(**reading) as sampler:
+            readings = [sampler.sample(topology=True)]
+            while len(readings) < READINGS:
+                time.sleep(PAUSE)
+                readings.append(sampler.sample())
+    documents = {"doctor.txt": render(found, PLAIN_WIDTH), "doctor.json": facts(found)}
+    bundle = assemble(recorder, readings, documents, {name: reading[name] for name in ("backends", "amd_source") if name in reading})
+    out.show(contents(bundle))
+    if not options.yes and not _agreed(options.file):
+        say(f"{arguments.PROGRAM} bundle: nothing was written: answer yes on a terminal, or give --yes")
+        return 1
+    with telling(options.file):
+        target: Path = absolute(options.file)
+        replace_file(target, bundle.archive(options.file), OWNER_ONLY)
+    say(f"{options.file} was written. Look into it before you send it to anybody.")
+    return 0
+
+
+def contents(bundle: Bundle) -> str:
+    """Return a list of what goes in, and of what was replaced."""
+    rows = [(printable(name), quantity(len(content), "B")) for name, content in bundle.entries.items()]
+    replaced = [f"{number} {kind}" for kind, number in bundle.replaced.items()]
+    lines = [
+        *aligned([("FILE", "SIZE"), *rows]),
+        "",
+        f"{counted(len(rows), 'file')}, of which {sum(name.startswith(FILES) for name in bundle.entries)} are the system's",
+        f"replaced: {', '.join(replaced) or 'nothing'}",
+    ]
+    if bundle.left:
+        lines.append(f"NOT replaced, since vendors print the same word for something else: {', '.join(map(printable, bundle.left))}")
+    if bundle.silent:
+        lines.append(f"left out, since they gave no answer: {', '.join(map(printable, bundle.silent))}")
+    return "\n".join(lines) + "\n"
+
+
+def _agreed(path: str) -> bool:
+    """Ask on the terminal; False without one."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return False
+    print(f"write {path}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

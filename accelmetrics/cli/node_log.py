@@ -1,0 +1,121 @@
+"""A line for each thing that begins or ends on a node: devices and sources that fall silent, Xid errors, findings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from accelmetrics.cli.monitoring import DATA
+from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
+from accelmetrics.schemas.identity import DeviceSlot
+from accelmetrics.schemas.log import log
+from accelmetrics.schemas.record import Finding, Record
+from accelmetrics.schemas.snapshot import Snapshot, has_values
+from accelmetrics.schemas.text import duration, in_words, printable
+
+LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+XID_RULES = "xid"
+"""How the names of rules about Xid errors begin."""
+EVENTS: Mapping[str, tuple[str, str]] = {
+    Reason.DEVICE_LOST: ("device_lost", "lost"),
+    Reason.TIMED_OUT: ("device_hung", "does not answer"),
+    Reason.RESET_REQUIRED: ("device_silent", "must be reset"),
+}
+"""By reason for which a device gives nothing: the event, and the words for it."""
+UNLISTED = Unavailable("not_listed", "no longer listed")
+
+
+class NodeLog:
+    """Compares each record with the one before, and logs what has begun and what is over; findings at the level of their severity."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, DeviceSlot] = {}
+        self._silent: dict[str, tuple[str, int]] = {}  # by device: why it gives nothing, and since when
+        self._sources: dict[str, int] = {}  # silent ones, and since when
+        self._told: set[str] = set()  # sources whose silence the monitor has logged, which it does once
+        self._xids: dict[str, int | float] = {}
+        self._findings: dict[tuple[str, str], Finding] = {}
+
+    def take(self, record: Record) -> None:
+        """Log what is another thing than before."""
+        taken = record.snapshot
+        known, self._slots = self._slots, {slot.key: slot for slot in taken.identities}
+        for slot in taken.identities:
+            self._device(slot, _why_silent(taken, slot.key), taken.time_ns)
+        for key, slot in known.items():
+            if key not in self._slots and not slot.identity.parent:  # partitions come and go by command
+                self._slots[key] = slot
+                self._device(slot, UNLISTED, taken.time_ns)
+        self._of_sources(taken)
+        begun = self._of_findings(record)
+        self._of_xids(taken, {finding.key for finding in begun if finding.rule.startswith(XID_RULES)})
+
+    def _device(self, slot: DeviceSlot, why: Unavailable | None, now_ns: int) -> None:
+        before, since = self._silent.get(slot.key, ("", now_ns))
+        data = {"device": slot.key, "uuid": slot.unique_id}
+        name = slot.key if slot.unique_id == slot.key else f"{slot.key} ({slot.unique_id})"
+        if why is None:
+            if self._silent.pop(slot.key, None):
+                seconds = _seconds(since, now_ns)
+                _say(logging.INFO, f"{name}: back, after {duration(seconds)}", "device_back", seconds=seconds, **data)
+        elif why.reason != before:
+            self._silent[slot.key] = str(why.reason), since
+            event, words = EVENTS.get(why.reason, ("device_silent", ""))
+            said = ": ".join(filter(None, (words, in_words(why.detail) or ("" if words else why.reason.replace("_", " ")))))
+            _say(logging.ERROR, f"{name}: {said}", event, reason=str(why.reason), **data)
+
+    def _of_sources(self, taken: Snapshot) -> None:
+        for status in taken.backends:
+            data = {"source": status.name}
+            if status.silent and status.name not in self._sources:
+                self._sources[status.name] = taken.time_ns
+                if status.name in self._told:
+                    _say(logging.WARNING, f"source {status.name}: {printable(status.detail)}", "source_silent", **data)
+                self._told.add(status.name)
+            elif not status.silent and status.name in self._sources:
+                seconds = _seconds(self._sources.pop(status.name), taken.time_ns)
+                words = f"source {status.name}: answers again, after {duration(seconds)}"
+                _say(logging.INFO, words, "source_back", seconds=seconds, **data)
+
+    def _of_findings(self, record: Record) -> list[Finding]:
+        """Log findings that begin and end, and return the former."""
+        before, self._findings = self._findings, {(one.rule, one.key): one for one in record.findings}
+        begun = [one for which, one in self._findings.items() if which not in before]
+        for one in begun:
+            _say(LEVELS[one.severity], printable(f"{one} ({one.advice})"), "finding", finding=one.to_dict())
+        for which, one in before.items():
+            if which not in self._findings:
+                seconds = _seconds(one.since_ns, record.snapshot.time_ns)
+                words = f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
+                _say(logging.INFO, words, "finding_over", seconds=seconds, finding=one.to_dict())
+        return begun
+
+    def _of_xids(self, taken: Snapshot, told: set[str]) -> None:
+        """Log errors that were counted since, but those of a device whose finding about them has just begun."""
+        for key, slot in self._slots.items():
+            count = taken.metrics.get(f"{key}.xidErrors")
+            if count is None:
+                continue
+            more = count - self._xids.get(key, 0)
+            self._xids[key] = count
+            if more > 0 and key not in told:
+                code = taken.metrics.get(f"{key}.lastXid")
+                words = f"{key} ({slot.unique_id}): Xid {'without a code' if code is None else f'{code:.0f}'}"
+                many = f", the last of {more:.0f}" if more > 1 else ""
+                _say(logging.WARNING, words + many, "xid", device=key, uuid=slot.unique_id, code=code, count=more)
+
+
+def _why_silent(taken: Snapshot, key: str) -> Unavailable | None:
+    """Return why a device gives nothing; None where it gives something, or gives nothing as it should."""
+    if has_values(taken, key):
+        return None
+    return next((why for why in taken.reasons_of(key).values() if why.reason not in IN_ORDER), None)
+
+
+def _seconds(since_ns: int, now_ns: int) -> float:
+    return max(0.0, (now_ns - since_ns) / 1e9)
+
+
+def _say(level: int, words: str, event: str, **data: Any) -> None:
+    log.log(level, "%s", words, extra={DATA: {"event": event, **data}})

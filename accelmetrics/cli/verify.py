@@ -1,0 +1,143 @@
+"""``accelmetrics verify``: whether what is read here agrees with what other sources say of the same machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+import time
+from argparse import REMAINDER, Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from queue import SimpleQueue
+
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.monitoring import checked
+from accelmetrics.cli.output import PLAIN_WIDTH, SHOWN, Stdout
+from accelmetrics.monitor import settings
+from accelmetrics.sampling.threads import Flag
+from accelmetrics.schemas.limits import MAX_SECONDS
+from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.text import aligned, clipped, counted, printable, quantity, wrapped
+from accelmetrics.visibility.verify import AGREES, DEVICES, DIFFERS, NO_REFERENCE, Comparison, Verification, verify
+
+DEFAULT_SPAN = 5.0
+HEAD = ("DEVICE", "METRIC", "OURS", "REFERENCE", "BY", "RESULT")
+EXAMPLES = """\
+  accelmetrics verify
+  accelmetrics verify --backends nvidia --gpus 0 --span 30
+  accelmetrics verify --json -- python train.py | jq '.counts'      under load, until the command ends
+  accelmetrics verify --metrics core || echo "a value differs"
+
+Each value is asked for a second time in another way: NVIDIA's of nvidia-ml-py and nvidia-smi, AMD's and AWS's of each source that is not
+read here, the host's of psutil. It agrees when it lies between what the reference said before and after it, as far as both round.
+Rates, energy and traffic are compared over the whole span. A command that is watched prints on standard error.
+
+Exit status: 1 where a value differs, else 0; 2 for arguments that cannot be used; 126 and 127 for a command that cannot be started."""
+OPTIONS: arguments.Groups = {
+    "": {
+        "--span": {
+            "type": settings.pause.parse,
+            "metavar": "S",
+            "help": f"compare for so many seconds (default: {DEFAULT_SPAN:g}; with a command: until it ends)",
+        },
+        "--json": {"action": "store_true", "help": "print it as one JSON object"},
+        "command": {"nargs": REMAINDER, "metavar": "-- COMMAND …", "help": "a command to run meanwhile, and its arguments"},
+    },
+    arguments.READ: arguments.only("--backends", "--gpus", "--metrics", "--disk-path", "--amd-source", "--timeout", "--open-timeout"),
+}
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Compare, and print what came of it."""
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    found = _beside(command, options) if command else verify(options.span or DEFAULT_SPAN, **arguments.reading(options))
+    if options.json:
+        out.write(json.dumps(found.to_dict(), indent=2 if out.terminal else None) + "\n")
+    else:
+        out.write(render(found, shlex.join(command), out.width if out.terminal else None))
+    return int(found.counts[DIFFERS] > 0)
+
+
+def _beside(command: Sequence[str], options: Namespace) -> Verification:
+    """Compare on a thread while a command runs, whose signals and end are seen to here."""
+    from accelmetrics.cli.run import Signals, attend, start  # for POSIX alone
+
+    ended, outcomes = Flag(), SimpleQueue[Outcome[Verification]]()
+
+    def compare() -> None:
+        outcomes.put(guarded(verify, options.span or MAX_SECONDS, stop=ended, pid=pid, **arguments.reading(options)))
+
+    with checked(options), Signals() as signals:
+        pid, began = start(command, signals, {}), time.monotonic()
+        threading.Thread(target=compare, name="accelmetrics-verify", daemon=True).start()
+        attend(pid, began, signals, lambda: None, lambda: None)
+    ended.set()
+    outcome = outcomes.get()
+    if outcome.value is None:
+        assert outcome.error is not None
+        raise outcome.error
+    return outcome.value
+
+
+def render(found: Verification, command: str = "", width: int | None = None) -> str:
+    """Return a table of what was compared, what has no reference, who was asked, and the counts.
+
+    Args:
+        found: What was compared.
+        command: What ran beside it.
+        width: Columns that there are; None where nothing is cut.
+    """
+    rows = [row for result in (AGREES, DIFFERS) for row in _rows([one for one in found.comparisons if one.result == result])]
+    asked = (f"{one.name} was asked about {one.backend}: {one.problem or counted(one.answers, 'answer')}" for one in found.references)
+    counts = found.counts
+    words = f"{counts[AGREES]} agree, {counts[DIFFERS]} differ, {counts[NO_REFERENCE]} have no reference"
+    title = f"{words}; compared for {found.seconds:.0f} s" + (f" beside {clipped(command, SHOWN)}" if command else "")
+    table = [line if width is None else clipped(line, width) for line in (aligned([HEAD, *rows]) if rows else [])]
+    missing = [line for words in _without(found.comparisons) for line in wrapped(words, width or PLAIN_WIDTH, "  ")]
+    parts = (table, ["no reference:", *missing] if missing else [], [printable(line) for line in asked], [printable(title)])
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _without(comparisons: Iterable[Comparison]) -> Iterator[str]:
+    """Give lines about values without a reference: the same ones of several devices, for the same reason, are on one."""
+    devices: dict[tuple[str, str], list[str]] = {}
+    for one in comparisons:
+        if one.result == NO_REFERENCE:
+            device, name = _place(one.key)
+            devices.setdefault((name, one.detail), []).append(device)
+    names: dict[tuple[str, str], list[str]] = {}
+    for (name, detail), found in devices.items():
+        names.setdefault((", ".join(found), detail), []).append(name)
+    for (of, detail), listed in names.items():
+        yield f"{of}: {', '.join(listed)}" + (f" ({detail})" if detail else "")
+
+
+def _rows(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
+    """Give a row a value; the references that agree share it."""
+    by_key: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        by_key.setdefault(one.key, []).append(one)
+    for key, alike in by_key.items():
+        shared = [alike] if alike[0].result == AGREES else [[one] for one in alike]
+        for group in shared:
+            yield _row(key, group)
+
+
+def _row(key: str, group: Sequence[Comparison]) -> tuple[str, ...]:
+    first = group[0]
+    ours = "-" if first.ours is None else quantity(first.ours, first.unit)
+    said = "-"
+    if first.low is not None and first.high is not None:
+        low, high = quantity(first.low, first.unit), quantity(first.high, first.unit)
+        said = low if low == high else f"{low} to {high}"
+    result = first.result + (f" ({first.detail})" if first.detail else "")
+    return *_place(key), ours, said, ", ".join(one.reference for one in group) or "-", result
+
+
+def _place(key: str) -> tuple[str, str]:
+    """Return the device that a key is about, and the metric's name."""
+    parts = device_key(key)
+    if parts is not None and not parts.process:
+        return parts.device, parts.name
+    return (key.removesuffix(DEVICES), DEVICES[1:]) if key.endswith(DEVICES) else ("host", key)

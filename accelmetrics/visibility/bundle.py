@@ -1,0 +1,495 @@
+"""What a fault needs to be reproduced elsewhere: all that was asked of a machine while it was read, and its answers.
+
+:class:`Recorder` notes what passes the places that everything passes while a machine is read: system files, the runner of commands, the
+loader of NVML. :func:`assemble` makes a :class:`Bundle` of it, under stand-ins, and :mod:`~accelmetrics.visibility.replay` answers from it
+in a machine's place.
+
+Files are noticed by Python's audit events, and their contents read once, at the end. Links, and the names beside what was opened, come
+along, so that what is only looked for is found there or not.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import json
+import os
+import platform
+import re
+import socket
+import stat
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from accelmetrics._version import __version__
+from accelmetrics.backends.kit.commands import Child, Completed
+from accelmetrics.backends.kit.system import read_text, sysroot
+from accelmetrics.backends.kit.tap import TAPS
+from accelmetrics.backends.nvidia import kernel_module_version
+from accelmetrics.backends.nvidia.maker import Maker
+from accelmetrics.backends.nvidia.recorded import OWN, PLATFORM, RecordedCalls, RecordingLibrary
+from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, SourceError
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+from accelmetrics.visibility.pseudonyms import HOST, PROCESS, SERIAL, USER, UUID, Pseudonyms
+
+T = TypeVar("T")
+FORMAT = 1
+MANIFEST, COMMANDS, NVML, FILES = "manifest.json", "commands.json", "nvml.json", "files"
+SUFFIXES = (".zip", ".tar.gz", ".tgz")
+ROOTS = ("/sys", "/proc", "/dev")
+MARKET_NAMES = "/libdrm/amdgpu.ids"
+"""The end of the path of a file outside of these that is read through the same root."""
+LARGEST_FILE = 1 << 20
+LARGEST_STREAM = 4 << 20
+MOST_ENTRIES, MOST_BYTES = 20_000, 64 << 20
+LINKS = 40
+"""Links that the system follows."""
+PATIENCE = 2.0
+"""Seconds for a file to be read."""
+VARIABLES = re.compile("[A-Z_]*VISIBLE_DEVICES|CUDA_DEVICE_ORDER")
+_OF_PROCESS = re.compile(r"/proc/(\d+)(?:/|$)")
+DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
+"""A link that is only ever looked at, never followed: where it leads to is absolute."""
+_SERIAL_FILES = re.compile(r"(?:.*_)?(?:serial|serial_number|unique_id)")
+_NAME_OF_PROCESS = re.compile(rb"(\A\d+ \(|\AName:\t)(.*)(?=\) |$)", re.MULTILINE)
+_CGROUP = re.compile(rb"^.* - cgroup2? .*\n?", re.MULTILINE)
+
+
+class FileTree:
+    """System files that were read, by their real places below the root.
+
+    Attributes:
+        files: Contents.
+        names: True for a directory, False for what was seen in one and is no file that was read.
+        links: Where links lead. All of them are relative, except those of open device nodes, which are looked at and never followed.
+        errors: Of files that could not be read, the system's error.
+        silent: Files that gave no answer.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.names: dict[str, bool] = {}
+        self.links: dict[str, str] = {}
+        self.errors: dict[str, int] = {}
+        self.silent: list[str] = []
+        self._seen: set[str] = set()
+
+    def copy(self) -> FileTree:
+        """Return a copy, which a thread that is late does not change any more."""
+        made = FileTree()
+        made.files, made.names, made.links, made.errors = dict(self.files), dict(self.names), dict(self.links), dict(self.errors)
+        made.silent = list(self.silent)
+        return made
+
+    def add(self, path: str, listed: bool) -> None:
+        """Add a file or a directory that was opened, what leads there, and what stands beside it or in it."""
+        real = self.place(path)
+        parent = path.rpartition("/")[0]
+        if parent not in ("", "/") and (at := self.place(parent)):
+            self._look(at, every_name=False)
+        if real is None:
+            return
+        status = os.stat(sysroot() + real)  # noqa: PTH116
+        if stat.S_ISDIR(status.st_mode):
+            self._look(real, every_name=listed)
+        elif stat.S_ISREG(status.st_mode) and real not in self.files:
+            try:
+                with open(os.open(sysroot() + real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:  # noqa: PTH123
+                    self.files[real] = b"".join(iter(lambda: file.read(LARGEST_FILE), b""))[:LARGEST_FILE]
+            except OSError as error:
+                self.errors[real] = error.errno or errno.EIO
+        else:
+            self.names.setdefault(real, False)
+
+    def place(self, path: str) -> str | None:
+        """Return the real place of a path, and keep the links on the way; None where it is not there."""
+        done, rest = "", path.strip("/").split("/")
+        for _ in range(LINKS * 4 + len(rest)):
+            if not rest:
+                return done or "/"
+            name = rest.pop(0)
+            if name in ("", ".", ".."):
+                done = done.rpartition("/")[0] if name == ".." else done
+                continue
+            here = f"{done}/{name}"
+            try:
+                mode = os.lstat(sysroot() + here).st_mode
+                target = os.readlink(sysroot() + here) if stat.S_ISLNK(mode) else ""  # noqa: PTH115
+            except OSError:
+                return None
+            if not target:
+                done = here
+                if stat.S_ISDIR(mode):
+                    self.names.setdefault(here, True)
+                continue
+            if DESCRIPTOR.fullmatch(here):
+                if target.startswith("/dev/"):  # which other files a program has open is nobody's business
+                    self.links[here] = target
+                return None
+            if target.startswith("/"):
+                target = target.removeprefix(sysroot()) or "/"
+                if not target.startswith(ROOTS) or target.startswith("/proc/self/fd"):
+                    if not _OF_PROCESS.match(here):
+                        self.names.setdefault(here, False)
+                    return here
+                self.links[here] = os.path.relpath(target, done or "/")
+                done = ""
+            else:
+                self.links[here] = target
+            rest = [*target.split("/"), *rest]
+        return None
+
+    def _look(self, directory: str, every_name: bool) -> None:
+        """Keep the links and directories in a directory, and where it was listed all of its names."""
+        if (mark := f"{directory}{every_name}") in self._seen:
+            return
+        self._seen.add(mark)
+        self.names.setdefault(directory, True)
+        with suppress(OSError):
+            for entry in os.scandir(sysroot() + directory):
+                if len(self.names) + len(self.links) > MOST_ENTRIES:
+                    return
+                here = f"{directory.rstrip('/')}/{entry.name}"
+                if entry.is_symlink():
+                    at = self.place(here)
+                    if at is not None and at not in self.files and at not in self.links:
+                        self.names.setdefault(at, os.path.isdir(sysroot() + at))  # noqa: PTH112
+                elif every_name or entry.is_dir(follow_symlinks=False):
+                    self.names.setdefault(here, entry.is_dir(follow_symlinks=False))
+
+
+class HeardChild:
+    """A command that goes on, whose lines are noted as it prints them.
+
+    Args:
+        child: The command.
+        run: Takes its lines, each with the seconds since the start and 1 for standard error, and its status where it ends by itself.
+
+    Attributes:
+        process: What its user ends it by: itself.
+    """
+
+    def __init__(self, child: Child, run: dict[str, Any]) -> None:
+        self._child = child
+        self._run = run
+        self._lines: list[list[Any]] = []
+        self._left = LARGEST_STREAM
+        run["lines"] = self._lines
+        self.process = self
+        self._by_itself = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, as far as was heard."""
+        return self._child.process.ended
+
+    @property
+    def returncode(self) -> int:
+        """Its exit status, once it was left."""
+        return self._child.returncode
+
+    def end(self) -> None:
+        """End it."""
+        self._by_itself = self._by_itself and self.ended
+        self._child.process.end()
+
+    def __enter__(self) -> HeardChild:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._child.__exit__(*error)
+        if self._by_itself and self.ended:
+            self._run["returncode"] = self._child.returncode
+
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        """Read as :meth:`Child.read` does."""
+        started, begun = time.monotonic(), [b"", b""]
+        for stream, piece in self._child.read():
+            *lines, begun[stream] = (begun[stream] + piece).split(b"\n")
+            for line in lines:
+                self._left -= len(line) + 1
+                if self._left >= 0:
+                    self._lines.append([round(time.monotonic() - started, 3), stream, line.decode("utf-8", "replace")])
+            yield stream, piece
+
+
+class Recorder:
+    """The tap that records, and what listens to the opening of files.
+
+    Attributes:
+        found: By a command's name, where it was found.
+        may_run: By a command's path, whether this user may run it.
+        runs: Runs of commands, in their order.
+        installed: Whether NVML's file is there; None where nobody asked.
+        nvml: By vendor, calls of NVML or of a library of its form.
+        file_systems: By path, bytes used and left of the file system there.
+        opened: System paths that were opened or listed, with True for the latter.
+    """
+
+    moment = None
+
+    def __init__(self) -> None:
+        self.found: dict[str, str | None] = {}
+        self.may_run: dict[str, bool] = {}
+        self.runs: list[dict[str, Any]] = []
+        self.installed: bool | None = None
+        self.nvml: dict[str, RecordedCalls] = {}
+        self.file_systems: dict[str, tuple[int, int]] = {}
+        self.opened: dict[str, bool] = {}
+
+    def __call__(self, call: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Make a call and note its answer."""
+        name = call.__name__
+        if name == "run":
+            return self._run(call, arguments, options)
+        if name == "start":
+            return self._start(call, arguments, options)
+        if name == "load_nvml":
+            return self._load(call, arguments[0])
+        answer = call(*arguments, **options)
+        if name == "find":
+            self.found[arguments[0]] = answer
+        elif name == "may_run":
+            self.may_run[arguments[0]] = answer
+        elif name == "is_installed":
+            self.installed = answer
+        elif name == "file_system_usage":
+            self.file_systems[arguments[0]] = answer
+        return answer
+
+    def _load(self, call: Callable[..., Any], maker: Maker) -> RecordingLibrary | None:
+        calls = self.nvml.setdefault(maker.name, RecordedCalls())
+        try:
+            loaded = call(maker)
+        except SourceError as error:
+            calls.failure = error
+            raise
+        return None if loaded is None else RecordingLibrary(loaded, calls)
+
+    def _run(self, call: Callable[..., Completed], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Completed:
+        completed, run = self._noted(call, arguments, options)
+        run.update(completed._asdict())
+        return completed
+
+    def _start(self, call: Callable[..., Child], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> HeardChild:
+        child, run = self._noted(call, arguments, options)
+        return HeardChild(child, run)
+
+    def _noted(self, call: Callable[..., T], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+        started = time.monotonic()
+        run: dict[str, Any] = {"argv": list(arguments[0])}
+        self.runs.append(run)
+        try:
+            return call(*arguments, **options), run
+        except SourceError as error:
+            gone = isinstance(error, DriverGoneError)
+            run.update(error=error.message, reason=str(error.reason), gone=gone, seconds=time.monotonic() - started)
+            raise
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Record while the block runs."""
+        listening, root, opened = True, sysroot(), self.opened
+        beginnings = tuple(f"{root}{each}" for each in ROOTS)
+
+        def hear(event: str, arguments: tuple[Any, ...]) -> None:
+            if listening and event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str):
+                path = arguments[0]
+                if path.startswith(beginnings) or (path.startswith(root) and path.endswith(MARKET_NAMES)):
+                    path = path[len(root) :]
+                    opened[path] = opened.get(path, False) or event != "open"
+
+        sys.addaudithook(hear)  # for as long as the process lives: there is no way to remove one
+        TAPS.append(self)
+        try:
+            yield
+        finally:
+            TAPS.remove(self)
+            listening = False
+
+    def tree(self) -> FileTree:
+        """Read what was opened, each file within a time: a driver may be stuck in one."""
+        for pid in {"1"} | {found[1] for path in self.opened if (found := _OF_PROCESS.match(path))}:
+            for name, listed in (("ns/pid", False), ("ns/mnt", False), ("ns/cgroup", False), ("task", True)):
+                self.opened.setdefault(f"/proc/{pid}/{name}", listed)
+        tree, rest = FileTree(), [("/proc/self", False), *self.opened.items()]
+        while rest:
+            done: SimpleQueue[str] = SimpleQueue()
+
+            late = Event()
+
+            def read(paths: list[tuple[str, bool]], done: SimpleQueue[str], late: Event) -> None:
+                for path, listed in paths:
+                    with suppress(OSError):  # it has gone since
+                        tree.add(path, listed)
+                    if late.is_set():
+                        return
+                    done.put(path)
+
+            Thread(target=read, args=(rest, done, late), name="accelmetrics-bundle", daemon=True).start()
+            number = 0
+            with suppress(Empty):
+                while number < len(rest):
+                    done.get(timeout=PATIENCE)
+                    number += 1
+            late.set()
+            tree.silent += [path for path, _ in rest[number : number + 1]]
+            rest = rest[number + 1 :]
+        return tree.copy()
+
+
+class Bundle:
+    """What goes into the archive, by its name there.
+
+    Attributes:
+        entries: Contents by name.
+        replaced: By kind, how many values have a stand-in.
+        left: Names that stand for something else in what vendors print, and were left.
+        silent: Files that gave no answer, and are left out.
+    """
+
+    def __init__(self, entries: Mapping[str, bytes], replaced: Mapping[str, int], left: Iterable[str], silent: Iterable[str]) -> None:
+        self.entries = entries
+        self.replaced = replaced
+        self.left = sorted(left)
+        self.silent = list(silent)
+
+    def archive(self, name: str) -> bytes:
+        """Return the archive, in the form that its name says."""
+        buffer = io.BytesIO()
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
+                for path, content in self.entries.items():
+                    made.writestr(zipfile.ZipInfo(path), content, zipfile.ZIP_DEFLATED)
+        else:
+            with gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+                for path, content in self.entries.items():
+                    entry = tarfile.TarInfo(path)
+                    entry.size = len(content)
+                    tar.addfile(entry, io.BytesIO(content))
+        return buffer.getvalue()
+
+
+def check_name(path: str) -> None:
+    """Refuse a name of an archive that does not say its form.
+
+    Raises:
+        InvalidOptionError: It does not.
+    """
+    if not path.endswith(SUFFIXES):
+        raise InvalidOptionError(f"{path!r} does not say which archive it is: give a name that ends in {', '.join(SUFFIXES)}")
+
+
+def assemble(recorder: Recorder, readings: list[Snapshot], documents: Mapping[str, Any], options: Mapping[str, Any]) -> Bundle:
+    """Put a bundle together, under stand-ins.
+
+    Args:
+        recorder: What was recorded.
+        readings: What was read meanwhile.
+        documents: Further texts and plain data, by name.
+        options: How it was read.
+    """
+    tree = recorder.tree()
+    names = Pseudonyms()
+    lines = [json.loads(reading.to_json()) for reading in readings]
+    commands = {"found": recorder.found, "may_run": recorder.may_run, "runs": recorder.runs}
+    _learn(names, tree, recorder, readings)
+    for document in (*documents.values(), lines):
+        names.learn((document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)).encode())
+    variables = {name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)}
+    manifest = {
+        "format": FORMAT,
+        "made_at": rfc3339(time.time_ns()),
+        "versions": {
+            "accelmetrics": __version__,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "nvidia": kernel_module_version(),
+            "amdgpu": read_text("/sys/module/amdgpu/version") or "",
+        },
+        "pid": os.getpid(),
+        "options": dict(options),
+        "environment": variables,
+        "nvml_installed": recorder.installed,
+        "hostname": readings[0].hostname,
+        "file_systems": recorder.file_systems,
+        "names": {name: tree.names[name] for name in sorted(tree.names.keys() - tree.links.keys() - tree.files.keys())},
+        "links": dict(sorted(tree.links.items())),
+        "errors": tree.errors,
+        "silent": tree.silent,
+    }
+    texts = {MANIFEST: manifest, **documents, COMMANDS: commands}
+    entries = {name: _text(names.document(content)) for name, content in texts.items()}
+    entries[NVML] = _text({vendor: calls.to_dict(names.replace, names.text) for vendor, calls in recorder.nvml.items()})
+    entries["readings.jsonl"] = b"".join(_text(names.document(line), None) + b"\n" for line in lines)
+    left = MOST_BYTES - sum(map(len, entries.values()))
+    for path, content in sorted(tree.files.items()):
+        if len(content) <= left and len(entries) < MOST_ENTRIES:
+            left -= len(content)
+            entries[FILES + names.text(path)] = _content(names, path, content)
+    return Bundle(entries, {kind: len(values) for kind, values in sorted(names.replaced.items())}, names.left, tree.silent)
+
+
+def _learn(names: Pseudonyms, tree: FileTree, recorder: Recorder, readings: Iterable[Snapshot]) -> None:
+    """Learn what names this machine, its devices and its users."""
+    from accelmetrics.schemas.catalogue import CATALOGUE
+
+    names.keep(metric.key for metric in CATALOGUE)
+    for path in (*tree.files, *tree.names):
+        if not path.startswith("/proc/"):
+            names.keep([path.rpartition("/")[2]])
+    hosts = [socket.gethostname(), platform.node(), read_text("/proc/sys/kernel/hostname") or ""]
+    for host in (*hosts, *(reading.hostname for reading in readings)):
+        names.add_name(HOST, host)
+    home = os.path.expanduser("~").rpartition("/")[2]  # noqa: PTH111 - it raises where there is none
+    for user in (home, *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))):
+        names.add_name(USER, user)
+    for device in (device for reading in readings for device in reading.devices):
+        names.add_identity(UUID, device.uuid)
+        for serial in (device.serial, device.chassis_serial, *re.findall("[0-9a-f]{32}", device.fabric)):
+            names.add_identity(SERIAL, serial)
+    for pid in {process.pid for reading in readings for listed in reading.processes.values() for process in listed}:
+        names.add_name(PROCESS, read_text(f"/proc/{pid}/comm") or "")
+    for path, content in tree.files.items():
+        if _SERIAL_FILES.fullmatch(path.rpartition("/")[2]):
+            names.add_identity(SERIAL, content.decode("utf-8", "replace"))
+        names.learn(content)
+    for function, written in (each for calls in recorder.nvml.values() for each in calls.written()):
+        names.learn(written)
+        if function[OWN] == "DeviceGetSerial":
+            names.add_identity(SERIAL, written.partition(b"\0")[0].decode("utf-8", "replace"))
+        elif function[OWN] == PLATFORM:  # GUID and serial number of the chassis
+            for start in (4, 20):
+                names.add_raw(written[start : start + 16])
+    for run in recorder.runs:
+        for output in ("stdout", "stderr", "written", "error"):
+            names.learn((run.get(output) or "").encode())
+        for _, _, line in tuple(run.get("lines", ())):
+            names.learn(line.encode())
+
+
+def _text(document: Any, indent: int | None = 1) -> bytes:
+    text = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False, indent=indent)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _content(names: Pseudonyms, path: str, content: bytes) -> bytes:
+    """Return what is told of a file."""
+    name = path.rpartition("/")[2] if path.startswith("/proc/") else ""
+    if name == "environ":
+        return b""
+    if name in ("cmdline", "comm"):
+        return names.mask(content)
+    if name in ("stat", "status"):
+        content = _NAME_OF_PROCESS.sub(lambda found: found[1] + names.mask(found[2]), content, count=1)
+    if name == "mountinfo":  # the rest says which disks and servers there are, and nobody asks for it
+        content = b"".join(_CGROUP.findall(content))
+    return names.replace(content)

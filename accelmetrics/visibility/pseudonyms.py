@@ -1,0 +1,261 @@
+"""Stand-ins for what names a machine, its devices and its users, in texts and raw buffers that leave the machine.
+
+The same value has the same stand-in everywhere, of the same form and length, so that whatever parses the original parses the stand-in: a
+digit stands for a digit, a letter for a letter. Stand-ins are drawn with a key that is made once and kept nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+UUID, SERIAL, HOST, USER, PROCESS, ADDRESS, IDENTIFIER = (
+    *("UUIDs", "serial numbers", "host names", "user names", "process names", "network addresses", "long identifiers"),
+)
+COMMON = frozenset(
+    {
+        *(
+            "root",
+            "nobody",
+            "daemon",
+            "admin",
+            "user",
+            "users",
+            "home",
+            "ubuntu",
+            "debian",
+            "localhost",
+            "localdomain",
+            "host",
+            "node",
+            "server",
+        ),
+        *("vm", "worker", "main", "test", "gpu", "gpus", "cpu", "npu", "nvidia", "amd", "amdgpu", "intel", "device", "devices", "driver"),
+        *("python", "python3", "bash", "sh", "zsh", "sleep", "java", "ray", "accelmetrics"),
+    }
+)
+"""Names that tell nobody's, and stand for something else in what vendors print."""
+SHORTEST = 3
+"""Characters below which a name is left: it would be part of too much."""
+
+_HEX = re.compile("[0-9a-f]{8,}|[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}", re.IGNORECASE)
+_UUID = rb"(?<![0-9a-f])[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}(?![0-9a-f])"
+_FORMS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    (UUID, re.compile(_UUID, re.IGNORECASE)),
+    (IDENTIFIER, re.compile(rb"(?<![0-9a-f])[0-9a-f]{32,128}(?![0-9a-f])", re.IGNORECASE)),
+    (ADDRESS, re.compile(rb"(?<![0-9a-f:])[0-9a-f]{2}(?::[0-9a-f]{2}){5}(?::[0-9a-f]{2}){0,14}(?![0-9a-f:])", re.IGNORECASE)),
+    (ADDRESS, re.compile(rb"(?<![0-9a-f:.])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{4}(?![0-9a-f:.])", re.IGNORECASE)),
+    (ADDRESS, re.compile(rb"(?<![0-9a-z:.])[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6}::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})?(?![0-9a-z:.])")),
+    (ADDRESS, re.compile(rb"(?<![0-9.])(?!127\.|0\.|255\.)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![0-9.])")),
+)
+"""What is recognised by its form: UUIDs, containers' ids, MAC addresses, InfiniBand's GUIDs, IPv6, IPv4."""
+_HOMES = re.compile(rb"(?<=/home/|Users/)[^/\0\s\"':,;]+")
+_SERIALS = re.compile(
+    rb"(?:serial|unique[ _-]?id)(?:[ _-]?(?:number|num|no|id))?[\"']?[ \t]*(?:[:=][ \t]*[\"']?|[ \t])"
+    rb"((?:0x)?[0-9A-Za-z][0-9A-Za-z-]{5,63})",
+    re.IGNORECASE,
+)
+"""A serial number behind its name, as commands and the kernel print it."""
+_NAMES = frozenset({"name", "process_name", "command", "cmdline", "comm", "process"})
+_OWNERS = frozenset({"user", "username", "user_name", "owner"})
+_HOSTS = frozenset({"hostname", "host_name", "nodename", "node_name", "instance_name", "instance_id", "ami_id", "subnet_id"})
+"""Names of members of JSON objects, in lower case with underscores: of an object with a process's number; of any."""
+_HOST_NAMES = re.compile(rb"(?:host|node)[ _-]?name[\"']?[ \t]*[:=][ \t]*[\"']?([0-9A-Za-z][0-9A-Za-z.-]+)", re.IGNORECASE)
+
+
+class Pseudonyms:
+    """Replaces what is known to be personal, and what has the form of it.
+
+    Args:
+        words: Texts whose words mean something to parsers: names that are such words are left.
+
+    Attributes:
+        replaced: By kind, the values that were replaced, in lower case.
+        left: Names that are known and were left.
+    """
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self._key = os.urandom(32)
+        self._words = set(COMMON)
+        self._named: dict[str, str] = {}
+        self._known: dict[bytes, tuple[str, bytes]] = {}
+        self._raw: dict[bytes, bytes] = {}
+        self._made: set[bytes] = set()
+        self._form: re.Pattern[bytes] | None = None
+        self.replaced: dict[str, set[bytes]] = {}
+        self.left: set[str] = set()
+        self.keep(words)
+
+    def keep(self, words: Iterable[str]) -> None:
+        """Leave names that are words of these texts, parts of ``camelCase`` too."""
+        for text in words:
+            self._words.update(word.lower() for form in ("[A-Za-z]+", "[A-Z]?[a-z]+") for word in re.findall(form, text))
+
+    def add_name(self, kind: str, name: str) -> None:
+        """Have the name of a host, a user or a process replaced wherever it stands as a word."""
+        name = name.strip().strip("\0")
+        if kind == HOST and "." in name:
+            self.add_name(kind, name.partition(".")[0])
+        if name and name.lower() not in COMMON:
+            self._form = None
+            self._named[name] = kind
+
+    def add_identity(self, kind: str, value: str) -> None:
+        """Have a UUID or a serial number replaced in every way in which it is written: text, decimal number, raw bytes."""
+        found = re.search(_UUID, value.encode(), re.IGNORECASE)
+        value = found[0].decode() if found else re.sub(r"^[A-Z]{2,4}-|^0[xX]", "", value.strip().strip("\0"))
+        bare = value.lower().replace("-", "").replace("_", "")
+        if len(bare) < 6 or not any(map(str.isdigit, bare)) or not bare.strip("0") or bare == "f" * len(bare):
+            return
+        stand_in = self._stand_in(value)
+        self._know(kind, value, stand_in)
+        digits = stand_in.lower().replace("-", "").replace("_", "")
+        if re.fullmatch("[0-9a-f]{12,32}", bare):
+            self._know(kind, bare, digits)
+            if len(bare) <= 16:  # AMD's compute driver prints it as a decimal number
+                self._know(kind, str(int(bare, 16)), str(int(digits, 16)))
+            elif len(bare) == 32 and _is_rare(bytes.fromhex(bare)):
+                self._raw[bytes.fromhex(bare)] = bytes.fromhex(digits)
+
+    def add_raw(self, value: bytes) -> None:
+        """Have bytes replaced: a serial number, if they are text, and anything else as it is."""
+        text = value.rstrip(b"\0")
+        if text.isascii() and text.decode().isprintable():
+            self.add_identity(SERIAL, text.decode())
+        elif _is_rare(value):
+            self._raw[value] = self._stream(value.hex(), len(value))
+
+    def learn(self, data: bytes) -> None:
+        """Look for what a text itself says to be a serial number, a UUID, a user or a process."""
+        for name in _HOMES.findall(data):
+            self.add_name(USER, name.decode("utf-8", "replace"))
+        for name in _HOST_NAMES.findall(data):
+            self.add_name(HOST, name.decode())
+        for value in _SERIALS.findall(data):
+            self.add_identity(SERIAL, value.decode())
+        for value in re.findall(_UUID, data, re.IGNORECASE):
+            self.add_identity(UUID, value.decode())
+        if data.lstrip()[:1] not in (b"{", b"["):
+            return
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            return
+        for holder in _objects(document):
+            self.keep(holder)
+            texts = {key.lower().replace(" ", "_"): value for key, value in holder.items() if isinstance(value, str)}
+            if any(key.lower() in ("pid", "process_id") for key in holder):
+                for key in texts.keys() & _NAMES:
+                    self.add_name(PROCESS, texts[key].partition(" ")[0].rpartition("/")[2])
+            for kind, keys in ((USER, _OWNERS), (HOST, _HOSTS)):
+                for key in texts.keys() & keys:
+                    self.add_name(kind, texts[key])
+
+    def replace(self, data: bytes) -> bytes:
+        """Return data with all of it replaced."""
+        if self._form is None:
+            for name, kind in self._named.items():  # now that all words are known
+                if len(name) < SHORTEST or name.isdigit() or name.lower() in self._words:
+                    self.left.add(name)
+                else:
+                    self._know(kind, name, ".".join(map(self._stand_in, name.split("."))) if kind == HOST else self._stand_in(name))
+            # The longest first: one may be part of another.
+            known = b"|".join(map(re.escape, sorted(self._known, key=len, reverse=True))) or rb"(?!)"
+            self._form = re.compile(rb"(?<![0-9A-Za-z])(0x)?(" + known + rb")(?![0-9A-Za-z])", re.IGNORECASE)
+        for raw, stand_in in self._raw.items():
+            data = data.replace(raw, stand_in)
+        data = self._form.sub(self._of_known, data)
+        data = _HOMES.sub(partial(self._of_form, USER), data)
+        for kind, form in _FORMS:
+            data = form.sub(partial(self._of_form, kind), data)
+        return data
+
+    def text(self, text: str) -> str:
+        """Return a text with all of it replaced."""
+        return self.replace(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def document(self, value: Any) -> Any:
+        """Return plain data with all of it replaced, in keys too. A text is replaced before it is escaped."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.document(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.document(each) for each in value]
+        return value
+
+    def mask(self, data: bytes) -> bytes:
+        """Return a text of which nothing is to be known, unless it is common: every letter and digit is another."""
+        text = data.decode("utf-8", "surrogateescape")
+        return data if text.strip() in COMMON else self._stand_in(text).encode("utf-8", "surrogateescape")
+
+    def _know(self, kind: str, value: str, stand_in: str) -> None:
+        self._form = None
+        self._known[value.encode("utf-8", "surrogateescape").lower()] = kind, stand_in.encode("utf-8", "surrogateescape")
+        self._made.add(stand_in.lower().encode("utf-8", "surrogateescape"))
+
+    def _of_known(self, found: re.Match[bytes]) -> bytes:
+        value = found[2]
+        kind, stand_in = self._known[value.lower()]
+        self.replaced.setdefault(kind, set()).add(value.lower())
+        return (found[1] or b"") + (stand_in.upper() if value.isupper() else stand_in.lower() if value.islower() else stand_in)
+
+    def _of_form(self, kind: str, found: re.Match[bytes]) -> bytes:
+        value = found[0]
+        lower = value.lower()
+        ordinary = kind != USER and len(set(lower) - set(b"0:-_.")) < 2  # zeros, masks
+        if lower in self._made or ordinary or lower.decode("utf-8", "replace") in COMMON:
+            return value
+        self.replaced.setdefault(kind, set()).add(lower)
+        text = value.decode("utf-8", "surrogateescape")
+        stand_in = self._stand_in(text)
+        if b"." in value and kind == ADDRESS:
+            stand_in = "10." + ".".join(map(str, self._stream(text, 3)))
+        self._made.add(stand_in.lower().encode("utf-8", "surrogateescape"))
+        return stand_in.encode("utf-8", "surrogateescape")
+
+    def _stand_in(self, value: str) -> str:
+        """Return a value of the same form: hexadecimal digits of what has no others, else digits of digits and letters of letters."""
+        plain = "".join(filter(str.isalnum, value.lower()))
+        colons = value.replace(":", "")
+        is_hex = _HEX.fullmatch(colons) is not None and not value.isdigit()
+        stream = iter(self._stream(plain, len(value)))
+        made: list[str] = []
+        for character in value:
+            drawn = next(stream)
+            if is_hex and character.isalnum():
+                stand_in = "0123456789abcdef"[drawn % 16]
+            elif character.isdigit():
+                stand_in = "0123456789"[drawn % 10] if made and character == "0" else "123456789"[drawn % 9]
+            elif character.isalpha():
+                stand_in = "abcdefghijklmnopqrstuvwxyz"[drawn % 26]
+            else:
+                stand_in = character
+            made.append(stand_in.upper() if character.isupper() else stand_in)
+        found = "".join(made)
+        return found.upper() if value.isupper() else found
+
+    def _stream(self, value: str, length: int) -> bytes:
+        return hashlib.shake_256(self._key + value.encode("utf-8", "surrogateescape")).digest(length)
+
+
+def _is_rare(value: bytes) -> bool:
+    """Return whether these bytes would hardly stand anywhere else: a small number among zeros would."""
+    return len(set(value)) >= 8
+
+
+def _objects(document: Any) -> Iterator[Mapping[str, Any]]:
+    """Give all objects of a JSON document."""
+    rest = [document]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            yield each
+            rest.extend(each.values())
+        elif isinstance(each, list):
+            rest.extend(each)

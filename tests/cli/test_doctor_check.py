@@ -1,0 +1,87 @@
+"""``doctor --check``: one line and the exit status of a Nagios plug-in, on a machine with two simulated GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.cli.shell import Tree, call
+from tests.simulators.nvml import NvmlSimulator, Ret
+
+
+class Node:
+    """The machine, and what a check says of it."""
+
+    def __init__(self, simulator: NvmlSimulator, env: dict[str, str]) -> None:
+        self.nvidia = simulator
+        self.env = env
+
+    def check(self, *more: str) -> tuple[int, str]:
+        done = call("doctor", "--check", "--backends", "nvidia", *(more or ("--timeout", "20")), env=self.env)
+        assert done.stderr == ""
+        assert done.stdout.count("\n") == 1
+        return done.returncode, done.stdout.rstrip("\n")
+
+
+@pytest.fixture
+def node(tree: Tree) -> Generator[Node, None, None]:
+    for number in (0, 1):
+        tree.gpu(f"0000:0{number + 1}:00.0", "0x10de", "nvidia")
+    tree.write("/dev/nvidiactl")
+    with NvmlSimulator(gpus=2, profile="h100") as simulator:
+        for gpu in simulator.gpu:
+            gpu.set(ecc_uncorrected_volatile={2: 0}, fabric_health_mask=0)
+        yield Node(simulator, tree.environment(**simulator.environment()))
+
+
+def test_all_is_well(node: Node) -> None:
+    assert node.check() == (0, "OK: 2 devices read")
+
+
+def test_what_is_merely_to_be_reset_is_a_warning(node: Node) -> None:
+    node.nvidia.gpu[1].set(remapped_pending=1)
+    assert node.check() == (1, "WARNING: gpu.1: memory rows wait to be replaced by spare ones")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ecc_uncorrected_volatile": {2: 3}}, "gpu.1: errors that could not be corrected: 3"),
+        ({"remapped_failure": 1}, "gpu.1: a memory row could not be replaced by a spare one"),
+    ],
+)
+def test_what_speaks_against_the_hardware_is_critical(node: Node, values: dict[str, int], words: str) -> None:
+    node.nvidia.gpu[0].set(remapped_pending=1)
+    node.nvidia.gpu[1].set(**values)
+    status, line = node.check()
+    assert status == 2
+    assert line.startswith(f"CRITICAL: {words}"), line
+    assert line.endswith("; gpu.0: memory rows wait to be replaced by spare ones"), "the gravest first"
+
+
+def test_a_device_that_has_fallen_off_the_bus_is_critical(node: Node) -> None:
+    node.nvidia.lose(1, enumerable=True)
+    status, line = node.check()
+    assert (status, line.partition(":")[0]) == (2, "CRITICAL")
+    assert "gpu.1" in line
+
+
+def test_a_driver_that_does_not_open_is_critical(node: Node) -> None:
+    node.nvidia.fail_init(Ret.LIB_RM_VERSION_MISMATCH)
+    status, line = node.check()
+    assert status == 2
+    assert line.startswith("CRITICAL: nvidia: ")
+
+
+def test_a_driver_that_hangs_is_critical_within_the_time_limit(node: Node) -> None:
+    node.nvidia.rule("nvmlDeviceGetTemperature", hang=True)
+    status, line = node.check("--timeout", "0.5")
+    node.nvidia.release("nvmlDeviceGetTemperature")
+    assert (status, line.partition(":")[0]) == (2, "CRITICAL")
+
+
+@pytest.mark.parametrize("arguments", [("--backends", "tenstorrent"), ("--backends", "unheard-of")])
+def test_where_nothing_can_be_said_it_is_unknown(tree: Tree, arguments: tuple[str, ...]) -> None:
+    done = call("doctor", "--check", *arguments, env=tree.environment())
+    assert (done.returncode, done.stdout.partition(":")[0]) == (3, "UNKNOWN"), done

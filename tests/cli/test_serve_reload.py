@@ -1,0 +1,126 @@
+"""``accelmetrics serve`` as a service: what a hang-up changes, and what systemd is told."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.cli.service_manager import ServiceManager
+from tests.cli.shell import Started, environment, start
+from tests.cli.test_serve import get, ready
+from tests.support.waiting import HANG
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="platform: has no SIGHUP")
+SERVE = ("serve", "--listen", "127.0.0.1:0", "--backends", "host", "--attribution", "none")
+
+
+def line_with(program: Started, words: str) -> str:
+    """The next line that holds these words."""
+    for line in program.stderr:
+        if words in line:
+            return line
+    raise AssertionError(f"the command ended without {words!r}")
+
+
+def address(program: Started) -> str:
+    return line_with(program, "accelmetrics serve: http://").split()[-1].removesuffix("/metrics")
+
+
+def test_a_hang_up_takes_what_the_file_says_now_and_never_ends_the_service(tmp_path: Path) -> None:
+    """Nothing, a mistake and what cannot be served leave all as it was; a change is in force, under the same run's id."""
+    file = tmp_path / "accelmetrics.toml"
+    anywhere = '[serve]\nlisten = "127.0.0.1:0"\n'
+    file.write_text(anywhere)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        program = start("serve", *SERVE[3:], "--config", str(file), env=environment())
+        try:
+            base = address(program)
+            ready(base)
+
+            def hang_up(text: str) -> None:
+                file.write_text(text)
+                program.send_signal(signal.SIGHUP)
+
+            hang_up(anywhere)
+            assert "nothing has changed" in line_with(program, "read again")
+            hang_up(f"{anywhere}uii = true\n")
+            assert "that of before stays: unknown key in [serve]" in line_with(program, "error: ")
+            assert get(f"{base}/-/healthy")[0] == 200
+            hang_up(f"{anywhere}ui = true\n")
+            assert "ui changed" in line_with(program, "read again")
+            assert "<html" in get(f"{address(program)}/")[1]
+            hang_up(f'[serve]\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n')
+            assert "that of before stays: cannot listen on" in line_with(program, "error: ")
+            assert "<html" in get(f"{address(program)}/")[1]
+            program.send_signal(signal.SIGTERM)
+            assert program.wait(HANG) == 0
+        finally:
+            program.kill()
+            program.communicate(timeout=HANG)
+
+
+def test_new_certificates_that_are_none_are_told_and_the_level_of_messages_changes(tmp_path: Path) -> None:
+    """Without a new beginning: connections, counts and windows go on."""
+    file, users = tmp_path / "accelmetrics.toml", tmp_path / "users"
+    users.write_text("")
+    file.write_text("")
+    program = start(*SERVE, "--config", str(file), "--auth", str(users), env=environment())
+    try:
+        address(program)
+        users.unlink()
+        program.send_signal(signal.SIGHUP)
+        assert "the password file" in line_with(program, "warning: ")
+        assert "nothing has changed" in line_with(program, "read again")
+        file.write_text('log_level = "error"')
+        program.send_signal(signal.SIGHUP)
+        assert "log_level changed" in line_with(program, "read again")
+        file.write_text('log_level = "errr"')
+        program.send_signal(signal.SIGHUP)
+        assert "error: the configuration cannot be used" in program.stderr.readline()
+    finally:
+        program.kill()
+        program.communicate(timeout=HANG)
+
+
+def test_systemd_is_told_what_the_service_does(tmp_path: Path) -> None:
+    """Ready once it listens, again after a reload, alive while it reads, and that it stops."""
+    place = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(place)
+        manager.settimeout(HANG)
+        program = start(*SERVE, env=environment(NOTIFY_SOCKET=place, WATCHDOG_USEC="3000000"))
+        try:
+            told = [manager.recv(4096).decode()]
+            assert told[0].splitlines()[0] == "READY=1"
+            while "WATCHDOG=1" not in told:
+                told.append(manager.recv(4096).decode())
+            program.send_signal(signal.SIGHUP)
+            while not told[-1].startswith("RELOADING=1\nMONOTONIC_USEC="):
+                told.append(manager.recv(4096).decode())
+            while told[-1] != "READY=1":
+                told.append(manager.recv(4096).decode())
+            program.send_signal(signal.SIGTERM)
+            while told[-1] != "STOPPING=1":
+                told.append(manager.recv(4096).decode())
+        finally:
+            program.kill()
+            program.communicate(timeout=HANG)
+
+
+def test_readings_that_come_to_a_halt_are_not_called_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything said where nobody listens."""
+    now, said = [0.0], []
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    monkeypatch.setattr("accelmetrics.cli.service_manager.time.monotonic", lambda: now[0])
+    manager = ServiceManager()
+    monkeypatch.setattr(manager, "tell", lambda *lines: said.append((now[0], *lines)))
+    for second in range(100):
+        now[0] = float(second)
+        manager.beat(min(second, 10), False, 1.0)
+    assert [at for at, _ in said] == [0.0, 20.0, 40.0]
+    manager.beat(10, True, 1.0)
+    assert said[-1] == (99.0, "WATCHDOG=1")
