@@ -1,9 +1,12 @@
 #!/bin/sh
 # slurm.conf: TaskProlog=/etc/slurm/taskprolog.sh
-# Slurm gives a task the variables that this prints as `export`. With the daemon's socket the tasks of a node share its readings,
-# and none of them asks the driver.
-socket=${ACCELMETRICS_SOCKET:-/run/accelmetrics/collector.sock}
+# Slurm gives a task the variables that this prints as `export`. With the daemon's readings (`serve --share`) the tasks of a node share
+# them, and none of them asks the driver.
+share=${ACCELMETRICS_SHARE_DIRECTORY:-/run/accelmetrics}
 
-if [ -S "$socket" ]; then
-  echo "export ACCELMETRICS_SOCKET=$socket"
-fi
+for ring in "$share"/machine-*.ring; do
+  if [ -r "$ring" ]; then
+    echo "export ACCELMETRICS_SHARE_DIRECTORY=$share"
+    break
+  fi
+done
