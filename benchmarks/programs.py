@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.environments import REPOSITORY
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.machines import Machine
 
 LONGEST = 300
 """Seconds that any one program may take."""
@@ -21,7 +22,7 @@ LONGEST = 300
 Result = dict[str, Any]
 
 
-def environment(simulator: NvmlSimulator | None = None) -> dict[str, str]:
+def environment(simulator: NvmlSimulator | Machine | None = None) -> dict[str, str]:
     """What a program under measurement sees: the simulated machine, this checkout, and no checks that only tests want."""
     # Where Python may not keep what it compiled, each start would compile the package anew: that is not what users wait for.
     left_out = ("ACCELMETRICS_", "PYTHONDONTWRITEBYTECODE")
@@ -30,7 +31,7 @@ def environment(simulator: NvmlSimulator | None = None) -> dict[str, str]:
     return base | (simulator.environment() if simulator else {})
 
 
-def run(simulator: NvmlSimulator | None, worker: str, *arguments: object, python: Path | None = None) -> Result:
+def run(simulator: NvmlSimulator | Machine | None, worker: str, *arguments: object, python: Path | None = None) -> Result:
     """Runs a worker to its end and gives what it printed last."""
     with started(simulator, worker, *arguments, python=python) as program:
         return finish(program)
@@ -44,7 +45,7 @@ def side_by_side(count: int, measure: Callable[[], Result]) -> list[Result]:
 
 @contextmanager
 def started(
-    simulator: NvmlSimulator | None, worker: str, *arguments: object, python: Path | None = None
+    simulator: NvmlSimulator | Machine | None, worker: str, *arguments: object, python: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A worker that is running; it is killed if it is still there when the block ends."""
     script = REPOSITORY / "benchmarks" / "workers" / f"{worker}.py"

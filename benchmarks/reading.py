@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from benchmarks.environments import peers_python
 from benchmarks.programs import Result, finish, run, started, wait_for_line
 from benchmarks.rows import NONE, Row, Scale, Targets, ratio, seconds, spread
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.machines import VENDORS, many_vendors
 
 LATENCY = 200
 BUSY_LATENCY = 5
@@ -18,6 +21,8 @@ WARM_UP = 40
 CROWD = 200
 """Processes on each GPU of a crowded machine."""
 FIRST_PID = 100_000
+NATIVE = [vendor for vendor in VENDORS if vendor != "graphcore"]
+"""Vendors whose stand-in costs a reading nothing of its own: that of Graphcore's module is Python, which reads a file at each call."""
 
 EXTRA = frozenset(
     {
@@ -116,6 +121,14 @@ def _sample(scale: Scale, gpus: int, processes: int = 0, step: float = 0.0) -> f
         for gpu in range(gpus):
             simulator.processes(gpu, [Process(FIRST_PID + number, used=1 << 20) for number in range(processes)])
         return float(run(simulator, "reading", "sampler", max(5, scale.readings // 4), max(2, scale.turns // 4), step, "free")["ours"])
+
+
+def vendors(scale: Scale) -> Iterator[Row]:
+    """What a reading costs where many vendors have one accelerator each."""
+    with TemporaryDirectory() as directory, many_vendors(Path(directory), NATIVE) as machine:
+        found = [run(machine, "crowding", max(10, scale.readings)) for _ in range(scale.processes)]
+    what = f"accelerators of {found[0]['vendors']} vendors at once, warm `sample()`, CPU of the process, commands polled beside it"
+    yield spread(what, [one["reading"] * 1e3 for one in found], " ms", (2, None), f"{found[0]['devices']} devices")
 
 
 def beside_busy_thread(scale: Scale) -> Iterator[Row]:

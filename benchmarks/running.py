@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -21,7 +20,6 @@ from benchmarks.programs import finish, run, side_by_side, started, wait_for_lin
 from benchmarks.rows import Row, Scale, ratio, seconds, spread
 from benchmarks.workers.stepping import STEPS_PER_ROW
 from tests.simulators.nvml import NvmlSimulator
-from tests.support.waiting import wait_for
 
 RATE = 10
 STEP = 0.01
@@ -71,25 +69,35 @@ def windows(scale: Scale) -> Iterator[Row]:
     costs = [(own_cost(blocks, 10), own_cost(blocks, 1)) for _ in range(scale.rounds)]
     what = f"CPU per tick of a Monitor at {RATE} Hz, {scale.gpus} GPUs and host metrics: ten open windows against one"
     yield ratio(what, costs, (1.5, None), show=milliseconds)
+    with NvmlSimulator(scale.gpus) as simulator:
+        folded = [run(simulator, "folding", 5 * RATE, scale.turns) for _ in range(scale.rounds)]
+    what = f"all results of a window of 5 s at {RATE} Hz, folded at its end: CPU"
+    yield spread(what, [one["seconds"] * 1e3 for one in folded], " ms", (8, None), f"{folded[0]['keys']} keys")
 
 
 def ranks(scale: Scale) -> Iterator[Row]:
     """A node on which each rank of a job runs a Monitor, by itself or sharing one reading."""
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
-        rounds = [
-            (own_cost(scale, windows=1), _node_cost(scale, where), _node_cost(scale, where, scale.ranks)) for _ in range(scale.rounds)
-        ]
+        rounds = [(own_cost(scale, windows=1), _shared(scale, where, "rest"), _shared(scale, where, "work")) for _ in range(scale.rounds)]
         alone = _node_cost(scale, None)
         dear = [_node_cost(scale, directory, latency=DRIVER_LATENCY) for directory in (where, None)]
         gaps = takeover_gaps(scale, where)
+    one = statistics.median(own for own, *_ in rounds)
     what = f"CPU per tick of a node with {scale.ranks} ranks, a Monitor each, against one Monitor"
-    yield ratio(what, [(alone, statistics.median(one for one, *_ in rounds))], show=milliseconds)
-    yield ratio('the same with `share="node"`', [(shared, one) for one, shared, _ in rounds], (1.2, 1.1), show=milliseconds)
-    what = f"the same {scale.ranks} ranks that share, against one Monitor and {scale.ranks} processes that take its readings and drop them"
-    yield ratio(what, [(shared, idle) for _, shared, idle in rounds], (1.5, None), show=milliseconds)
+    yield ratio(what, [(alone, one)], show=milliseconds)
+    resting = [(sum(rank["cpu"] for rank in found), own) for own, found, _ in rounds]
+    yield ratio('the same with `share="node"`, seven that nobody looks at', resting, (1.2, 1.1), show=milliseconds)
+    working = [(sum(rank["cpu"] for rank in found), own) for own, _, found in rounds]
+    what = "the same, all log a step every 100 ms and look at `latest` once a second, one writes a JSON line a second"
+    yield ratio(what, working, (1.8, 1.4), show=milliseconds)
     what = f'{scale.ranks} ranks with `share="node"` against the same without, each call taking {DRIVER_LATENCY} µs of CPU in the driver'
     yield ratio(what, [(dear[0], dear[1])], show=milliseconds)
+    followers = [[rank for rank in found if rank["role"] == "client"] for _, _, found in rounds]
+    steps = [statistics.median(rank["step"] for rank in found) for found in followers]
+    yield spread("`Monitor.log` with four numbers in a rank that shares", steps, " µs", (30.0, 18.0), "")
+    memory = [statistics.median(rank["memory"] for rank in found) for found in followers]
+    yield spread("memory of a rank that shares, above an empty interpreter", memory, " MiB", (22.0, None), "")
     what = f"longest time between two readings of a rank, at {RATE} Hz, when the process that reads is killed"
     yield Row(
         what,
@@ -101,21 +109,20 @@ def ranks(scale: Scale) -> Iterator[Row]:
     )
 
 
-def _node_cost(scale: Scale, directory: Path | None, idle: int = 0, latency: int = 0) -> float:
-    """CPU seconds per tick of the ranks of a node together, each with a Monitor; or of one, and so many that only take part."""
-    # The Monitor that reads for others goes on for as long as they are there.
-    longer = scale.seconds + (2 * WARM_UP if idle else 0.0)
+def _shared(scale: Scale, directory: Path, what: str) -> list[dict[str, Any]]:
+    """What the ranks of a job that shares say of themselves."""
+    with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
+        found = [what] * (scale.ranks - 1) + [f"{what}+file" if what == "work" else what]
+        programs = [stack.enter_context(started(simulator, "ranking", RATE, scale.seconds, directory, one)) for one in found]
+        return [finish(program) for program in programs]
+
+
+def _node_cost(scale: Scale, directory: Path | None, latency: int = 0) -> float:
+    """CPU seconds per tick of the ranks of a node together, each with a Monitor."""
     shared = [] if directory is None else [directory]
     with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
         simulator.set(latency_us=latency, latency_spin=1)
-
-        def start(worker: str, seconds: float, *more: object) -> subprocess.Popen[str]:
-            return stack.enter_context(started(simulator, worker, RATE, seconds, *more, *shared))
-
-        programs = [start("ticking", longer, 1) for _ in range(1 if idle else scale.ranks)]
-        if directory is not None and idle:
-            wait_for(lambda: list(directory.glob("*/*.sock")))
-        programs += [start("idling", scale.seconds) for _ in range(idle)]
+        programs = [stack.enter_context(started(simulator, "ticking", RATE, scale.seconds, 1, *shared)) for _ in range(scale.ranks)]
         return sum(float(finish(program)["cpu"]) for program in programs)
 
 
@@ -131,6 +138,15 @@ def takeover_gaps(scale: Scale, directory: Path) -> list[float]:
             time.sleep(WARM_UP)
             gaps.append(max(float(finish(program)["gap"]) for program in programs))
     return gaps
+
+
+def own_facts(scale: Scale) -> Iterator[Row]:
+    """What each of the processes that share a reading pays to look at itself."""
+    results = [run(None, "own_facts", max(1, round(scale.seconds))) for _ in range(scale.rounds)]
+    look, files = (statistics.median(result[name] for result in results) for name in ("look", "files"))
+    note = f"{results[0]['keys']} keys, {seconds(look)}; its files alone {seconds(files)}"
+    what = "a process's own facts a look (`cpu`, `proc.*`, memory) beside a shared reading, a look a second, CPU time"
+    yield spread(what, [result["look"] * 1e3 for result in results], " ms", (0.25, 0.20), note)
 
 
 def steps(scale: Scale) -> Iterator[Row]:

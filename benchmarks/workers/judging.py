@@ -13,18 +13,18 @@ import time
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import RULES
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.history import row_of
 from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.ring import row_of
 
 
 def main() -> None:
     """Print the median seconds of a reading that is judged, and how much there was to judge."""
     readings = int(sys.argv[1])
-    engine, before, durations = FindingEngine(RULES, 1.0, {}), None, []
+    engine, durations = FindingEngine(RULES, 1.0, {}), []
     with Sampler(["nvidia"]) as sampler:
         for second in range(readings):
             snapshot = sampler.sample()
-            row, before = row_of(snapshot, before, float(second), True), snapshot
+            row = row_of(snapshot, float(second))
             step = Step(snapshot.time_ns, second, {"loss": 2.0, "grad_norm": 1.0 + second % 5, "lr": 1e-4, "tokens": 4096})
             started = time.perf_counter()
             engine.judge(snapshot, row, [step], True)

@@ -12,7 +12,7 @@ import time
 import psutil
 
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.schemas.history import History
+from accelmetrics.schemas.ring import History
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 
