@@ -10,7 +10,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 PACKAGING := pyproject.toml accelmetrics/_version.py
 # Folders of tests, each with the frameworks of its requirements in an environment of its own.
-FRAMEWORKS := torch ray deploy nvml
+FRAMEWORKS := torch ray deploy nvml trackers
 ENVIRONMENTS := .cache/frameworks
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help dump quick test test-integrations test-gpu bench lint generate format clean
+.PHONY: help dump quick test fuzz test-integrations test-gpu bench lint generate format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ test-integrations: $(FRAMEWORKS:%=$(ENVIRONMENTS)/%/.installed) ## Run the integ
 	@status=0; for name in $(FRAMEWORKS); do \
 		$(ENVIRONMENTS)/$$name/bin/python -m pytest -n 2 --dist worksteal -o filterwarnings=default tests/frameworks/$$name $(ARGS) || status=$$?; \
 	done; exit $$status
+
+# A vendor's samples are in its own test, in one that is called `test_fuzz…`.
+fuzz: $(DEV) ## Run 100,000 mutations of what each vendor's tool prints through its parser
+	@ACCELMETRICS_FUZZ=100000 $(BIN)/python -m pytest -n auto --dist worksteal -o timeout=3600 -k test_fuzz tests/backends $(ARGS)
 
 test-gpu: $(DEV) ## Run the tests that need a real accelerator
 	@$(BIN)/python -m pytest -m gpu tests/hardware $(ARGS)

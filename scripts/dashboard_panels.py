@@ -22,6 +22,8 @@ from scripts.grafana import (
 
 FLEET, NODE_UID, TRAINING = "accelmetrics-fleet", "accelmetrics-node", "accelmetrics-training"
 ID = "job, instance, accelerator, uuid"
+SCRAPED = '__name__=~"accelmetrics_up|gpu_utilization_percent"'
+"""What each of our endpoints has, in our names or in those of the dialect ``training``."""
 DEVICE_LABELS = {"job": "Job", "instance": "Node", "accelerator": "Device"}
 HOLDER = "scheduler, job_id, user, namespace, pod"
 HOLDER_LABELS = {"scheduler": "Scheduler", "job_id": "Job id", "user": "User", "namespace": "Namespace", "pod": "Pod"}
@@ -32,9 +34,14 @@ FULL_STEPS = ((0.9, WARN), (0.98, HOT))
 ANY_STEPS = ((1, HOT),)
 PER_NODE, PER_SOURCE = "{{instance}}", "{{instance}} {{source}}"
 
+WHOLE = 'accelerator!~".+[.]mig[.].+"'
+"""Leaves partitions out, which come and go by command: numbers of a node or a fleet are of whole devices."""
 UP = of("accel_up")
-BUSY = f'{{__name__=~"accel_utilization_ratio|accel_neuroncore_utilization_ratio",engine=~"compute|",{DEVICE}}}'
+WHOLE_UP = of("accel_up", WHOLE)
+_BUSY = '{__name__=~"accel_utilization_ratio|accel_neuroncore_utilization_ratio",engine=~"compute|",'
+BUSY = f"{_BUSY}{DEVICE}}}"
 """Of every kind of device: cores of Trainium have no engines."""
+WHOLE_BUSY = f"{_BUSY}{WHOLE},{DEVICE}}}"
 USED = f"{of('accel_memory_used_bytes')} or sum without (category) ({of('accel_neuroncore_memory_used_bytes')})"
 USED_SHARE = f"{of('accel_memory_used_bytes')} / {of('accel_memory_total_bytes')}"
 CORE = of("accel_temperature_celsius", 'sensor="core"')
@@ -74,8 +81,8 @@ def or_none(expr: str, there: str) -> str:
 def variables(node: bool = False) -> list[Json]:
     """Return the choice of job, node and accelerator; of one node where ``node``."""
     return [
-        variable("job", "Job", "label_values(accelmetrics_up, job)"),
-        variable("instance", "Instance", 'label_values(accelmetrics_up{job=~"$job"}, instance)', many=not node),
+        variable("job", "Job", f"label_values({{{SCRAPED}}}, job)"),
+        variable("instance", "Instance", f'label_values({{{SCRAPED},job=~"$job"}}, instance)', many=not node),
         variable("accelerator", "Accelerator", f"label_values(accel_up{{{NODE}}}, accelerator)"),
     ]
 

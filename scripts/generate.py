@@ -2,10 +2,11 @@
 
 - ``accelmetrics/backends/nvidia/conversion.py``: the conversion of what NVIDIA's GPUs are read for at every reading;
 - ``accelmetrics/schemas/coverage.py``: which metrics the built-in backends give, and where each is read;
-- ``accelmetrics/schemas/metrics_models.py``: the typed views;
+- ``accelmetrics/schemas/metrics_models/``: the typed views;
 - ``accelmetrics/schemas/identity_models.py``: devices, sources and processes as documents have them;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
+- ``docs/topology-schema.json``: the JSON Schema of what ``topology --json`` prints;
 - ``docs/metrics.md``: the reference for readers;
 - ``docs/configuration.md``: the options of commands, variables, the configuration file and ``Monitor``;
 - ``docs/findings.md``: its table of rules;
@@ -29,10 +30,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONVERSION = Path("accelmetrics/backends/nvidia/conversion.py")
 SOURCES = Path("accelmetrics/schemas/coverage.py")
-MODELS = Path("accelmetrics/schemas/metrics_models.py")
+MODELS = Path("accelmetrics/schemas/metrics_models")
 IDENTITY = Path("accelmetrics/schemas/identity_models.py")
 SCHEMA = Path("docs/schema.json")
 LINES = Path("docs/lines-schema.json")
+TOPOLOGY = Path("docs/topology-schema.json")
 REFERENCE = Path("docs/metrics.md")
 CONFIGURATION = Path("docs/configuration.md")
 FINDINGS = Path("docs/findings.md")
@@ -54,11 +56,11 @@ def sources() -> str:
     return render()
 
 
-def models() -> str:
-    """The text of the typed views."""
+def models(module: str) -> str:
+    """The text of a module of the typed views."""
     from scripts.generate_models import render
 
-    return render()
+    return render()[module]
 
 
 def identity() -> str:
@@ -80,6 +82,13 @@ def lines() -> str:
     from accelmetrics.schemas.document import lines_schema
 
     return json.dumps(lines_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def topology() -> str:
+    """The text of the JSON Schema of how devices are connected."""
+    from accelmetrics.schemas.document import topology_schema
+
+    return json.dumps(topology_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def reference() -> str:
@@ -128,10 +137,11 @@ def promises() -> str:
 OUTPUTS: dict[Path, Callable[[], str]] = {
     CONVERSION: conversion,
     SOURCES: sources,
-    MODELS: models,
+    **{MODELS / f"{module}.py": partial(models, module) for module in ("__init__", "common", "gpu", "tpu", "trn", "ipu", "host")},
     IDENTITY: identity,
     SCHEMA: schema,
     LINES: lines,
+    TOPOLOGY: topology,
     REFERENCE: reference,
     CONFIGURATION: configuration,
     FINDINGS: findings,

@@ -83,7 +83,7 @@ monitor = accelmetrics.Monitor.from_config("config.toml", interval=0.5)   # argu
 ```
 
 `Monitor(...)`, `Sampler(...)` and `sample()` read neither a file nor these variables: they do what the program says. So do the
-commands that answer once: `dump`, `list`, `ps`, `doctor`.
+commands that answer once: `dump`, `list`, `ps`, `doctor`, `verify`.
 
 ## The options
 

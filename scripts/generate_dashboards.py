@@ -32,6 +32,9 @@ from scripts.dashboard_panels import (
     UP,
     USED,
     USED_SHARE,
+    WHOLE,
+    WHOLE_BUSY,
+    WHOLE_UP,
     devices,
     errors,
     findings,
@@ -80,22 +83,39 @@ def joined(expr: str) -> str:
     return f"{HOLDERS} * on ({ID}) group_left () max by ({ID}) ({expr})"
 
 
+def _or_of_training(expr: str, series: str, scaled: str = "") -> str:
+    """Return a query that also answers under a name of the dialect ``training``, scaled to the unit of ours."""
+    return f'{expr} or label_replace({series}{{{NODE}}} {scaled}, "accelerator", "gpu.$1", "gpu_index", "([0-9].*)")'.replace(" ,", ",")
+
+
 def training() -> str:
     """Return the dashboard of a training: its devices, and what the program logs."""
     logged = "{{instance}} {{rank}} {{__name__}}"
     panels = [
-        graph("GPU utilisation", about("accel_utilization_ratio"), Target(BUSY), size=(12, 8), **SHARE),
+        graph(
+            "GPU utilisation",
+            about("accel_utilization_ratio"),
+            Target(_or_of_training(BUSY, "gpu_utilization_percent", "/ 100")),
+            size=(12, 8),
+            **SHARE,
+        ),
         gauges(
             "Temperature",
             "Of the core: orange from 80 °C, red from 90 °C.",
-            Target(CORE, instant=True),
+            Target(_or_of_training(CORE, "gpu_temperature_celsius"), instant=True),
             unit="celsius",
             steps=HOT_STEPS,
             top=100,
             size=(12, 8),
         ),
-        graph("Power", "What each device draws.", Target(POWER), unit="watt", min=0),
-        graph("Memory", about("accel_memory_used_bytes"), Target(USED), unit="bytes", min=0),
+        graph("Power", "What each device draws.", Target(_or_of_training(POWER, "gpu_power_draw_watts")), unit="watt", min=0),
+        graph(
+            "Memory",
+            about("accel_memory_used_bytes"),
+            Target(_or_of_training(USED, "gpu_memory_used_mb", "* 1048576")),
+            unit="bytes",
+            min=0,
+        ),
         graph(
             "Loss",
             "Each number that the program logs as loss: loss, train_loss, eval_loss.",
@@ -145,7 +165,7 @@ def fleet_numbers() -> list[Panel]:
         stat(
             "Devices",
             "How many answer, of how many that were seen within a day or that the PCI bus shows.",
-            Target(f"sum({UP})", "answer", instant=True),
+            Target(f"sum({WHOLE_UP})", "answer", instant=True),
             Target(expected, "expected", instant=True),
         ),
         stat(
@@ -154,7 +174,7 @@ def fleet_numbers() -> list[Panel]:
             Target(or_none(f"count(({STATE}) < 2)", KNOWN), instant=True),
             steps=ANY_STEPS,
         ),
-        stat("Utilisation", "Mean over all devices.", Target(f"avg({BUSY})", instant=True), unit="percentunit", decimals=0),
+        stat("Utilisation", "Mean over all devices.", Target(f"avg({WHOLE_BUSY})", instant=True), unit="percentunit", decimals=0),
         stat("Power", "Of all devices.", Target(f"sum({POWER})", instant=True), unit="watt"),
         stat(
             "Energy",
@@ -194,12 +214,12 @@ def nodes() -> Panel:
     by = "by (job, instance)"
     columns = [
         Column("State", STATE, words=STATES),
-        Column("Answer", of_node(f"sum {by} ({UP})")),
+        Column("Answer", of_node(f"sum {by} ({WHOLE_UP})")),
         Column("Expected", of_node(f"max {by} (last_over_time({of('accelmetrics_devices_expected', node=True)}[1d]))")),
-        Column("Utilisation", of_node(f"avg {by} ({BUSY})"), "percentunit", decimals=0),
+        Column("Utilisation", of_node(f"avg {by} ({WHOLE_BUSY})"), "percentunit", decimals=0),
         Column(
             "Memory",
-            of_node(f"sum {by} ({of('accel_memory_used_bytes')}) / sum {by} ({of('accel_memory_total_bytes')})"),
+            of_node(f"sum {by} ({of('accel_memory_used_bytes', WHOLE)}) / sum {by} ({of('accel_memory_total_bytes', WHOLE)})"),
             "percentunit",
             decimals=0,
         ),
@@ -217,7 +237,7 @@ def fleet_graphs() -> list[Panel]:
     """Return what the nodes do over time."""
     most_held_back = f"topk(20, avg_over_time({of('accel_throttled')}[$__range] @ end()))"
     return [
-        graph("Utilisation by node", "Mean over a node's devices.", Target(f"avg by (job, instance) ({BUSY})", PER_NODE), **SHARE),
+        graph("Utilisation by node", "Mean over a node's devices.", Target(f"avg by (job, instance) ({WHOLE_BUSY})", PER_NODE), **SHARE),
         graph("Power by node", "Sum over a node's devices.", Target(f"sum by (job, instance) ({POWER})", PER_NODE), unit="watt", min=0),
         bars("Ten hottest", "Cores, as they are now.", Target(f"topk(10, {CORE})", instant=True), unit="celsius", steps=HOT_STEPS),
         bars("Ten that draw most", "As they are now.", Target(f"topk(10, {POWER})", instant=True), unit="watt"),
@@ -295,11 +315,11 @@ def node_numbers() -> list[Panel]:
         stat(
             "Devices",
             "How many answer, of how many that were seen or that the PCI bus shows.",
-            Target(f"sum({UP})", "answer", instant=True),
+            Target(f"sum({WHOLE_UP})", "answer", instant=True),
             Target(f"sum({of('accelmetrics_devices_expected', node=True)})", "expected", instant=True),
             width=4,
         ),
-        stat("Utilisation", "Mean over its devices.", Target(f"avg({BUSY})", instant=True), unit="percentunit", width=4, decimals=0),
+        stat("Utilisation", "Mean over its devices.", Target(f"avg({WHOLE_BUSY})", instant=True), unit="percentunit", width=4, decimals=0),
         stat("Power", "Of its devices.", Target(f"sum({POWER})", instant=True), unit="watt", width=4),
         stat(
             "Energy",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from accelmetrics.monitor.rule import Rule
-from accelmetrics.monitor.rules import RULES
+from accelmetrics.monitor.rules import RULES, Rule
 from accelmetrics.monitor.step_measures import ANY
 
 FILE = Path(__file__).parents[1] / "docs" / "findings.md"

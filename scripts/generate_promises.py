@@ -9,26 +9,34 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import EnumMeta
 from pathlib import Path
 from typing import Any
 
-from accelmetrics.backends import built_in
+from accelmetrics.backends import built_in, kit
 from accelmetrics.cli.main import COMMANDS, load
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.exporters import registry as exporters
 from accelmetrics.monitor import rules
 from accelmetrics.monitor.settings import OPTIONS
 from accelmetrics.schemas.catalogue import CATALOGUE
-from accelmetrics.schemas.document import json_schema, lines_schema
+from accelmetrics.schemas.document import json_schema, lines_schema, topology_schema
 from accelmetrics.schemas.errors import Reason
 
 FILE = Path(__file__).parents[1] / "tests" / "promises.txt"
 HEADER = "# What users may rely on; docs/stability.md says for how long. `make generate` adds what is new, and never removes a line.\n"
 MODULES = ("accelmetrics", "accelmetrics.testing")
-MADE_BY_USERS = frozenset({"MetricSelection", "Monitor", "Sampler"})
-"""Classes whose constructors are promised, beside those for tests and exporters; objects of the others are only given out."""
+CONTRACTS = {
+    "accelmetrics.backends.contract": (),
+    "accelmetrics.backends.kit": tuple(kit._HOMES),
+    "accelmetrics.dialects.contract": (),
+    "accelmetrics.monitor.measures": ("Latest", "RuleInput"),
+    "accelmetrics.schemas.metric": ("Metric",),
+}
+"""What plug-ins are made of, by module: these names, or all classes of the module. Exporters' and rules' are in ``accelmetrics`` itself."""
+MADE_BY_USERS = frozenset({"MetricSelection", "Monitor", "Rule", "Sampler"})
+"""Classes whose constructors are promised, beside those for tests, exporters and plug-ins; objects of the others are only given out."""
 
 
 def render() -> str:
@@ -49,9 +57,11 @@ def current() -> set[str]:
 
 def _names() -> Iterator[str]:
     """Public names, their members and the options of what can be called."""
-    for module in MODULES:
+    for module in (*MODULES, *CONTRACTS):
         found = importlib.import_module(module)
-        for name in found.__all__:
+        own = [name for name, thing in vars(found).items() if isinstance(thing, type) and thing.__module__ == module and name[0] != "_"]
+        names: Iterable[str] = CONTRACTS.get(module) or getattr(found, "__all__", own)
+        for name in names:
             thing = getattr(found, name)
             yield f"name {module}.{name}"
             yield from (f"option {module}.{name}({option}=)" for option in _options(thing))
@@ -69,7 +79,8 @@ def _options(thing: Any) -> list[str]:
 
 
 def _is_made_by_users(thing: type) -> bool:
-    return thing.__name__ in MADE_BY_USERS or thing.__module__.partition(".testing")[1] != "" or thing.__name__.endswith("Exporter")
+    own = ("accelmetrics.testing", *CONTRACTS)
+    return thing.__name__ in MADE_BY_USERS or thing.__module__.startswith(own) or thing.__name__.endswith("Exporter")
 
 
 def _members(thing: type) -> list[str]:
@@ -88,7 +99,7 @@ def _keys() -> Iterator[str]:
 
 
 def _documents() -> Iterator[str]:
-    for name, schema in (("document", json_schema()), ("line", lines_schema())):
+    for name, schema in (("document", json_schema()), ("line", lines_schema()), ("topology", topology_schema())):
         yield from _fields(name, schema)
 
 

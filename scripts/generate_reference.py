@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, Section, given_by
+from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, Section, given_by, match
 from accelmetrics.schemas.coverage import COVERAGE, KINDS
-from accelmetrics.schemas.metric import BASE_UNITS, Metric
+from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, Metric
 from accelmetrics.schemas.selection import ALL, presets_of
 from accelmetrics.schemas.vitals import EXPECTED_NAMES
 
@@ -42,7 +42,8 @@ divided by what stands with the names, a percentage becomes a ratio from 0 to 1.
 TYPED_INTRO = """## Typed names
 
 `device.metrics` has each metric under its name in snake case (`powerWatts` is `power_watts`), and these, which are the same on devices of
-every kind: the first of the metrics that the device gives, None where it gives none.
+every kind: the first of the metrics that the device gives, None where it gives none. `metrics=` selects by both spellings of each:
+`metrics=["temperature", "power_watts"]` and `["temp", "powerWatts"]` are the same. `memory_percent` there is the host's key.
 """
 
 SOURCES_INTRO = """## Sources
@@ -80,8 +81,17 @@ def table(section: Section) -> str:
 def typed() -> str:
     """The attributes that the typed view of every device has, beside those of its metrics."""
     units = {row.name: row.unit for row in CATALOGUE if row.device_part}
-    rows = ([code(f"device.metrics.{name}"), units[names[0]], ", ".join(map(code, names))] for name, names in EXPECTED_NAMES.items())
-    return "\n".join([TYPED_INTRO, *lines(["Attribute", "Unit", "First of"], rows), ""])
+    keys = {row.name for row in CATALOGUE if row.device_part == f"{ANY_KIND}.{{i}}"}
+    rows = (
+        [
+            code(f"device.metrics.{name}"),
+            ", ".join(code(one) for one in dict.fromkeys((name, *names)) if one in keys or (one == name and match(name) is None)),
+            units[names[0]],
+            ", ".join(map(code, names)),
+        ]
+        for name, names in EXPECTED_NAMES.items()
+    )
+    return "\n".join([TYPED_INTRO, *lines(["Attribute", "Select by", "Unit", "First of"], rows), ""])
 
 
 def source(backend: str) -> str:

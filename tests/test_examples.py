@@ -29,6 +29,7 @@ PAGES = (
     "README.md",
     "docs/backends.md",
     "docs/dialects.md",
+    "docs/embedding.md",
     "docs/exporters.md",
     "docs/findings.md",
     "docs/monitor.md",
@@ -62,6 +63,9 @@ while len(monitor.history) < 2:
 }
 """What a page's blocks have from those above them."""
 
+APART = ("trackio", "swanlab", "aim", "clearml")
+"""Exporters whose client is in an environment of its own: `tests/frameworks/trackers` runs their commands."""
+
 
 class Example(NamedTuple):
     """One block of a page."""
@@ -87,7 +91,7 @@ COMMANDS = [
     Example(example.page, example.line, line.removesuffix(" &"))
     for example in blocks("docs/exporters.md", "")
     for line in example.text.splitlines()
-    if line.startswith("accelmetrics record ") and not re.search(r"http://(?!127\.)", line)
+    if line.startswith("accelmetrics record ") and not re.search(rf"http://(?!127\.)|--exporter \"({'|'.join(APART)}):", line)
 ]
 
 

@@ -44,6 +44,12 @@ def test_a_line_stays_on_the_list_when_what_it_names_has_gone(tmp_path: Path, mo
         "backend nvidia",
         "exporter jsonl?path=",
         "dialect dcgm",
+        "name accelmetrics.backends.kit.PolledBackend",
+        "option accelmetrics.backends.kit.Field(metric=)",
+        "name accelmetrics.backends.contract.Backend.open",
+        "name accelmetrics.dialects.contract.Dialect.points",
+        "name accelmetrics.monitor.measures.RuleInput",
+        "option accelmetrics.Rule(name=)",
     ],
 )
 def test_every_sort_of_promise_is_on_the_list(line: str) -> None:

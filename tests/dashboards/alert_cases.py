@@ -63,9 +63,9 @@ def brief(minutes: int, before: float, after: float) -> str:
     return f"{before}+0x99 {after}+0x{minutes - 1} {before}+0x{MINUTES}"
 
 
-def ended(values: str) -> str:
-    """A series that is not there from minute 100 on."""
-    return values.removesuffix(f"x{MINUTES}") + "x99 stale"
+def ended(values: str, minute: int = 100) -> str:
+    """A series that is not there from a minute on."""
+    return f"{values.removesuffix(f'x{MINUTES}')}x{minute - 1} stale"
 
 
 NODE = 'instance="node-1",job="accelmetrics"'
@@ -200,6 +200,12 @@ STEPS = of_node("training_steps_total", where=RANK)
 NORM = of_node("training_grad_norm", where=RANK)
 LOST_LOSSES = of_node("training_nonfinite_total", 'name="loss"', RANK)
 NEURON_ECC = of_node("accel_neuron_ecc_errors_total", 'device="0",memory="mem",severity="uncorrected"')
+PARTS: Series = {
+    series: ended(flat(1))
+    for part in ("gpu.1.mig.0", "gpu.1.mig.1", "gpu.1.mig.2")
+    for series in (device("accel_up", part), device("accel_info", part, 'parent_uuid="uuid-gpu.1",partition="0"'))
+}
+"""Partitions that are taken away at minute 100."""
 AWAY: Series = {series: ended(values) for series, values in healthy().items() if NODE in series and not series.startswith("up{")}
 NOT_FINITE = "10-0.01x99 " + " ".join(["{}"] * 30)
 
@@ -277,6 +283,8 @@ CASES = (
     Case("AccelSourceSilent", 106, {LAST: grown(100, 60, 0)}, {LAST: "0+60x99 6000+0x5 6360+60x100"}, NO_DEVICE),
     Case("AccelDeviceDown", 102, {UP: turned(100, 1, 0)}, {UP: brief(2, 1, 0)}),
     Case("AccelDeviceMissing", 102, {INFO: ended(flat(1))}, {INFO: f"1+0x99 stale 1+0x{MINUTES}"}, NO_DEVICE),
+    # A device is missing, however many partitions the others have; partitions that are taken away are not.
+    Case("AccelDeviceMissing", 102, {**PARTS, INFO: ended(flat(1)), UP: flat(1)}, PARTS, NO_DEVICE),
     Case(
         "AccelDeviceMissing",
         102,
@@ -285,6 +293,7 @@ CASES = (
         NO_DEVICE,
     ),
     Case("AccelFleetUnhealthy", 110, {UP: ended(flat(1))}, {UP: brief(10, 1, 0)}, NO_DEVICE),
+    Case("AccelFleetUnhealthy", 110, {**PARTS, UP: ended(flat(1))}, PARTS, NO_DEVICE),
     Case("AccelHot", 105, {CORE: turned(100, 71, 81)}, {CORE: turned(100, 71, 80)}),
     Case("AccelHot", 105, {AMD_CORE: turned(100, 71, 81)}, {AMD_CORE: brief(5, 71, 81)}, "gpu.4"),
     Case("AccelOverheating", 101, {CORE: turned(100, 71, 86)}, {CORE: turned(100, 71, 85)}),

@@ -19,7 +19,7 @@ from accelmetrics.cli.main import root_parser
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.monitor.rules import RULES
 from accelmetrics.schemas.record import Record
-from tests.dashboards.alert_cases import CASES, MINUTES, Case, Series, flat, healthy, of_node, rising
+from tests.dashboards.alert_cases import AWAY, CASES, MINUTES, NODE, NODE_AWAY, Case, Series, ended, flat, healthy, of_node, rising, turned
 from tests.exporters.prometheus_server import program
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG
@@ -93,6 +93,22 @@ def test_an_alert_fires_when_it_should(tmp_path: Path, case: Case) -> None:
     assert firing(tmp_path, tests) == ""
 
 
+SILENT = NODE_AWAY
+STALE: Series = {**AWAY, of_node("accelmetrics_up"): turned(100, 1, 0)}
+JOBLESS: Series = {series: ended(flat(1), 90) for series in healthy() if NODE in series and series.startswith(("accel_job", "accel_pod"))}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("away", [SILENT, STALE], ids=["away", "nothing read"])
+@pytest.mark.parametrize(("held", "severity"), [({}, "critical"), (JOBLESS, "warning")], ids=["jobs", "no jobs"])
+def test_the_silence_of_a_node_is_critical_where_jobs_ran(tmp_path: Path, away: Series, held: Series, severity: str) -> None:
+    """When it fell silent, and for as long as it is; not where they had ended ten minutes before."""
+    expr = 'group by (alertname, severity) (ALERTS{alertname="AccelmetricsDown",alertstate="firing"})'
+    sample = {"labels": f'{{alertname="AccelmetricsDown",severity="{severity}"}}', "value": 1}
+    tests = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": [sample]} for minute in (105, 120, MINUTES)]
+    assert firing(tmp_path, [{**given({**away, **held}), "promql_expr_test": tests}]) == ""
+
+
 @pytest.mark.servers
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     """Alerts without the recording rules that they need."""
@@ -152,7 +168,8 @@ def test_an_alert_says_what_to_do(name: str) -> None:
     """For how long, how grave, what is the case, what to do, and where more stands."""
     rule = BY_NAME[name]
     assert set(rule) - {"keep_firing_for"} == {"alert", "expr", "for", "labels", "annotations"}
-    assert rule["labels"]["severity"] in {"critical", "warning", "info", "{{ $labels.severity }}"}
+    severity = rule["labels"]["severity"]
+    assert severity in {"critical", "warning", "info", "{{ $labels.severity }}"} or name == "AccelmetricsDown"
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["description"].endswith(".")
     assert rule["annotations"]["runbook_url"] == f"{SOURCE}/blob/main/docs/runbook.md#{name.lower()}"

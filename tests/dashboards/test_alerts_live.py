@@ -7,17 +7,20 @@ import re
 import signal
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.cli.shell import environment, start
 from tests.dashboards.site import LOST, NODE, Site, site
 from tests.dashboards.test_alerts import ALERTS, BY_NAME, RECORDED, RECORDING
-from tests.exporters.prometheus_server import Server, fetch, program
+from tests.exporters.prometheus_server import PrometheusServer, Server, fetch, program
 from tests.exporters.receivers import http_server
+from tests.simulators.nvml import NvmlSimulator, Ramp
 from tests.support.network import free_port
 from tests.support.waiting import HANG, wait_for
 
@@ -58,13 +61,19 @@ class Watched(NamedTuple):
         return [one for body in bodies for one in body["alerts"] if one["labels"]["alertname"] == alert and one["status"] == status]
 
 
-@contextmanager
-def watched(folder: Path) -> Iterator[Watched]:
-    """A site with all rules, whose alerts do not wait, and an Alertmanager by the example, whose groups hardly do."""
+def hasty(folder: Path) -> list[Path]:
+    """All rules, with alerts that do not wait."""
     files = []
     for path in (RECORDING, ALERTS):
         files.append(folder / path.name)
         files[-1].write_text(re.sub(r"^( +for:) \w+$", r"\1 0s", path.read_text("utf-8"), flags=re.MULTILINE))
+    return files
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Watched]:
+    """A site with all rules, whose alerts do not wait, and an Alertmanager by the example, whose groups hardly do."""
+    files = hasty(folder)
     notices: list[Notice] = []
     lock = threading.Lock()
 
@@ -167,6 +176,13 @@ def test_alertmanager_sends_them_on(made: Watched) -> None:
     assert not made.sent("/on-call", "AccelHot"), "a warning"
 
 
+def post(made: Watched, labels: dict[str, str]) -> None:
+    """Give Alertmanager an alert that goes on."""
+    body = json.dumps([{"labels": labels}]).encode()
+    asked = urllib.request.Request(f"{made.alertmanager}/api/v2/alerts", body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(asked, timeout=HANG).close()
+
+
 def suppressed(made: Watched, alert: str) -> bool:
     """Whether Alertmanager holds an alert of this name back, since another says it."""
     alerts = json.loads(fetch(f"{made.alertmanager}/api/v2/alerts"))
@@ -175,18 +191,50 @@ def suppressed(made: Watched, alert: str) -> bool:
 
 
 @pytest.mark.servers
-def test_a_node_that_is_away_silences_its_devices(tmp_path: Path) -> None:
-    """One message says so; what goes on for its devices (an Xid does, for an hour) is held back until the node answers again."""
+def test_a_node_that_is_away_silences_what_says_that_data_is_missing(tmp_path: Path) -> None:
+    """And nothing that was found of its hardware before: an Xid goes on for an hour. It is critical, since a job ran on the node."""
     with watched(tmp_path) as made:
         wait_for(lambda: made.sent("/on-call", "AccelXidCritical"))
         assert not suppressed(made, "AccelXidCritical")
         made.site.program.send_signal(signal.SIGSTOP)
-        (down, *_) = wait_for(lambda: made.sent("/week", "AccelmetricsDown"))
-        assert down["labels"]["instance"] == made.site.node
-        wait_for(lambda: suppressed(made, "AccelXidCritical"))
+        (down, *_) = wait_for(lambda: made.sent("/on-call", "AccelmetricsDown"))
+        assert (down["labels"]["instance"], down["labels"]["severity"]) == (made.site.node, "critical")
+        for name in ("AccelDeviceMissing", "AccelUncorrectableEcc"):  # as another Prometheus would say
+            post(made, {"alertname": name, "severity": "critical", "job": NODE, "instance": made.site.node, "accelerator": "gpu.9"})
+        wait_for(lambda: suppressed(made, "AccelDeviceMissing"))
+        wait_for(lambda: made.sent("/on-call", "AccelUncorrectableEcc"))
+        assert not suppressed(made, "AccelXidCritical")
+        assert not suppressed(made, "AccelUncorrectableEcc")
         made.site.program.send_signal(signal.SIGCONT)
-        wait_for(lambda: made.sent("/week", "AccelmetricsDown", "resolved"))
-        wait_for(lambda: not suppressed(made, "AccelXidCritical"))
+        wait_for(lambda: made.sent("/on-call", "AccelmetricsDown", "resolved"))
+        wait_for(lambda: not suppressed(made, "AccelDeviceMissing"))
+
+
+@pytest.mark.servers
+def test_partitions_come_and_go_without_an_alert(tmp_path: Path) -> None:
+    """A GPU is divided into seven, and MIG is ended: counts and shares of the node and the fleet are those of GPUs throughout."""
+    with NvmlSimulator(gpus=2, profile="h100") as gpus, ExitStack() as stack:
+        for index in range(2):
+            gpus.gpu[index].set(energy_mj=Ramp(1_000_000, rate=300_000), ecc_uncorrected_volatile=0)
+        gpus.partition(1, ["1g.10gb"] * 7)
+        serve = ("serve", "--listen", "127.0.0.1:0", "--backends", "nvidia,host", "--interval", "0.2")
+        program = start(*serve, env=environment(**gpus.environment()))
+        stack.callback(program.communicate)
+        stack.callback(program.kill)
+        assert program.stderr is not None
+        jobs = [{"job_name": NODE, "honor_labels": True, "static_configs": [{"targets": [program.stderr.readline().split("/")[2]]}]}]
+        prometheus = stack.enter_context(PrometheusServer(tmp_path, jobs, hasty(tmp_path)))
+
+        def counted() -> list[float | None]:
+            names = ("count(accel_up)", "accelmetrics_devices_expected", "instance:accel_devices_expected:max1d")
+            return [prometheus.value(name) for name in (*names, "instance:accel_up:sum", "job:accel_up:ratio")]
+
+        wait_for(lambda: counted() == [9, 2, 2, 2, 1], what=counted)
+        gpus.partition(1, None)
+        wait_for(lambda: counted() == [2, 2, 2, 2, 1], what=counted)
+        gpus.partition(0, ["3g.40gb", "3g.40gb"])
+        wait_for(lambda: counted() == [4, 2, 2, 2, 1], what=counted)
+        assert [labels for labels, _ in prometheus.query('count_over_time(ALERTS{alertstate="firing",job!=""}[1h])')] == []
 
 
 # As it is written

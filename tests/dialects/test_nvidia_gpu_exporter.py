@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.nvidia_gpu_exporter import BESIDE, QUERIED
+from accelmetrics.dialects.nvidia_smi import BESIDE, QUERIED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, Status
 from accelmetrics.schemas.record import Record

@@ -127,7 +127,7 @@ def test_the_version_is_one_that_the_conventions_published() -> None:
 def test_units_are_base_units() -> None:
     """No percentage, no MiB, no MHz, no microsecond is left under OpenTelemetry's names."""
     for row in ROWS:
-        assert ours(row)[1] in {"1", "By", "By/s", "W", "J", "Cel", "Hz", "s", "{transfer}/s", "{error}", "{thread}"}, row.key
+        assert ours(row)[1] in {"1", "By", "By/s", "W", "J", "Cel", "Hz", "s", "{transfer}/s", "{error}", "{thread}", "rpm"}, row.key
 
 
 @pytest.mark.parametrize("kind", ["gpu", "tpu", "trn", "ipu", "npu"])

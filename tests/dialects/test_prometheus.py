@@ -192,13 +192,14 @@ def test_a_lost_gpu_keeps_its_labels() -> None:
 
 
 def test_a_vanished_device_is_still_expected() -> None:
-    """What an earlier record listed is down, not forgotten; a partition that was taken away is."""
+    """What an earlier record listed is down, not forgotten. A partition is no device: it is never expected."""
     earlier = taken({"gpu.0.temp": 30, "gpu.1.temp": 30}, place("gpu.0"), place("gpu.1", uuid="GPU-1"), place("gpu.0.mig.0", parent="x"))
     now = taken({"gpu.0.temp": 30}, place("gpu.0"))
     found = {(point.name, point.labels.get("uuid")): point.value for point in health(now, NO_HISTORY.after(earlier))}
     assert found["accel_up", "GPU-1"] == 0
     assert found["accel_up", "gpu.0"] == 1
     assert found["accelmetrics_devices_expected", None] == 2
+    assert [point.value for point in health(earlier) if point.name == "accelmetrics_devices_expected"] == [2]
 
 
 def test_what_the_bus_shows_is_expected_of_a_driver_that_never_opened() -> None:
@@ -296,7 +297,7 @@ def test_a_state_is_no_throttling() -> None:
     states = {f"gpu.1.throttle.{name}": 1 for name in ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")}
     records = [reading(second, throttled=1) for second in range(3)]
     for one in records:
-        one.snapshot.metrics.update(states)
+        dict.update(one.snapshot.metrics, states)
     assert {series[-1] for series in counted(*records) if series[0] == "accel_throttle_seconds_total"} == {"sw_power_cap", "sync_boost"}
     assert ({"accelerator": "gpu.1", "uuid": "GPU-1", "reason": "gpu_idle"}, 1) in of(records[-1], "accel_throttle_active")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.dialects import amd as amd_dialect, nvidia_gpu_exporter, nvidia_smi, nvitop, registry, training
+from accelmetrics.dialects import amd as amd_dialect, nvidia_smi, nvitop, registry, training
 from accelmetrics.dialects.contract import Dialect, Point, series
 from accelmetrics.dialects.dcgm import BEYOND, DEFAULT
 from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, convert, same
@@ -26,8 +26,8 @@ TABLES = {
     "training": training.GAUGES,
     "training-files": training.FILE_FIELDS,
     "dcgm": (*DEFAULT, *BEYOND),
-    "nvidia_smi": (*nvidia_gpu_exporter.QUERIED, *nvidia_gpu_exporter.BESIDE),
-    "nvidia_smi, instances": nvidia_gpu_exporter.INSTANCE,
+    "nvidia_smi": (*nvidia_smi.QUERIED, *nvidia_smi.BESIDE),
+    "nvidia_smi, instances": nvidia_smi.INSTANCE,
     "nvitop": nvitop.DEVICE,
     "amd": amd_dialect.TABLE,
 }
@@ -233,10 +233,10 @@ def test_the_page_lists_every_name() -> None:
     for rows in TABLES.values():
         for row in rows:
             # Names that are made of the fields of the tool are described by how they are made.
-            assert f"`{row.name}`" in page or row in nvidia_gpu_exporter.QUERIED, row.name
-    for module in (nvitop, amd_dialect, nvidia_gpu_exporter):
+            assert f"`{row.name}`" in page or row in nvidia_smi.QUERIED, row.name
+    for module in (nvitop, amd_dialect, nvidia_smi):
         assert all(f"| `{name}` |" in page for name in module.OTHERS)
     assert all(f"| `{name}` |" in page for name, *_ in (*nvitop.HOST.values(), *nvitop.INSTANCES.values()))
-    reasons = {**nvitop.UNMAPPED, **amd_dialect.UNMAPPED, **nvidia_gpu_exporter.UNMAPPED, **nvidia_gpu_exporter.OTHERS}
+    reasons = {**nvitop.UNMAPPED, **amd_dialect.UNMAPPED, **nvidia_smi.UNMAPPED, **nvidia_smi.OTHERS}
     for field, why in {**UNMAPPED, **OLDER, **reasons}.items():
         assert f"| `{field}` | {why} |" in page, field

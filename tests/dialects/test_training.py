@@ -106,6 +106,15 @@ def test_records_that_were_not_scraped_count_all_the_same() -> None:
     assert flat['memory_allocation_mb_count{gpu_index="0"}'] == 6
 
 
+@pytest.mark.parametrize(
+    "names", [("lr", "gradient_norm"), ("train/learning_rate", "train/grad_norm"), ("learning_rate", "global_grad_norm")]
+)
+def test_numbers_are_known_by_the_names_that_programs_give_them(names: tuple[str, str]) -> None:
+    """Short, long, and behind what a tracker puts before them."""
+    points = told(dialect("training"), record({}, steps=(step(1, **dict(zip(names, (3e-4, 1.5), strict=True))),)))
+    assert (points["learning_rate"].value, points["gradient_norm"].value) == (3e-4, 1.5)
+
+
 def test_two_exporters_count_apart() -> None:
     """Each has a dialect of its own."""
     one, other = dialect("training"), dialect("training")

@@ -43,13 +43,18 @@ class PublishedSchema:
         kinds = {outline} - self._met
         new: dict[str, Any] = {}
         for part, value in document.items():
-            if isinstance(value, dict):
-                shapes: dict[Any, Hashable] = {name: (part, name, _shape(entry)) for name, entry in value.items()}
+            shapes: dict[Any, Hashable]
+            if part == "topology":  # an object with fields of its own
+                shapes = {part: (part, _shape(value))}
+            elif isinstance(value, dict):
+                shapes = {name: (part, name, _shape(entry)) for name, entry in value.items()}
             else:
                 shapes = {place: (part, _shape(entry)) for place, entry in enumerate(value if isinstance(value, list) else [value])}
             fresh = [place for place, shape in shapes.items() if shape not in self._met]
             kinds.update(shapes[place] for place in fresh)
             new[part] = value
+            if part == "topology":
+                continue
             if isinstance(value, dict):
                 new[part] = {name: value[name] for name in fresh}
             elif isinstance(value, list):

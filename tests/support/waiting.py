@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from accelmetrics import Reason, Sampler, Snapshot
+from accelmetrics.testing import FakeClock
+
 T = TypeVar("T")
 
 HANG = 60.0
@@ -39,6 +42,36 @@ def wait_for(condition: Callable[[], T], limit: float = HANG, what: str | Callab
     return found
 
 
+def until(sampler: Sampler, clock: FakeClock, holds: Callable[[Snapshot], bool], step: float = 1.0) -> Snapshot:
+    """Sample until something holds of what the background has read anew, and return that reading.
+
+    Args:
+        sampler: Reads by the clock.
+        clock: Goes forward before each reading, so that a poll is due.
+        holds: What must come to hold.
+        step: Seconds by which the clock goes forward.
+    """
+    latest: list[Snapshot] = []
+
+    def look() -> bool:
+        clock.advance(step)
+        latest[:] = [sampler.sample()]
+        return holds(latest[0])
+
+    wait_for(look, what=lambda: (latest[0].metrics, latest[0].unavailable, latest[0].backends))
+    return latest[0]
+
+
+def until_reason(sampler: Sampler, clock: FakeClock, key: str, expected: Reason | None) -> None:
+    """Sample until a key is missing for this reason; until it is not missing where that is None."""
+
+    def holds(snapshot: Snapshot) -> bool:
+        why = snapshot.unavailable.get(key)
+        return (why.reason if why else None) == expected
+
+    until(sampler, clock, holds)
+
+
 def idle(seconds: float) -> None:
     """Let time pass in which a test counts what happens of itself, such as CPU time. Never to wait for something."""
     time.sleep(seconds)
@@ -62,3 +95,15 @@ class Gate:
     def release(self) -> None:
         """Let every call return, later ones too."""
         self._free.set()
+
+
+def sampled(sampler: Sampler, fits: Callable[[Snapshot], bool]) -> Snapshot:
+    """Take readings until one fits, and return that."""
+
+    def look() -> Snapshot | None:
+        snapshot = sampler.sample()
+        return snapshot if fits(snapshot) else None
+
+    found = wait_for(look)
+    assert found is not None
+    return found

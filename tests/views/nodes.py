@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from accelmetrics.schemas.errors import Unavailable
-from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import Finding, Findings, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
 SECOND = 1_000_000_000

@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
-from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
-from accelmetrics.schemas.record import Holder, Holders
+from accelmetrics.schemas.record import CannotTell, Findings, Holder, Holders
 from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing

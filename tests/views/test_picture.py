@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from rich.cells import cell_len
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.finding import CannotTell, Findings
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.record import CannotTell, Findings
 from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
@@ -393,7 +393,7 @@ def test_a_process_on_many_devices_tells_how_many() -> None:
 def device_column(numbers: Iterable[int]) -> str:
     """Draw a process on these GPUs, and give what stands below DEV."""
     watched = Watched(Node(1))
-    process = watched.view.processes[0]._replace(devices=tuple(f"gpu.{number}" for number in numbers))
+    process = replace(watched.view.processes[0], devices=tuple(f"gpu.{number}" for number in numbers))
     drawn, (line,) = process_lines([process], USUAL_CHOICES, 80, ScreenStyle())
     heading, row = ("".join(text for text, _ in line) for line in (drawn, line))
     at = heading.index("DEV")

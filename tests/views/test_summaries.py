@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.summary import Energy
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.summaries import of_devices, of_process, of_window
 from tests.records import host, machine
@@ -102,3 +104,13 @@ def test_the_process_in_bytes() -> None:
     assert found["cpu_percent"]["mean"] == 12.5
     assert found["memory_bytes"]["max"] == pytest.approx(512 * 2**20)
     assert "threads" not in found
+
+
+def test_a_counter_that_is_not_believed_is_told_beside_the_energy() -> None:
+    """To people and to programs."""
+    used = Energy(1000.0, "integrated", 4.0, "the energy counter rose by 0 J in 4 s, in which power says 1000 J")
+    window = SimpleNamespace(duration=4.0, summary={}, energy_joules={"gpu.0": used})
+    _, latest = watched(machine(1))
+    assert of_window(window, latest, "x").splitlines()[-1] == f"gpu.0: energy is from its power: {used.reason}"
+    found = of_devices(window, latest)["gpu.0"]
+    assert (found["energy_joules"], found["energy_source"], found["energy_reason"]) == (1000.0, "integrated", used.reason)

@@ -15,9 +15,8 @@ import pytest
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.finding import CannotTell, Finding, Findings
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.record import Holder, Holders, Record, Step
+from accelmetrics.schemas.record import CannotTell, Finding, Findings, Holder, Holders, Record, Step
 from accelmetrics.schemas.recording import RecordFile, parse_record
 from accelmetrics.testing import FakeBackend
 from accelmetrics.views.node_view import NodeSummary

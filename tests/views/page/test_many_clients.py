@@ -11,6 +11,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -186,7 +187,7 @@ def test_each_document_is_made_once_a_reading() -> None:
     documents = NodeDocuments(1.0, page=True)
     endpoint = PrometheusExporter("127.0.0.1:0")
     endpoint.routes += documents.routes
-    endpoint.limits = endpoint.limits._replace(connections=2 * CLIENTS + 2)
+    endpoint.limits = replace(endpoint.limits, connections=2 * CLIENTS + 2)
     taken = record()
 
     async def act() -> None:
@@ -284,8 +285,10 @@ def test_what_is_asked_for_is_checked(history: str, query: str, status: int, sai
 def test_a_huge_query_is_refused(history: str) -> None:
     """It costs no more than 8 KiB."""
     wait_for(lambda: ask(history)[0] == 200)
-    with pytest.raises(OSError):
-        ask(f"{history}?since={'1' * 100_000}")
+    status = 431
+    with suppress(OSError):  # the rest of the query may meet a closed connection, before the answer is read
+        status, _, _ = ask(f"{history}?since={'1' * 100_000}")
+    assert status == 431
     assert ask(history)[0] == 200
 
 

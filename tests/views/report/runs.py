@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import exp, sin
 
-from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import DeviceSlot
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Finding, Findings, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.test_report import GIB, START, place
 

@@ -82,7 +82,7 @@ def slowed(records: list[Record]) -> list[Record]:
 def with_driver(records: list[Record], version: str) -> list[Record]:
     for one in records:
         places = [place._replace(identity=place.identity._replace(driver_version=version)) for place in one.snapshot.identities]
-        one.snapshot.identities = places
+        one.snapshot.identities = tuple(places)
     return records
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.schemas.finding import NOT_LOGGED, CannotTell, Findings
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Findings, Record
 from accelmetrics.views.report import drawing, html
 from accelmetrics.views.report.plots import FEWEST, POINTS, pictures
 from accelmetrics.views.report.series import BUCKETS
@@ -188,7 +187,7 @@ def test_many_lines_have_fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the page stays small whatever was recorded; peaks stay."""
     monkeypatch.setattr("accelmetrics.views.report.plots.CELLS", 3 * 8 * 7 * 150)
     records = noisy(900, 8)
-    records[555].snapshot.metrics["gpu.3.powerWatts"] = 1234.0
+    dict.update(records[555].snapshot.metrics, {"gpu.3.powerWatts": 1234.0})
     data = Reading(page(records)).data
     assert FEWEST / 2 <= len(data["x"]) <= 150
     (power,) = [plot for plot in data["plots"] if plot["title"] == "Power"]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.record import Record, Step, WindowSpan
+from accelmetrics.schemas.record import Finding, Findings, Record, Step, WindowSpan
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.views.report.making import CHARTED, Wanted, report_of_files, run_report
 from accelmetrics.views.report.run_report import Price, ReducedSeries, RunReport, StreamReport
