@@ -65,6 +65,9 @@ class ReplaySource(WatchSource):
             first = self._reader.record()
         except OSError as error:
             raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
+        except DocumentError as error:
+            self.close()
+            raise UsageError(str(error)) from error
         if first is None and self._reader.skipped:
             self.close()
             raise UsageError(f"{path} is no recording: {self._reader.complaint}")

@@ -400,6 +400,12 @@ class RecordReader:
     Attributes:
         skipped: Lines that could not be read.
         complaint: The first of them, in words.
+
+    Its methods refuse what :class:`RecordFile` refuses.
+
+    Raises:
+        DocumentError: The recording is refused.
+        OSError: It cannot be read.
     """
 
     def __init__(self, parts: list[Path]) -> None:
@@ -408,6 +414,8 @@ class RecordReader:
         self._raw: IO[bytes] | None = None  # below the unpacked one
         self.part = self.offset = 0
         self.skipped, self.complaint = 0, ""
+        self._length = 0  # of a line whose end is not reached
+        self._others = 0  # lines since the last record
         self.jump(START)
 
     def jump(self, mark: IndexEntry) -> None:
@@ -419,6 +427,7 @@ class RecordReader:
         assert self._file is not None
         self._file.seek(mark.offset)
         self.part, self.offset = mark.part, mark.offset
+        self._length = self._others = 0
         self.decoder = LineDecoder(mark.headers, mark.lasting)
 
     def line(self) -> bytes:
@@ -432,6 +441,12 @@ class RecordReader:
                 line = b""
             if line.endswith(b"\n") or len(line) == LONGEST_LINE:
                 self.offset += len(line)
+                self._length = 0 if line.endswith(b"\n") else self._length + len(line)
+                self._others += 1
+                if self._length > LONGEST_PASSED_OVER:
+                    raise self._refused(f"it has a line of more than {LONGEST_PASSED_OVER >> 20} MiB")
+                if self._others > MOST_OTHERS:
+                    raise self._refused(f"more than {MOST_OTHERS:,} lines in a row are no records")
                 return line
             if self.part + 1 >= len(self._parts):
                 if line:
@@ -442,15 +457,21 @@ class RecordReader:
     def record(self) -> Record | None:
         """Return the next record; None where there is none yet."""
         while line := self.line():
-            try:
-                record = self.decoder.record(line)
-            except DocumentError as error:
-                if not line.isspace():
-                    self._skip(str(error))
-                continue
-            if record is not None:
+            if (record := self.decoded(line)) is not None:
+                self._others = 0
                 return record
         return None
+
+    def decoded(self, line: bytes) -> Record | None:
+        """Make the record of a line; None for a header, and for a line that cannot be read, which is counted."""
+        try:
+            return self.decoder.record(line)
+        except _RefusedError as error:
+            raise self._refused(str(error)) from error
+        except DocumentError as error:
+            if not line.isspace():
+                self._skip(str(error))
+            return None
 
     def skip(self, time_ns: int) -> None:
         """Go on to the first record of this time or later."""
@@ -465,11 +486,10 @@ class RecordReader:
     def note(self, line: bytes) -> int | None:
         """Keep what a line says for those behind it; return its time, None for one that has none."""
         if (line.startswith(_BEGINNING) and b'"stream"' in line[:BEGINNING]) or b'"findings":' in line:
-            try:
-                self.decoder.record(line)
-            except DocumentError as error:
-                self._skip(str(error))
-        return first_time(line[:BEGINNING])
+            self.decoded(line)
+        moment = first_time(line[:BEGINNING])
+        self._others = self._others if moment is None else 0
+        return moment
 
     def close(self) -> None:
         """Close the file."""
@@ -480,6 +500,9 @@ class RecordReader:
     def _skip(self, why: str) -> None:
         self.skipped += 1
         self.complaint = self.complaint or f"{self._parts[self.part]}: {why}"
+
+    def _refused(self, why: str) -> DocumentError:
+        return DocumentError(f"{self._parts[self.part]}: {why}")
 
 
 class RecordingIndex:
@@ -554,10 +577,7 @@ class RecordingIndex:
             headers, lasting = dict(decoder.headers), dict(decoder.lasting)
         self._marks.append(IndexEntry(self.last_ns, part, offset, headers, lasting))
         if line.startswith(_BEGINNING):  # a whole document, which has no header before it
-            try:
-                record = decoder.record(line)
-            except DocumentError:
-                return
+            record = reader.decoded(line)
             if record is not None:
                 self.names[names_of(record)] = None
 

@@ -215,3 +215,16 @@ def test_changes_of_a_recording_in_lines(reading: Snapshot, tmp_path: Path) -> N
 
 def _lost() -> Unavailable:
     return Unavailable("device_lost", "it fell off the bus")
+
+
+def test_what_no_writer_makes_is_refused(reading: Snapshot, tmp_path: Path) -> None:
+    """A recording that ends in blanks without end is played until they are met, and refused in a sentence."""
+    path = tmp_path / "run.jsonl.gz"
+    for beginning in ("", "".join(lines(reading, range(3)))):
+        with gzip.open(path, "wb", 1) as file:
+            file.write(beginning.encode())
+            for _ in range(64):
+                file.write(b"\n" * (1 << 20))
+        done = run("watch", "--replay", str(path))
+        assert done.returncode == (1 if beginning else 2)
+        assert done.stderr == f"accelmetrics watch: {path}: more than 200,000 lines in a row are no records\n"

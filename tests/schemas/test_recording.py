@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import closing
 from functools import cache
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +17,7 @@ from hypothesis import assume, example, given, settings, strategies as st
 from accelmetrics.schemas import recording as module
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording import RecordFile, read_records, recordings
+from accelmetrics.schemas.recording import RecordFile, RecordingIndex, RecordReader, read_records, recordings
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from accelmetrics.schemas.view_model import parse_timestamp
 from tests.records import record
@@ -177,30 +179,37 @@ def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: p
     assert max(map(len, module._lines(path))) <= 50_000
 
 
+def refused(path: Path, words: str) -> None:
+    """Each way of reading a file refuses it: as a whole, record by record, and gone through for its places."""
+    with closing(RecordReader([path])) as reader, closing(RecordingIndex(path)) as index:
+        for read_all in (lambda: list(RecordFile(path)), lambda: list(iter(reader.record, None)), lambda: index.extend(inf)):
+            with pytest.raises(DocumentError, match=rf"run.jsonl.*{words}"):
+                read_all()
+
+
 def test_what_no_writer_makes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices by the hundred thousand, blank or unreadable lines without end, and a line without one: each in a sentence."""
     path = tmp_path / "run.jsonl"
     line = lines_of(records()[0])[0]
     for many in ({"schema_version": "2.0", "stream": "a"}, json.loads(line)):
         path.write_bytes(json.dumps({**many, "devices": [{}] * 100_000}).encode() + b"\n" + line)
-        with pytest.raises(DocumentError, match=r"run.jsonl, line 1: it has 100,000 devices, and 8,192 are the most"):
-            list(RecordFile(path))
+        refused(path, "it has 100,000 devices, and 8,192 are the most")
     keys = ",".join(f'"gpu.{number}.temp":1' for number in range(9_000))
     path.write_text('{"timestamp":"2026-01-01T00:00:00.000000Z","stream":"a","metrics":{' + keys + "}}\n")
     with pytest.raises(DocumentError, match="line 1: it has 9,000 devices"):
         list(RecordFile(path))
+    with closing(RecordReader([path])) as reader, pytest.raises(DocumentError, match=r"run.jsonl: it has 9,000 devices"):
+        reader.record()
     for junk in (b"\n", b"x\n"):
         with gzip.open(path, "wb", 1) as file:
             file.write(line)
             for _ in range(64):
                 file.write(junk * (1 << 20))
-        with pytest.raises(DocumentError, match="more than 200,000 of its first 200,0"):
-            list(RecordFile(path))
+        refused(path, "more than 200,000 ")
     monkeypatch.setattr(module, "LONGEST_PASSED_OVER", 1 << 27)
     with path.open("wb") as file:
         file.truncate(1 << 32)
-    with pytest.raises(DocumentError, match="has a line of more than 128 MiB"):
-        list(RecordFile(path))
+    refused(path, "has a line of more than 128 MiB")
 
 
 def test_a_series_in_order(tmp_path: Path) -> None:
