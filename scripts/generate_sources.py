@@ -17,7 +17,7 @@ def render() -> str:
     """The module's text."""
     kinds = {name: row.kind or "" for name, row in built_in.BUILT_IN.items()}
     # Of the modules themselves: what stands for one that is not loaded reads the file that is written here.
-    modules = {name: importlib.import_module(f"{registry.__package__}.{row.module}") for name, row in built_in.BUILT_IN.items()}
+    modules = {name: importlib.import_module(f"{registry.__package__}.{row.name}") for name, row in built_in.BUILT_IN.items()}
     given = {name: module.backend.coverage()._asdict() for name, module in modules.items()}
     return "\n".join(
         [

@@ -18,7 +18,7 @@ class Registration(NamedTuple):
     Attributes:
         name: The name users select it by.
         kind: The first word of its devices' keys; None for the host.
-        module: The module in this package whose ``backend`` it is.
+        maker: Who makes its devices, as that company writes itself.
         pci: PCI ids of its devices, as :func:`~accelmetrics.backends.kit.system.find_hardware` takes them; empty, with ``nodes`` and
             ``drivers``, for a backend with a detection of its own.
         nodes: Their device nodes, likewise.
@@ -36,7 +36,7 @@ class Registration(NamedTuple):
 
     name: str
     kind: DeviceKind | None
-    module: str
+    maker: str
     pci: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     python_module: str = ""
@@ -50,8 +50,8 @@ class Registration(NamedTuple):
 
     @property
     def target(self) -> str:
-        """What its entry point names."""
-        return f"{__package__}.{self.module}:backend"
+        """What its entry point names: the module of this name in this package."""
+        return f"{__package__}.{self.name}:backend"
 
 
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -60,58 +60,58 @@ CUDA = "CUDA_VISIBLE_DEVICES"
 # One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
 # Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
 _ROWS = (
-    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu",), library=True),
-    Registration("amd", "gpu", "amd", imports=(".amd.in_process",), library=True),
-    Registration("intel", "gpu", "intel", drivers=("drm/i915", "drm/xe"), found_here=True),
-    Registration("apple", "gpu", "apple", imports=(".apple.sources",)),
-    Registration("tpu", "tpu", "tpu", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
-    Registration("neuron", "trn", "neuron", imports=(".neuron.monitor", ".neuron.sysfs")),
+    Registration("nvidia", "gpu", "NVIDIA", imports=(".nvidia.gpu",), library=True),
+    Registration("amd", "gpu", "AMD", imports=(".amd.in_process",), library=True),
+    Registration("intel", "gpu", "Intel", drivers=("drm/i915", "drm/xe"), found_here=True),
+    Registration("apple", "gpu", "Apple", imports=(".apple.sources",)),
+    Registration("tpu", "tpu", "Google", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
+    Registration("neuron", "trn", "AWS", imports=(".neuron.monitor", ".neuron.sysfs")),
     Registration(
-        "graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in", library=True
+        "graphcore", "ipu", "Graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in", library=True
     ),
-    Registration("rebellions", "npu", "rebellions", ("1eff:*:12",), ("/dev/rbln*",)),
-    Registration("tenstorrent", "npu", "tenstorrent", ("1e52:*",), ("/dev/tenstorrent/*",)),
+    Registration("rebellions", "npu", "Rebellions", ("1eff:*:12",), ("/dev/rbln*",)),
+    Registration("tenstorrent", "npu", "Tenstorrent", ("1e52:*",), ("/dev/tenstorrent/*",)),
     Registration(
         "furiosa",
         "npu",
-        "furiosa",
+        "FuriosaAI",
         ("1ed2:0001", "1ed2:0002", "1ed2:2222"),
         ("/dev/rngd/npu*mgmt",),
         held="/dev/rngd/npu*pe*",
     ),
-    Registration("intel_npu", "npu", "intel_npu", drivers=("accel/intel_vpu",)),
-    Registration("iluvatar", "gpu", "iluvatar", ("1e3e:*:03", "1e3e:*:12"), ("/dev/iluvatar*",), visible=CUDA, library=True),
-    Registration("thead", "gpu", "thead", ("1ded:6001", "1ded:*:12", "1ded:*:03"), ("/dev/alixpu_ppu*",), visible=CUDA, library=True),
-    Registration("enflame", "npu", "enflame", ("1e36:*:12",), ("/dev/gcu*",), visible="TOPS_VISIBLE_DEVICES", library=True),
-    Registration("metax", "gpu", "metax", ("9999:*:03", "9999:*:12"), ("/dev/mxcd",)),
-    Registration("moorethreads", "gpu", "moorethreads", ("1ed5:*:03", "1ed5:*:12"), ("/dev/mtgpu.*",), visible="MUSA_VISIBLE_DEVICES"),
-    Registration("gaudi", "hpu", "gaudi", ("1da3:*:12",), drivers=("accel/habanalabs", "habanalabs/habanalabs"), held="/dev/accel/accel*"),
+    Registration("intel_npu", "npu", "Intel", drivers=("accel/intel_vpu",)),
+    Registration("iluvatar", "gpu", "Iluvatar", ("1e3e:*:03", "1e3e:*:12"), ("/dev/iluvatar*",), visible=CUDA, library=True),
+    Registration("thead", "gpu", "T-Head", ("1ded:6001", "1ded:*:12", "1ded:*:03"), ("/dev/alixpu_ppu*",), visible=CUDA, library=True),
+    Registration("enflame", "npu", "Enflame", ("1e36:*:12",), ("/dev/gcu*",), visible="TOPS_VISIBLE_DEVICES", library=True),
+    Registration("metax", "gpu", "MetaX", ("9999:*:03", "9999:*:12"), ("/dev/mxcd",)),
+    Registration("moorethreads", "gpu", "Moore Threads", ("1ed5:*:03", "1ed5:*:12"), ("/dev/mtgpu.*",), visible="MUSA_VISIBLE_DEVICES"),
+    Registration("gaudi", "hpu", "Habana", ("1da3:*:12",), drivers=("accel/habanalabs", "habanalabs/habanalabs"), held="/dev/accel/accel*"),
     Registration(
         "cambricon",
         "npu",
-        "cambricon",
+        "Cambricon",
         ("cabc:*:12", "cabc:0270", "cabc:0370"),
         ("/dev/cambricon_dev*",),
         visible="MLU_VISIBLE_DEVICES",
         library=True,
     ),
-    Registration("hygon", "gpu", "hygon", ("1d94:*:03", "1d94:*:0b40", "1d94:*:12"), imports=(".amd.in_process",), found_here=True),
+    Registration("hygon", "gpu", "Hygon", ("1d94:*:03", "1d94:*:0b40", "1d94:*:12"), imports=(".amd.in_process",), found_here=True),
     Registration(
         "qualcomm",
         "npu",
-        "qualcomm",
+        "Qualcomm",
         ("17cb:a080", "17cb:a100", "17cb:a110"),
         drivers=("accel/qaic",),
         visible="QAIC_VISIBLE_DEVICES",
         held="/dev/accel/accel*",
     ),
-    Registration("deepx", "npu", "deepx", ("1ff4:*:12", "1ff4:0100"), ("/dev/dxrt*",)),
-    Registration("vastai", "npu", "vastai", ("1ec6:*:03", "1ec6:*:12"), ("/dev/kchar:*",), visible="VASTAI_VISIBLE_DEVICES"),
-    Registration("biren", "gpu", "biren", nodes=("/dev/biren/card_*",), visible="SUPA_VISIBLE_DEVICES"),
+    Registration("deepx", "npu", "DEEPX", ("1ff4:*:12", "1ff4:0100"), ("/dev/dxrt*",)),
+    Registration("vastai", "npu", "Vastai", ("1ec6:*:03", "1ec6:*:12"), ("/dev/kchar:*",), visible="VASTAI_VISIBLE_DEVICES"),
+    Registration("biren", "gpu", "Biren", nodes=("/dev/biren/card_*",), visible="SUPA_VISIBLE_DEVICES"),
     Registration(
         "jetson",
         "gpu",
-        "jetson",
+        "NVIDIA",
         nodes=("/sys/class/devfreq/gpu-gpc-0",),
         drivers=("devfreq/gk20a",),
         imports=(".nvidia.gpu",),
@@ -120,21 +120,21 @@ _ROWS = (
     Registration(
         "ascend",
         "npu",
-        "ascend",
+        "Huawei",
         ("19e5:*:12",),
         ("/dev/davinci*",),
         pass_nodes="the Ascend container runtime, or with the devices /dev/davinci0, davinci_manager, devmm_svm and hisi_hdc",
         library=True,
     ),
-    Registration("kunlunxin", "npu", "kunlunxin", ("1d22:3684", "1d22:3685", "1d22:3688", "2057:3686"), ("/dev/xpu*",)),
-    Registration("v3d", "gpu", "v3d", drivers=("drm/v3d",), held="/dev/dri/renderD*", found_here=True),
-    Registration("mali", "gpu", "mali", drivers=("drm/panfrost", "drm/panthor"), held="/dev/dri/renderD*", found_here=True),
+    Registration("kunlunxin", "npu", "Kunlunxin", ("1d22:3684", "1d22:3685", "1d22:3688", "2057:3686"), ("/dev/xpu*",)),
+    Registration("v3d", "gpu", "Broadcom", drivers=("drm/v3d",), held="/dev/dri/renderD*", found_here=True),
+    Registration("mali", "gpu", "Arm", drivers=("drm/panfrost", "drm/panthor"), held="/dev/dri/renderD*", found_here=True),
     Registration(
-        "adreno", "gpu", "adreno", nodes=("/dev/kgsl-3d0",), drivers=("platform/adreno",), held="/dev/dri/renderD*", found_here=True
+        "adreno", "gpu", "Qualcomm", nodes=("/dev/kgsl-3d0",), drivers=("platform/adreno",), held="/dev/dri/renderD*", found_here=True
     ),
-    Registration("rockchip", "npu", "rockchip", drivers=("devfreq/RKNPU",)),
-    Registration("xdna", "npu", "xdna", ("1022:1502", "1022:17f0"), drivers=("accel/amdxdna",), held="/dev/accel/accel*", found_here=True),
-    Registration("sophgo", "npu", "sophgo", ("1e30:1682", "1e30:1684", "1f1c:1686"), ("/dev/bm-sophon*",)),
-    Registration("host", None, "host", imports=(".host.linux",) if sys.platform == "linux" else (".host.portable", "psutil")),
+    Registration("rockchip", "npu", "Rockchip", drivers=("devfreq/RKNPU",)),
+    Registration("xdna", "npu", "AMD", ("1022:1502", "1022:17f0"), drivers=("accel/amdxdna",), held="/dev/accel/accel*", found_here=True),
+    Registration("sophgo", "npu", "Sophgo", ("1e30:1682", "1e30:1684", "1f1c:1686"), ("/dev/bm-sophon*",)),
+    Registration("host", None, "", imports=(".host.linux",) if sys.platform == "linux" else (".host.portable", "psutil")),
 )
 BUILT_IN: Mapping[str, Registration] = {row.name: row for row in _ROWS}

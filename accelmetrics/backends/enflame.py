@@ -120,7 +120,6 @@ TOOL = PolledBackend(
 )
 backend = clone(
     "enflame",
-    brand="Enflame",
     chip="GCU",
     source="efml",
     library=("libefml.so", "libefml.so.1", "libefml.so.2", "/usr/lib/libefml.so*", "/usr/local/efsmi/libefml.so*"),

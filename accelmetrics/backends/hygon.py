@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from accelmetrics.backends.amd import PROCESSES
 from accelmetrics.backends.amd.cards import HYGON
-from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.backends.contract import Clock, Coverage, Detection, Driver
+from accelmetrics.backends.contract import Clock, Coverage, Driver
 from accelmetrics.backends.kit import (
     MEMORY,
     POWER_SHARE,
@@ -26,7 +25,6 @@ from accelmetrics.backends.kit import (
     Says,
     Source,
     SourcesBackend,
-    find_hardware,
     json_documents,
     quoted,
     text,
@@ -166,16 +164,6 @@ def open_files(clock: Clock) -> Driver:
     return InProcessDriver(clock, ("sysfs",), HYGON)
 
 
-def open_tool(_clock: Clock) -> Driver:
-    """Open the command."""
-    return TOOL.open()
-
-
-def detect() -> Detection:
-    """Look at the PCI bus."""
-    return find_hardware("hygon", "gpu", BUILT_IN["hygon"].pci)
-
-
 def coverage() -> Coverage:
     """Return what the files and the command give; processes are found by the files alone."""
     from accelmetrics.backends.amd import sysfs
@@ -184,4 +172,4 @@ def coverage() -> Coverage:
     return Coverage(joined_words(pairs), sysfs.PARTITIONS.words, processes=PROCESSES)
 
 
-backend = SourcesBackend("hygon", "gpu", {"sysfs": open_files, "hy-smi": open_tool}, detect=detect, coverage=coverage)
+backend = SourcesBackend("hygon", "gpu", {"sysfs": open_files, "hy-smi": TOOL}, coverage=coverage)

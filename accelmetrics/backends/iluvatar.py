@@ -90,7 +90,6 @@ TOOL = PolledBackend(
 )
 backend = clone(
     "iluvatar",
-    brand="Iluvatar",
     source="ixml",
     library=("libixml.so", f"{COREX}/lib64/libixml.so", f"{COREX}/lib/libixml.so"),
     spelling=(("NVIDIA", "Iluvatar"),),

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.backends.contract import Coverage, Detection, Number
+from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit import (
     MEMORY,
     POWER_SHARE,
@@ -34,14 +33,12 @@ from accelmetrics.backends.kit import (
     SourcesBackend,
     directories,
     each_device,
-    find_hardware,
     json_document,
     rows,
     text,
 )
-from accelmetrics.backends.kit.fields import Row, joined_words, pcie_generation
+from accelmetrics.backends.kit.fields import Row, pcie_generation
 from accelmetrics.backends.kit.parsing import parsed
-from accelmetrics.backends.kit.sources import Open
 from accelmetrics.backends.kit.sysfs import DeviceDirectory
 
 INTEGRATED = "0000:00:02.0"
@@ -248,14 +245,4 @@ TOOL = PolledBackend(
 )
 
 
-def _coverage() -> Coverage:
-    own, tool = SYSFS.coverage(), TOOL.coverage()
-    return own._replace(devices=joined_words((*own.devices.items(), *tool.devices.items())))
-
-
-def _detect() -> Detection:
-    return find_hardware("intel", "gpu", drivers=BUILT_IN["intel"].drivers)
-
-
-SOURCES: Mapping[str, Open] = {"sysfs": lambda _: SYSFS.open(), "xpu-smi": lambda _: TOOL.open()}
-backend = SourcesBackend("intel", "gpu", SOURCES, detect=_detect, coverage=_coverage)
+backend = SourcesBackend("intel", "gpu", {"sysfs": SYSFS, "xpu-smi": TOOL})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from accelmetrics.backends import built_in
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded, warn_user
-from accelmetrics.backends.kit import find_hardware
+from accelmetrics.backends.kit.system import find_registered
 from accelmetrics.backends.loading import import_modules
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
@@ -53,8 +53,7 @@ class BuiltInBackend:
 
     def detect(self) -> Detection:
         """Look for the hardware that its registration names."""
-        row = self._row
-        return find_hardware(row.name, row.kind or "", row.pci, row.nodes, row.python_module, row.pass_nodes, row.drivers)
+        return find_registered(self._row)
 
     def open(self) -> Driver:
         """Import the module and open the source."""
@@ -206,7 +205,7 @@ def prepare(backend: Backend) -> None:
     """
     row = built_in.BUILT_IN.get(backend.name)
     if row is not None and not isinstance(backend, DisabledBackend):
-        import_modules(resolve_name(name, __package__) for name in (f".{row.module}", *row.imports))
+        import_modules(resolve_name(name, __package__) for name in (f".{row.name}", *row.imports))
 
 
 def _missing(candidate: object) -> list[str]:

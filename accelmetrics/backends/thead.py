@@ -59,7 +59,6 @@ TOOL = PolledBackend(
 )
 backend = clone(
     "thead",
-    brand="T-Head",
     source="hgml",
     library=("libhgml.so", f"{SDK}/lib64/libhgml.so", f"{SDK}/lib/libhgml.so"),
     spelling=(

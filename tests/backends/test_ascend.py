@@ -320,7 +320,7 @@ def test_where_there_is_no_tool(tool: CommandStandIn, monkeypatch: pytest.Monkey
 def test_it_is_found_on_the_bus_and_by_its_nodes(tool: CommandStandIn, tmp_path: Path) -> None:
     """Network cards of the vendor are none."""
     backend = registry.load("ascend")
-    assert backend.detect()[:2] == (False, "no device of Ascend (0x19e5) on the PCI bus, no /dev/davinci*")
+    assert backend.detect()[:2] == (False, "no device of Huawei (0x19e5) on the PCI bus, no /dev/davinci*")
     for address, kind in (("0000:01:00.0", "0x020000"), ("0000:c1:00.0", "0x120000")):
         for name, said in {"vendor": "0x19e5", "device": "0xd802", "class": kind}.items():
             file = tmp_path / f"root/sys/bus/pci/devices/{address}/{name}"

@@ -10,6 +10,7 @@ import pytest
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends import cambricon, registry
 from accelmetrics.backends.cambricon import backend, parse, parse_list
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -115,7 +116,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 def sample(clock: FakeClock | None = None, pid: int | None = None) -> Snapshot:
     """A reading of a sampler with a numbering of its own."""
-    with Sampler(["cambricon"], clock=clock or FakeClock(), pid=pid) as sampler:
+    with Sampler(["cambricon"], clock=clock or SYSTEM_CLOCK, pid=pid) as sampler:
         return sampler.sample()
 
 

@@ -277,7 +277,7 @@ def test_who_uses_a_card(tree: FuriosaTree, tool: CommandStandIn, clock: FakeClo
 def test_without_its_driver_the_card_is_found_and_not_read(tree: FuriosaTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     backend = registry.load("furiosa")
-    assert backend.detect()[:2] == (False, "no device of Furiosa (0x1ed2) on the PCI bus, no /dev/rngd/npu*mgmt")
+    assert backend.detect()[:2] == (False, "no device of FuriosaAI (0x1ed2) on the PCI bus, no /dev/rngd/npu*mgmt")
     tree.card(0, driven=False)
     found = backend.detect()
     assert (found.present, found.devices) == (True, 1)

@@ -16,6 +16,7 @@ from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.testing import FakeClock
+from accelmetrics.visibility.verify import verify
 from tests.simulators.gaudi import GaudiTree, HlSmi, row, table
 from tests.support.fuzzing import fuzz
 from tests.support.waiting import until
@@ -325,7 +326,7 @@ def test_who_uses_a_device(sampler: Sampler, tree: GaudiTree, tool: HlSmi, clock
 
 def test_it_is_found_on_the_bus_and_not_read_without_its_driver(tree: GaudiTree, tool: HlSmi) -> None:
     backend = registry.load("gaudi")
-    assert backend.detect()[:2] == (False, "no device of Gaudi (0x1da3) on the PCI bus")
+    assert backend.detect()[:2] == (False, "no device of Habana (0x1da3) on the PCI bus")
     tree.card(0, driven=False)
     assert backend.detect()[:3] == (True, "1 HPU on the PCI bus (0000:30:00.0), no HPU driven by habanalabs", 1)
     assert backend.detect().advice == "load the kernel driver: sudo modprobe habanalabs"
@@ -380,3 +381,17 @@ def test_fuzz() -> None:
 
 def test_fuzz_of_the_table() -> None:
     fuzz(gaudi.backend, gaudi.parse_table, table(0, 1), table(0, 1, old=True), source="hl-smi-table")
+
+
+def test_what_the_query_says_is_held_against_the_table_and_the_files(tree: GaudiTree, tool: HlSmi) -> None:
+    """The files lack what only the tool has, and tell the PCIe link here, which they cannot confirm."""
+    tree.card(1)
+    tool.lists(1, changes={"power.draw": "300 W"})
+    found = verify(1.0, backends=["gaudi"], timeout=30.0)
+    results = {(one.key.removeprefix("hpu.0."), one.reference): one.result for one in found.comparisons}
+    assert {one.name: one.problem for one in found.references} == {"hl-smi-table": "", "sysfs": ""}
+    assert results["memoryAllocatedBytes", "hl-smi-table"] == "agrees"
+    assert results["powerWatts", "hl-smi-table"] == "differs"
+    assert results["temp", "sysfs"] == "differs"  # 31 and 41.5 °C
+    assert ("memoryAllocatedBytes", "sysfs") not in results
+    assert [by for name, by in results if name == "pcieLinkGen"] == [""]

@@ -537,7 +537,7 @@ def places(text: str) -> Iterator[DeviceSample]:
 
 @pytest.mark.parametrize("backend", [intel.SYSFS, intel_npu.backend])
 def test_fuzz(backend: PolledBackend) -> None:
-    rows = [row for row in backend.sources[0].fields if not isinstance(row, Derived)]
+    rows = [row for row in backend.specs[0].fields if not isinstance(row, Derived)]
     every = dict.fromkeys(place for row in rows for place in ((row.where,) if isinstance(row.where, str) else row.where))
     fuzz(backend, places, "\n".join(f"{place} {900 + number}" for number, place in enumerate(every)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -101,6 +102,16 @@ def test_a_plug_in_cannot_take_a_built_in_name(tmp_path: Path) -> None:
 def test_every_built_in_backend_loads_under_its_own_name() -> None:
     for name in built_in.BUILT_IN:
         assert registry.load(name).name == name
+
+
+def test_makers_are_written_as_they_write_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what detection says of a machine without their devices, as in the documentation."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    documented = (Path(__file__).parents[2] / "docs" / "vendors.md").read_text("utf-8")
+    said = {name: re.match(r"no device of (.*) \(0x", registry.load(name).detect().evidence) for name in built_in.BUILT_IN}
+    makers = {name: found[1] for name, found in said.items() if found is not None}
+    assert {"MetaX", "T-Head", "DEEPX", "Moore Threads", "FuriosaAI", "Huawei"} <= set(makers.values())
+    assert [maker for maker in makers.values() if not re.search(rf"\b{re.escape(maker)}\b", documented)] == []
 
 
 def test_the_host_comes_last_and_others_between_in_the_order_of_their_names() -> None:

@@ -103,7 +103,7 @@ def fuzz(backend: PolledBackend, parse: Callable[[str], Iterable[DeviceSample]],
         samples: What the tool prints.
         source: The source whose rows read them; the first when left out.
     """
-    spec = next(each for each in backend.sources if source in ("", each.name))
+    spec = next(each for each in backend.specs if source in ("", each.name))
     texts = [text for sample in samples for text in (sample, sample.replace("\n", "\r\n"))]
     chance = random.Random(f"{backend.name} {spec.name}")
     numbers = sum(_read(backend, spec.name, parse, text) for text in samples)
@@ -131,11 +131,10 @@ def _read(backend: PolledBackend, source: str, parse: Callable[[str], Iterable[D
         if failure is not None:
             raise failure
 
-    spec = next(each for each in backend.sources if each.name == source)
+    spec = next(each for each in backend.specs if each.name == source)
     made = copy.copy(backend)
-    made.sources = (spec._replace(connect=lambda: poll, interval=0.0, instead_of=""),)
-    vars(made).pop("tables", None)
-    vars(made)["tables"] = (backend.tables[backend.sources.index(spec)],)
+    made.specs = (spec._replace(connect=lambda: poll, interval=0.0, instead_of=""),)
+    vars(made)["tables"] = (backend.tables[backend.specs.index(spec)],)
     try:
         driver = made.open()
     except SourceError:

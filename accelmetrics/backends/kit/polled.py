@@ -57,6 +57,7 @@ from accelmetrics.backends.kit.fields import (
     whole,
 )
 from accelmetrics.backends.kit.processes import FOUND_HERE, DriverNumbers, ProcessTree, node_pattern, process_values
+from accelmetrics.backends.kit.sources import Pinnable
 from accelmetrics.backends.kit.system import find_driven, find_pci, let_sleep, link_name
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import ADVICE, DriverGoneError, Reason, SourceError, Unavailable
@@ -139,7 +140,7 @@ class Source(NamedTuple):
     instead_of: str = ""
 
 
-class PolledBackend:
+class PolledBackend(Pinnable):
     """A backend of the kit.
 
     Args:
@@ -189,13 +190,16 @@ class PolledBackend:
         remark: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        super().__init__()
         self.name = name
         self.kind: DeviceKind | None = kind
         self.interval = interval
         self.vendor = vendor or name
         if visible:
             declare_list(self.vendor, visible)
-        self.sources = (Source(source, connect, fields, 0.0, machine, identity), *also)
+        self.specs = (Source(source, connect, fields, 0.0, machine, identity), *also)
+        # What adds to devices at a pace of its own is no second way to them.
+        self.sources = tuple(each.name for each in self.specs if not each.interval)
         self.exclusive = exclusive
         self.processes = processes
         self.advice = advice
@@ -210,9 +214,14 @@ class PolledBackend:
         """Of each source the rows of devices and those of the machine, bound to the catalogue."""
         own, says = self._own, self._says
         return tuple(
-            (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says))
-            for each in self.sources
+            (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says)) for each in self.specs
         )
+
+    def _leave_others(self) -> None:
+        covered = self.coverage()  # what a backend owes is the same whichever source is read
+        vars(self).update(coverage=lambda: covered)
+        self.specs = tuple(each._replace(instead_of="") for each in self.specs if each.name == self.pin)
+        vars(self).pop("tables")
 
     def detect(self) -> Detection:
         return self._detect() if self._detect is not None else Detection(True, "found out by opening")
@@ -247,7 +256,7 @@ class PolledDriver:
     def __init__(self, backend: PolledBackend) -> None:
         self.backend = backend
         self.remark = backend.remark
-        self.machine_wide = any(source.machine for source in backend.sources)
+        self.machine_wide = any(source.machine for source in backend.specs)
         self.interval = backend.interval
         self._lock = threading.Lock()
         self.devices: Sequence[DeviceIdentity] = ()
@@ -257,7 +266,7 @@ class PolledDriver:
         self._is_listed = False
         # Streams get ready while other sources are connected.
         self.sources: list[_OpenSource] = []
-        for spec, tables in zip(backend.sources, backend.tables, strict=True):
+        for spec, tables in zip(backend.specs, backend.tables, strict=True):
             self.sources.append(_OpenSource(self, spec, tables))
         for source in self.sources:
             source.poll(NOT_WANTED)
@@ -369,7 +378,7 @@ class PolledReader:
             every or any(wants(device_key + name) for name in table.words) or any(map(wants, machine.words))
             for table, machine in backend.tables
         ]
-        self._asked = [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.sources, gives, strict=True)]
+        self._asked = [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.specs, gives, strict=True)]
         self._units: dict[int, _Unit] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:

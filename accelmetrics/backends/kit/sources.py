@@ -3,32 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
+from accelmetrics.backends.built_in import BUILT_IN
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
+from accelmetrics.backends.kit.system import find_registered
 from accelmetrics.schemas.errors import Reason, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
 Open = Callable[[Clock], Driver]
 """Opens one source, or raises ``SourceError``. It imports what it needs."""
+Self = TypeVar("Self", bound="Pinnable")
 
 
-class SourcesBackend:
+class Pinnable:
+    """A backend of which one source can be pinned: ``accelmetrics verify`` holds each of them against the others.
+
+    Attributes:
+        name: The name users select it by.
+        sources: What can be pinned, by name.
+        pin: The one source to use; empty for no choice.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    pin = ""
+
+    def __init__(self) -> None:
+        self._pinned: dict[str, Any] = {}
+
+    def pinned(self: Self, source: str) -> Self:
+        """Return this backend with one source: the same object for the same name, so that its users share it.
+
+        Raises:
+            UnknownNameError: There is no such source; the message lists those there are.
+        """
+        if source not in self.sources:
+            raise UnknownNameError(f"source of the backend {self.name}", source, self.sources)
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), pin=source)
+        made._leave_others()
+        found: Self = self._pinned.setdefault(source, made)
+        return found
+
+    def _leave_others(self) -> None:
+        """Drop what is of sources that are not pinned."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by name what has a pin: in another process it is that process's own."""
+        return (_pinned, (self.name, self.pin)) if self.pin else super().__reduce_ex__(protocol)
+
+
+def _pinned(name: str, source: str) -> object:
+    from accelmetrics.backends.registry import load
+
+    return getattr(load(name), "pinned")(source)  # noqa: B009 - not every backend has it
+
+
+class SourcesBackend(Pinnable):
     """A backend with several sources.
 
     Args:
         name: The name users select it by.
         kind: The first word of its devices' keys.
-        sources: What can be pinned, by name.
+        sources: What can be pinned, by name: a backend of the kit for one source, or what opens it.
         default: What is tried where nothing is pinned, in order; the sources when left out.
-        detect: Looks for the hardware.
-        coverage: Says which metrics it gives.
+        detect: Looks for the hardware; built-in backends are found by their registration.
+        coverage: Says which metrics it gives; what its sources give, where each is a backend.
         clock: Where intervals are taken from.
         pin: The one source to use; empty for the first that opens.
 
     Attributes:
         interval: 0: a driver that is read in the background has an interval of its own.
-        sources: What can be pinned, by name.
     """
 
     interval = 0.0
@@ -37,30 +84,30 @@ class SourcesBackend:
         self,
         name: str,
         kind: DeviceKind,
-        sources: Mapping[str, Open],
+        sources: Mapping[str, Open | Backend],
         *,
-        detect: Callable[[], Detection],
-        coverage: Callable[[], Coverage],
-        default: Sequence[Open] = (),
+        detect: Callable[[], Detection] | None = None,
+        coverage: Callable[[], Coverage] | None = None,
+        default: Sequence[Open | Backend] = (),
         clock: Clock = SYSTEM_CLOCK,
         pin: str = "",
     ) -> None:
+        super().__init__()
         self.name = name
         self.kind: DeviceKind | None = kind
-        self.detect = detect
-        self.coverage = coverage
+        self.detect = detect or (lambda: find_registered(BUILT_IN[name]))
+        self.coverage = coverage or self._joined_coverage
         self.clock = clock
         self.pin = pin
         self.sources = tuple(sources)
         self._sources = sources
         self._default = tuple(default) or tuple(sources.values())
-        self._pinned: dict[str, SourcesBackend] = {}
 
     def open(self) -> Driver:
         failures: list[SourceError] = []
-        for opener in (self._sources[self.pin],) if self.pin else self._default:
+        for source in (self._sources[self.pin],) if self.pin else self._default:
             try:
-                return opener(self.clock)
+                return source(self.clock) if callable(source) else source.open()
             except SourceError as error:
                 failures.append(error.with_traceback(None))  # which holds this list
         # The failure of the best source that is there, with what detection found to be wrong first among the advice.
@@ -72,26 +119,8 @@ class SourcesBackend:
     def own_metrics(self) -> Iterable[Metric]:
         return ()
 
-    def pinned(self, source: str) -> SourcesBackend:
-        """Return this backend with one source: the same object for the same name, so that its users share it.
+    def _joined_coverage(self) -> Coverage:
+        from accelmetrics.backends.kit.fields import joined_words  # which detection does not need
 
-        Raises:
-            UnknownNameError: There is no such source; the message lists those there are.
-        """
-        if source not in self._sources:
-            raise UnknownNameError(f"source of the backend {self.name}", source, self._sources)
-        made = SourcesBackend(
-            self.name, str(self.kind), self._sources, detect=self.detect, coverage=self.coverage, clock=self.clock, pin=source
-        )
-        return self._pinned.setdefault(source, made)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by name: in another process it is that process's own."""
-        return _registered, (self.name, self.pin)
-
-
-def _registered(name: str, pin: str) -> object:
-    from accelmetrics.backends.registry import load
-
-    backend = load(name)
-    return getattr(backend, "pinned")(pin) if pin else backend  # noqa: B009 - not every backend has it
+        given = [source.coverage() for source in self._sources.values() if not callable(source)]
+        return given[0]._replace(devices=joined_words(pair for each in given for pair in each.devices.items()))

@@ -27,6 +27,8 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from accelmetrics.backends.built_in import Registration
+
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
@@ -358,7 +360,7 @@ def find_hardware(
     """Look for a vendor's devices by hard facts: PCI ids, device nodes, kernel drivers, a Python module that could be imported.
 
     Args:
-        vendor: The vendor, for people.
+        vendor: The vendor, as it writes itself.
         kind: What its devices are: ``npu``.
         pci: Ids as :func:`find_pci` takes them.
         nodes: Device nodes as :func:`find_nodes` takes them. They are evidence by themselves: none that several vendors share.
@@ -379,7 +381,7 @@ def find_hardware(
         words.append("none on this PCI bus (they may be reached over the network)")
     elif pci and not (there or others):
         vendors = ", ".join(dict.fromkeys(f"0x{each.partition(':')[0]}" for each in pci))
-        words.append(f"no device of {vendor.title()} ({vendors}) on the PCI bus")
+        words.append(f"no device of {vendor} ({vendors}) on the PCI bus")
     words += [f"{card} is driven by {driver}, which shows nothing of it" for card, driver in others.items()]
     words += [f"{path.rpartition('/')[2]} driven by {driver}" for path, driver in driven.items()]
     words += there
@@ -395,3 +397,8 @@ def find_hardware(
         words = [f"Python module {python_module}", *words] if importable else [*words, f"no Python module {python_module}"]
     found = max(len(cards), len(there), len(driven))
     return Detection(bool(found or importable), ", ".join(words), found, advice)
+
+
+def find_registered(row: Registration) -> Detection:
+    """Look for the devices of a built-in backend, by what its registration says of them."""
+    return find_hardware(row.maker, row.kind or "", row.pci, row.nodes, row.python_module, row.pass_nodes, row.drivers)

@@ -2,7 +2,7 @@
 
 ::
 
-    backend = clone("acme", brand="Acme", source="acml", library=("libacml.so", "/opt/acme/lib/libacml.so"),
+    backend = clone("acme", source="acml", library=("libacml.so", "/opt/acme/lib/libacml.so"),
                     spelling=(("nvml", "acml"),), tool=TOOL)
 
 A metric whose call the installed library does not have is ``not_supported``, as with an older driver of NVIDIA's. The tool is a second
@@ -17,23 +17,22 @@ from glob import glob
 from typing import Any
 
 from accelmetrics.backends.built_in import BUILT_IN
-from accelmetrics.backends.contract import Clock, Coverage, Detection, Driver
+from accelmetrics.backends.contract import Clock, Coverage, Driver
 from accelmetrics.backends.kit.fields import joined_words
 from accelmetrics.backends.kit.polled import PolledBackend
 from accelmetrics.backends.kit.sources import SourcesBackend
-from accelmetrics.backends.kit.system import PCI, find_hardware, find_pci, link_name
+from accelmetrics.backends.kit.system import PCI, find_pci, link_name
 from accelmetrics.backends.nvidia import knows_loader
 from accelmetrics.backends.nvidia.gpu import open_driver
 from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import coverage
 
 
-def clone(name: str, *, brand: str, library: Sequence[str], tool: PolledBackend, **differences: Any) -> SourcesBackend:
+def clone(name: str, *, library: Sequence[str], tool: PolledBackend, **differences: Any) -> SourcesBackend:
     """Make the backend of a vendor whose library has NVML's form.
 
     Args:
-        name: The name of its registration, which has its PCI ids and device nodes.
-        brand: The vendor for people.
+        name: The name of its registration, which has its maker, PCI ids and device nodes.
         library: The library's file name, and where the vendor installs it; ``*`` stands for part of a name.
         tool: The vendor's command.
         differences: What else its row has (:class:`~accelmetrics.backends.nvidia.maker.Maker`).
@@ -41,13 +40,13 @@ def clone(name: str, *, brand: str, library: Sequence[str], tool: PolledBackend,
     row = BUILT_IN[name]
     maker = Maker(
         name,
-        brand=brand,
+        brand=row.maker,
         vendor_id=row.pci[0].partition(":")[0],
         nodes=row.nodes[0],
         paths=lambda: (library[0], *(path for place in library[1:] for path in sorted(glob(place)))),  # noqa: PTH207 - of any depth
         is_installed=partial(knows_loader, library[0]),
         # What is to be done where device nodes are missing, detection says.
-        advise=lambda there: "" if there else f"install the {brand} driver, or name the folder of {library[0]} in LD_LIBRARY_PATH",
+        advise=lambda there: "" if there else f"install the {row.maker} driver, or name the folder of {library[0]} in LD_LIBRARY_PATH",
         devices=lambda: [address for address in find_pci(row.pci) if link_name(f"{PCI}/{address}/driver")],
         kind=str(row.kind),
         **differences,
@@ -56,15 +55,8 @@ def clone(name: str, *, brand: str, library: Sequence[str], tool: PolledBackend,
     def open_library(clock: Clock) -> Driver:
         return open_driver(clock, maker)
 
-    def open_tool(_clock: Clock) -> Driver:
-        return tool.open()
-
-    def detect() -> Detection:
-        return find_hardware(name, str(row.kind), row.pci, row.nodes)
-
     def covered() -> Coverage:
         own = coverage(maker)
         return own._replace(devices=joined_words((*own.devices.items(), *tool.coverage().devices.items())))
 
-    sources = {maker.source: open_library, tool.sources[0].name: open_tool}
-    return SourcesBackend(name, str(row.kind), sources, detect=detect, coverage=covered)
+    return SourcesBackend(name, str(row.kind), {maker.source: open_library, tool.sources[0]: tool}, coverage=covered)

@@ -23,7 +23,7 @@ def read(backend: PolledBackend, sample: DeviceSample) -> dict[str, Value]:
 def listed(backend: PolledBackend, samples: Iterable[DeviceSample]) -> Sequence[DeviceIdentity]:
     """The devices that a backend makes of them."""
     every = list(samples)
-    backend.sources = (backend.sources[0]._replace(connect=lambda: lambda: every),)
+    backend.specs = (backend.specs[0]._replace(connect=lambda: lambda: every),)
     return backend.open().devices
 
 

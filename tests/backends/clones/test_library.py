@@ -300,7 +300,7 @@ def test_the_tool_is_a_second_source_of_each() -> None:
         loaded = registry.load(module.__name__.rpartition(".")[2])
         assert getattr(loaded, "sources") == sources  # noqa: B009
         assert getattr(loaded, "pinned")(sources[1]).pin == sources[1]  # noqa: B009
-    assert getattr(registry.load("rebellions"), "sources") == ()  # noqa: B009
+    assert getattr(registry.load("rebellions"), "sources") == ("rbln-smi",)  # noqa: B009
 
 
 def test_the_tool_is_held_against_the_library(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

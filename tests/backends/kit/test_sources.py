@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from accelmetrics.backends import registry
-from accelmetrics.backends.contract import Clock, Coverage, Detection, Driver
+from accelmetrics.backends.built_in import BUILT_IN
+from accelmetrics.backends.contract import Clock, Coverage, Detection, Driver, ReadOptions
+from accelmetrics.backends.kit import DeviceSample, Field, PolledBackend, PollOnce, Source
 from accelmetrics.backends.kit.sources import SourcesBackend
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
@@ -46,6 +50,37 @@ def test_a_pinned_source_is_the_only_one() -> None:
         backend.pinned("libary")
 
 
+def test_each_source_of_a_polled_backend_that_lists_devices_can_be_pinned() -> None:
+    """One that only adds to devices is no second way to them; one that stands in for another is asked by itself."""
+    asked: list[str] = []
+
+    def source(name: str) -> Callable[[], PollOnce]:
+        def poll() -> list[DeviceSample]:
+            asked.append(name)
+            return [DeviceSample({"watts": len(name)})]
+
+        return lambda: poll
+
+    fields = (Field("powerWatts", "watts", "W"),)
+    stand_in, paced = Source("text", source("text"), fields, instead_of="json"), Source("slow", source("slow"), fields, 60.0)
+    backend = PolledBackend("acme", kind="gpu", source="json", connect=source("json"), fields=fields, also=(stand_in, paced))
+    assert backend.sources == ("json", "text")
+    pinned = backend.pinned("text")
+    reading = pinned.open().reader(ReadOptions(1)).read(0, [])
+    assert (asked, [block.values for block in reading.blocks]) == (["text"], [(4,)])
+    assert (pinned.coverage(), backend.pinned("text"), backend.pin) == (backend.coverage(), pinned, "")
+    with pytest.raises(UnknownNameError, match="unknown source of the backend acme 'slow'"):
+        backend.pinned("slow")
+
+
+def test_every_backend_with_several_sources_is_documented_as_verified() -> None:
+    listed = (Path(__file__).parents[3] / "docs" / "verify.md").read_text("utf-8").partition("## Who is asked")[2].partition("\n## ")[0]
+    rows = {name: row for row in listed.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    several = {name: sources for name in BUILT_IN if len(sources := getattr(registry.load(name), "sources", ())) > 1}
+    assert several.keys() == rows.keys() - {"nvidia", "host"}
+    assert [name for name, sources in several.items() if not all(f"`{source}`" in rows[name] for source in sources)] == []
+
+
 def test_where_none_opens_the_one_that_is_there_gives_the_reason() -> None:
     with pytest.raises(DriverGoneError) as caught:
         backend_of(command=failing(MISSING), library=failing(HANGS)).open()
@@ -55,8 +90,6 @@ def test_where_none_opens_the_one_that_is_there_gives_the_reason() -> None:
 
 
 def test_a_registered_one_is_itself_after_a_journey() -> None:
-    amd = registry.load("amd")
-    assert pickle.loads(pickle.dumps(amd)) is amd
-    assert isinstance(amd, SourcesBackend)
-    pinned = amd.pinned("rocm-smi")
-    assert pickle.loads(pickle.dumps(pinned)) is pinned
+    for name, source in (("amd", "rocm-smi"), ("gaudi", "hl-smi-table")):
+        pinned = getattr(registry.load(name), "pinned")(source)  # noqa: B009 - not every backend has it
+        assert pickle.loads(pickle.dumps(pinned)) is pinned

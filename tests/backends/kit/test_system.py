@@ -159,21 +159,21 @@ def test_a_star_in_a_device_node_is_a_number(system: Path) -> None:
 
 def test_hardware_is_told_in_words(system: Path) -> None:
     ids, nodes = ("1eff:*",), ("/dev/rbln*",)
-    assert find_hardware("rebellions", "npu", ids, nodes) == (
+    assert find_hardware("Rebellions", "npu", ids, nodes) == (
         False,
         "no device of Rebellions (0x1eff) on the PCI bus, no /dev/rbln*",
         0,
         "",
     )
     add(system, "0000:03:00.0", "1eff", "1250")
-    found = find_hardware("rebellions", "npu", ids, nodes)
+    found = find_hardware("Rebellions", "npu", ids, nodes)
     assert found[:3] == (True, "1 NPU on the PCI bus (0000:03:00.0), no /dev/rbln*", 1)
     assert found.advice == "load the kernel driver; in a container, start it with --device=/dev/rbln0"
     (system / "dev").mkdir()
     (system / "dev/rbln0").touch()
     (system / "dev/rbln1").touch()
-    assert find_hardware("rebellions", "npu", ids, nodes) == (True, "1 NPU on the PCI bus (0000:03:00.0), /dev/rbln0, /dev/rbln1", 2, "")
-    assert find_hardware("rebellions", "npu", (), nodes) == (True, "/dev/rbln0, /dev/rbln1", 2, "")
+    assert find_hardware("Rebellions", "npu", ids, nodes) == (True, "1 NPU on the PCI bus (0000:03:00.0), /dev/rbln0, /dev/rbln1", 2, "")
+    assert find_hardware("Rebellions", "npu", (), nodes) == (True, "/dev/rbln0, /dev/rbln1", 2, "")
 
 
 @pytest.mark.parametrize("written", ["0000:c1:00.0", "00000000:C1:00.0", "C1:00.0", "0:c1:00.0"])
@@ -233,7 +233,7 @@ FACTS = {"vendor": "0x8086", "device": "0x56a0", "class": "0x030000"}
 
 
 def intel() -> Detection:
-    return find_hardware("intel", "gpu", ("8086:*:03",), drivers=("drm/i915", "drm/xe"))
+    return find_hardware("Intel", "gpu", ("8086:*:03",), drivers=("drm/i915", "drm/xe"))
 
 
 def test_the_kernel_driver_is_evidence_and_advice(system: Path) -> None:
@@ -253,6 +253,6 @@ def test_the_kernel_driver_is_evidence_and_advice(system: Path) -> None:
 
 
 def test_a_board_is_found_by_its_driver_alone(system: Path) -> None:
-    assert find_hardware("raspberry", "gpu", drivers=("platform/v3d",)) == (False, "no GPU driven by v3d", 0, "")
+    assert find_hardware("Broadcom", "gpu", drivers=("platform/v3d",)) == (False, "no GPU driven by v3d", 0, "")
     DrmTree(system).add("1002000000.v3d", "v3d", {})
-    assert find_hardware("raspberry", "gpu", drivers=("platform/v3d",)) == (True, "1002000000.v3d driven by v3d", 1, "")
+    assert find_hardware("Broadcom", "gpu", drivers=("platform/v3d",)) == (True, "1002000000.v3d driven by v3d", 1, "")

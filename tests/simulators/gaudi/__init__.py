@@ -81,7 +81,9 @@ class HlSmi:
     def lists(self, *numbers: int, without: tuple[str, ...] = (), changes: Mapping[str, str] = {}) -> None:
         """List these devices from the next run on; fields of ``without`` are unknown, those of ``changes`` are printed as given."""
         rows = [row(number, changes) for number in numbers]
-        self._write({"rows": rows, "units": UNITS, "known": sorted(FIELDS.keys() - set(without)), "table": ""})
+        self._write(
+            {"rows": rows, "units": UNITS, "known": sorted(FIELDS.keys() - set(without)), "table": table(*numbers) if numbers else ""}
+        )
 
     def prints(self, stdout: str, stderr: str = "", status: int = 0) -> None:
         """Print this, whatever is asked."""
