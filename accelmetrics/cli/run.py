@@ -34,6 +34,7 @@ from accelmetrics.cli.monitoring import (
     tell_sources,
 )
 from accelmetrics.cli.output import SHOWN, Stdout, WriteError, descriptor_of, sink_of, telling
+from accelmetrics.cli.run_tokens import TokenFile, TokenLines, TokenOutput, TokenSource, token_pattern
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
@@ -41,10 +42,11 @@ from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import GIB, MIB, cells, clipped, of_limit
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
-from accelmetrics.views.summaries import as_json, of_devices, of_process, of_window, readings
+from accelmetrics.views.summaries import as_json, of_devices, of_process, of_window, readings, work_text
 
 if TYPE_CHECKING:
     from accelmetrics.integrations.compat.feed import NvmlFeed
+    from accelmetrics.monitor.window import Window
 
 STOP_SECONDS = 0.85
 """For the last reading, and again for what exporters have queued: the command's status is not kept waiting."""
@@ -55,6 +57,7 @@ BETWEEN, APART = " │ ", "   "
 TURN = 3.0
 """Seconds for which devices are shown on the live line, where there are more than fit."""
 NO_VARIABLES: Mapping[str, str] = {}
+AS_OURS: Mapping[int, int] = {}
 NOTHING_TO_SHOW = "no device was found to show (`accelmetrics doctor` says why)"
 NOT_ATTACHED = (
     "nothing that ran has loaded a Python binding of NVML, so nothing was shown to it: compiled programs, those that call nvidia-smi and "
@@ -66,6 +69,7 @@ EXAMPLES = """\
   accelmetrics run --stats stats.json -- ./benchmark       the summary as JSON too
   accelmetrics run --exporter jsonl:run.jsonl -- make      every reading in a file
   accelmetrics run --quiet --stats stats.json -- ./job     not a word beside the command's
+  accelmetrics run --tokens-from 'tokens: ([0-9]+)' -- ./bench   tokens per second and per joule, from what it prints
   accelmetrics run --as-nvml -- nvitop                     AMD's and others' devices in a program for NVIDIA's (docs/other-monitors.md)
 
 The command has our standard streams, environment and terminal, and is sent every signal that we are sent. The live line is
@@ -79,6 +83,17 @@ OPTIONS: arguments.Groups = {
         "--no-line": {"action": "store_true", "help": "draw no live line"},
         "--no-summary": {"action": "store_true", "help": "print no summary"},
         "--quiet": {"action": "store_true", "help": "neither"},
+        "--tokens-from": {
+            "type": token_pattern,
+            "metavar": "REGEX",
+            "help": "count the tokens that lines of the command's output tell of: those of a line in the first group, or a running total "
+            "in the group `total`, as in 'seen: (?P<total>[0-9]+)'",
+        },
+        "--tokens-file": {
+            "type": settings.path.parse,
+            "metavar": "FILE",
+            "help": "with --tokens-from: in lines that are appended to this file, and not in the output",
+        },
         "--as-nvml": {
             "nargs": "?",
             "const": "others",
@@ -107,6 +122,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
             options.stats and (Path(options.stats).is_dir() or not folder.is_dir()),
             f"--stats {options.stats}: name a file in a directory that is there",
         ),
+        (options.tokens_file and not options.tokens_from, "--tokens-file needs the lines that are meant: give them with --tokens-from"),
     )
     with Signals() as signals, checked(options), _nvml_feed(options) as feed:  # what cannot be used is told before anything is started
         chosen = exporters(options, out)
@@ -158,8 +174,10 @@ def _run(
     """Watch the command, which has more variables in its environment, from its start to its summary; return its exit status."""
     descriptor = descriptor_of(sys.stderr)
     row = LastRow(None if options.quiet or options.no_line else descriptor)
+    tokens, lines = TokenSource(), None
 
     def draw() -> None:
+        tokens.look()
         latest = watching.latest
         if latest is not None:
             row.draw(latest, partial(live_line, latest, time.monotonic()))
@@ -167,14 +185,22 @@ def _run(
     try:
         row.draw(None, lambda columns: "")
         with out.restored():
-            pid, began = start(command, signals, {**row.environment, **more}), time.monotonic()
+            if options.tokens_from is not None:
+                lines = TokenLines(options.tokens_from, lambda number: watching.log(tokens=number))
+                tokens = TokenFile(lines, options.tokens_file) if options.tokens_file else TokenOutput(lines)
+            pid, began = start(command, signals, {**row.environment, **more}, tokens.redirected), time.monotonic()
         watching = monitor(options, chosen, pid=pid, children=True).start()
         with watching.window("command") as window:
+            if lines is not None:
+                watching.log(tokens=0)  # what the first tokens took is since then
+            tokens.begin()
             status, ended_by, seconds, cpu_seconds = attend(pid, began, signals, draw, row.release)
+            tokens.finish(lambda: (signals.next() or (None,))[0] in ENDING)
     finally:
         row.close()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)
+    work = {} if lines is None or not lines.count else {"tokens": _work(lines.count, seconds, window)}
     stats = {
         "schema_version": STATS_VERSION,
         "command": command,
@@ -187,6 +213,7 @@ def _run(
         "missed_ticks": watching.status.missed_ticks,
         "devices": of_devices(window, watching.latest),
         "process": {"cpu_seconds": cpu_seconds, **of_process(window)},
+        **({"work": work} if work else {}),
         "exporters": [one._asdict() for one in watching.status.exporters],
     }
     if options.stats:
@@ -197,6 +224,9 @@ def _run(
             tell(str(error), f"accelmetrics run: {error}", error=True)
     tell_sources(watching)
     tell_losses(watching)
+    if lines is not None and not work:
+        words = f"no line matched --tokens-from {options.tokens_from.pattern!r}"
+        tell(words, f"accelmetrics run: {words}")
     if not (options.quiet or options.no_summary):
         title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {status}"
         memory = of_process(window).get("memory_bytes")
@@ -204,8 +234,22 @@ def _run(
         if descriptor is not None:
             begin_line(descriptor)
         devices = of_window(window, watching.latest, title, seconds)
-        tell("summary", f"{devices}  {cpu_seconds:.1f} s of CPU time{most}", data=stats)
+        told = "".join(f"  {work_text(name, one)}\n" for name, one in work.items())
+        tell("summary", f"{devices}{told}  {cpu_seconds:.1f} s of CPU time{most}", data=stats)
     return status
+
+
+def _work(count: float, seconds: float, window: Window) -> dict[str, float]:
+    """Return how much was done in the whole run of the command: per second, and per joule of its devices where that is known.
+
+    Energy is measured between readings, for less time than a short command takes: so work per joule is by the mean power.
+    """
+    powers = [used.joules / used.seconds for used in window.energy_joules.values() if used.seconds > 0]
+    found = {"total": count, "per_second": count / seconds}
+    if sum(powers) > 0:
+        per_joule = count / seconds / sum(powers)
+        found |= {"per_joule": per_joule, "per_joule_of_mean_device": per_joule * len(powers)}
+    return found
 
 
 def live_line(snapshot: Snapshot, now: float, columns: int) -> str:
@@ -363,13 +407,14 @@ def terminal_group() -> int | None:
         os.close(descriptor)
 
 
-def start(command: Sequence[str], signals: Signals, environment: Mapping[str, str]) -> int:
+def start(command: Sequence[str], signals: Signals, environment: Mapping[str, str], redirected: Mapping[int, int] = AS_OURS) -> int:
     """Start a command with this process's standard streams; return its process id.
 
     Args:
         command: The program, found on ``PATH`` where it is a bare name, and its arguments.
         signals: Say which it is to have as they were.
         environment: Added to its environment.
+        redirected: By descriptor of the command, the one of ours that it is to be, in place of ours of that number.
 
     Raises:
         CommandError: It cannot be started.
@@ -378,6 +423,7 @@ def start(command: Sequence[str], signals: Signals, environment: Mapping[str, st
         raise CommandError("", FileNotFoundError())
     variables = {**os.environ, **environment}
     given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
+    given["file_actions"] = [(os.POSIX_SPAWN_DUP2, ours, number) for number, ours in redirected.items()]
     try:
         try:
             return os.posix_spawnp(command[0], list(command), variables, **given)

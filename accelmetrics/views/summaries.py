@@ -194,6 +194,16 @@ def energy_text(joules: float | None) -> str:
     return f"{joules:.0f} J" if joules < WHOLE_J else f"{joules / 3_600_000:.3f} kWh"
 
 
+def work_text(name: str, work: Mapping[str, float | None]) -> str:
+    """Return how fast work was done, and per joule where that is known."""
+    said = f"{name}: {work['per_second']:.1f} per second"
+    per_joule, mean = work.get("per_joule"), work.get("per_joule_of_mean_device")
+    if per_joule is None:
+        return said
+    of_one = "" if mean is None or mean == per_joule else f" ({mean:.3g} by the mean power of one device)"
+    return f"{said}, {per_joule:.3g} per joule{of_one}"
+
+
 def doubt_text(device: str, reason: str) -> str:
     """Return a line that says why the counter of a device was not used."""
     return f"{device}: energy is from its power: {reason}"

@@ -28,7 +28,18 @@ OWN_FLAGS = {
     "serve": {"--config", "--make-password", "--notify-test"},
     "record": {"--config", "--notify-test"},
     "watch": {"--config"},
-    "run": {"--config", "--notify-test", "--stats", "--as-nvml", "--no-line", "--no-summary", "--quiet", "command"},
+    "run": {
+        "--config",
+        "--notify-test",
+        "--stats",
+        "--tokens-from",
+        "--tokens-file",
+        "--as-nvml",
+        "--no-line",
+        "--no-summary",
+        "--quiet",
+        "command",
+    },
 }
 """Flags of one command line, which no file gives."""
 

@@ -20,6 +20,7 @@ import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.cli.run import Signals
+from accelmetrics.cli.run_tokens import TokenFile, TokenLines, token_pattern
 from accelmetrics.schemas.recording import read_records
 from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, start
 from tests.simulators.nvml import NvmlSimulator, Ramp
@@ -343,3 +344,105 @@ def test_nothing_delays_the_end(
     stats.unlink()
     options = trouble(simulator, tmp_path)
     assert seconds_after_the_command(stats, options, env) < without + inspect.signature(Monitor.stop).parameters["timeout"].default
+
+
+BENCHMARK = """
+import pathlib, sys, time
+readings = pathlib.Path(sys.argv[1])
+print("no number here: tokens", flush=True)
+for _ in range(3): print("generated 1,000 tokens", flush=True)
+while not readings.exists() or readings.read_text().count('"metrics"') < 6: time.sleep(0.02)
+print("500 tokens", end="")
+"""
+
+
+def tokens_of(
+    tmp_path: Path, simulator: NvmlSimulator, program: str, *options: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run a Python program: what it printed, and its tokens in the stats. Readings are in ``run.jsonl``, its argument."""
+    stats, readings = tmp_path / "stats.json", tmp_path / "run.jsonl"
+    given = ("--interval", "0.05", "--stats", str(stats), "--exporter", f"jsonl:{readings}", *options)
+    command = [*COMMAND, "run", *given, "--", sys.executable, "-c", program, str(readings)]
+    done = subprocess.run(command, env=environment(**simulator.environment()), capture_output=True, text=True, timeout=HANG)
+    return done, json.loads(stats.read_text()).get("work", {}).get("tokens", {})
+
+
+def test_tokens_of_what_is_printed(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """Lines add up, and all that is printed goes where it went before, also without an end of line."""
+    simulator.gpu[0].set(power_mw=250_000, energy_mj=None)
+    simulator.gpu[1].set(power_mw=150_000, energy_mj=None)
+    done, found = tokens_of(tmp_path, simulator, BENCHMARK, "--tokens-from", "([0-9,]+) tokens")
+    assert done.stdout == "no number here: tokens\n" + "generated 1,000 tokens\n" * 3 + "500 tokens"
+    assert found["total"] == 3500
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert found["per_second"] == pytest.approx(3500 / stats["duration_seconds"])
+    assert found["per_joule"] == pytest.approx(found["per_second"] / 400)
+    assert found["per_joule_of_mean_device"] == pytest.approx(found["per_second"] / 200)
+    assert f"tokens: {found['per_second']:.1f} per second" in done.stderr
+    steps = [step.values["tokens"] for record in read_records(tmp_path / "run.jsonl") for step in record.steps]
+    assert steps == [0, 1000, 1000, 1000, 500]
+
+
+def test_tokens_as_a_total_on_standard_error(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """A total counts by what it grows, and one that is lower began anew; each stream stays its own."""
+    program = "import sys\nfor seen in (100, 250, 40): print('seen', seen, end='.\\r', file=sys.stderr)\nprint('done')"
+    done, found = tokens_of(tmp_path, simulator, program, "--quiet", "--tokens-from", "seen (?P<total>[0-9]+)")
+    assert (done.stdout, done.stderr) == ("done\n", "seen 100.\nseen 250.\nseen 40.\n")  # as text, a carriage return is an end of line
+    assert found["total"] == 250 + 40
+
+
+def test_tokens_of_a_file(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """Of lines that are appended after the start; the command's streams are ours."""
+    log = tmp_path / "log"
+    log.write_text("tokens 99\n")
+    program = f"""if True:
+        import os, pathlib
+        log = pathlib.Path({str(log)!r})
+        with log.open("a") as file: file.write("tokens 10\\ntokens 5")
+        print(os.readlink("/proc/self/fd/1"))"""
+    done, found = tokens_of(tmp_path, simulator, program, "--tokens-from", "tokens ([0-9]+)", "--tokens-file", str(log))
+    assert found["total"] == 15
+    assert done.stdout.startswith("pipe:")  # that of this test
+
+
+def test_a_file_of_tokens_that_is_replaced(tmp_path: Path) -> None:
+    """Is read from its beginning."""
+    log, found = tmp_path / "log", list[float]()
+    tokens = TokenFile(TokenLines(token_pattern("tokens ([0-9]+)"), found.append), str(log))
+    tokens.look()
+    log.write_text("tokens 1\ntok")
+    tokens.look()
+    log.write_text("tokens 1\ntokens 2\n")
+    tokens.look()
+    log.write_text("tokens 4\n")
+    tokens.finish(lambda: False)
+    assert found == [1, 2, 4]
+
+
+def test_no_line_with_tokens_is_told(tmp_path: Path, simulator: NvmlSimulator) -> None:
+    """And nothing is invented."""
+    done, found = tokens_of(tmp_path, simulator, "print('tokens: none')", "--tokens-from", "tokens: ([0-9]+)")
+    assert found == {}
+    assert "no line matched --tokens-from 'tokens: ([0-9]+)'" in done.stderr
+
+
+def test_output_goes_on_after_its_reader_has_gone(tmp_path: Path) -> None:
+    """The command is told as it would have been: by SIGPIPE."""
+    line = f"{' '.join(COMMAND)} run --backends host --quiet --tokens-from 'x(y)' -- yes; echo $? >{tmp_path / 'status'}"
+    subprocess.run(["sh", "-c", f"{{ {line}; }} | head -1"], env=environment(), timeout=HANG, check=True)
+    wait_for(lambda: (tmp_path / "status").exists() and (tmp_path / "status").read_text() == f"{128 + signal.SIGPIPE}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--tokens-from", "tokens"), "has no group that matches the number"),
+        (("--tokens-from", "("), "is no regular expression"),
+        (("--tokens-file", "log"), "--tokens-file needs the lines that are meant"),
+    ],
+)
+def test_tokens_that_cannot_be_looked_for(options: tuple[str, ...], said: str) -> None:
+    """Are refused before anything is started."""
+    done = call("run", *options, "--", "true")
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())

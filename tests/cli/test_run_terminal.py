@@ -319,6 +319,20 @@ def test_wide_characters_are_two_columns_each_on_the_line() -> None:
     assert (cells("GPU"), cells("卡"), cells("e\u0301")) == (3, 2, 1)
 
 
+def test_tokens_are_read_from_what_a_terminal_shows(busy: NvmlSimulator) -> None:
+    """The command still writes to a terminal, of the size without the last row; both its streams stay in order."""
+    program = """
+size = os.get_terminal_size(2)
+for number in range(20):
+    print(number, 'tokens', os.isatty(1), size.lines, file=(sys.stdout, sys.stderr)[number % 2], flush=True)
+"""
+    with python(("--tokens-from", "^([0-9]+) tokens"), program, busy) as terminal:
+        assert terminal.end() == 0
+        height = len(terminal.lines)
+        assert [line for line in terminal.everything if " tokens True" in line] == [f"{n} tokens True {height - 1}" for n in range(20)]
+        assert any(line.startswith("  tokens: ") for line in terminal.everything)
+
+
 def test_what_a_device_does_not_say_is_left_out() -> None:
     """Nothing stands for it; a device that says nothing has its reason."""
     backend = FakeBackend("nvidia", devices=3)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from accelmetrics.schemas.record import WORK
 from accelmetrics.schemas.text import GIB, aligned, counted, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
 from accelmetrics.views.report.run_report import Plain
-from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, doubt_text, energy_text, host_table
+from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, doubt_text, energy_text, host_table, work_text
 
 TITLES = {
     "utilization_percent": ("utilisation", "%", 1.0),
@@ -54,7 +54,7 @@ def text(report: Plain) -> str:
         lines += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
     lines += _findings(report)
     lines += [_step_time(times) for times in report["step_times"]]
-    lines += [_work(name, work) for name, work in report["work"].items()]
+    lines += [work_text(name, work) for name, work in report["work"].items()]
     lines += energy_lines(report)
     if "periods" in report:
         lines += ["", *aligned(_period_rows(report), "  ", numeric=True)]
@@ -100,7 +100,7 @@ def markdown(report: Plain) -> str:
     if report["step_times"]:
         parts += ["", "## Steps", "", *(f"- {_step_time(times)}" for times in report["step_times"])]
     if report["work"]:
-        parts += ["", "## Power efficiency", "", *(f"- {_work(name, work)}" for name, work in report["work"].items())]
+        parts += ["", "## Power efficiency", "", *(f"- {work_text(name, work)}" for name, work in report["work"].items())]
     if found := energy_lines(report):
         parts += ["", "## Energy", "", *(f"- {line}" for line in found)]
     if "periods" in report:
@@ -124,15 +124,6 @@ def gpu_stats(report: Plain) -> Plain:
             stats |= {f"avg_{title}": held and held["mean"] / scale, f"max_{title}": held and held["max"] / scale, **further}
         found[key.replace(".mig.", "_mig_").replace(".", "_").replace(" ", "_")] = stats
     return found
-
-
-def _work(name: str, work: Mapping[str, float | None]) -> str:
-    said = f"{name}: {work['per_second']:.1f} per second"
-    if work["per_joule"] is None:
-        return said
-    mean = work.get("per_joule_of_mean_device")
-    of_one = "" if mean is None or mean == work["per_joule"] else f" ({mean:.3g} by the mean power of one device)"
-    return f"{said}, {work['per_joule']:.3g} per joule{of_one}"
 
 
 def _moment(timestamp: str) -> str:
