@@ -96,17 +96,12 @@ def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]
         for taker in by_taker:
             if taker in option.takers:
                 setting = by_taker[taker][option.name]
-                setting = setting._replace(
-                    value=hidden(setting.value) if option.name != "notify" else [_only_scheme(url) for url in setting.value]
-                )
+                # Of webhooks and services all is secret that follows the scheme.
+                places = [f"{url.partition('://')[0]}://{HIDDEN}" for url in setting.value] if option.name == "notify" else None
+                setting = setting._replace(value=hidden(setting.value) if places is None else places)
                 alike.setdefault(repr(setting), (option, setting, []))[2].append(taker)
         rows += alike.values()
     return rows
-
-
-def _only_scheme(url: str) -> str:
-    """Return where a message goes without what is secret: of webhooks and services all that follows."""
-    return f"{url.partition('://')[0]}://{HIDDEN}"
 
 
 def hidden(value: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from accelmetrics.cli.options import PROGRAM, FlagArguments, UsageError, absent_process, reading
 from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, telling
+from accelmetrics.exporters.registry import create, exporting, load
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.log import log
 from accelmetrics.schemas.snapshot import rfc3339
@@ -263,8 +264,6 @@ def stream_lines(lines: LineExporter, descriptor: int) -> Exporter:
         lines: The exporter to a file, which makes the lines.
         descriptor: Of the stream.
     """
-    from accelmetrics.exporters.registry import exporting
-
     head, rest = b"", memoryview(b"")
     begun: Record | None = None
 
@@ -290,7 +289,6 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
         exporter: The exporter.
         stopped: Set then, as that ends any command of a pipeline.
     """
-    from accelmetrics.exporters.registry import exporting
 
     def export(record: Record) -> None:
         try:
@@ -304,7 +302,6 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
 def console(out: Stdout, stopped: Stop) -> Exporter:
     """Return an exporter that prints a line a reading, until the reader of that has gone."""
     from accelmetrics.exporters.console import line
-    from accelmetrics.exporters.registry import exporting
 
     return until_reader_gone(exporting("console", lambda record: out.show(line(record.snapshot) + "\n")), stopped)
 
@@ -325,16 +322,12 @@ def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> l
     """
     chosen = [_exporter(wanted, out, stopped or Stop()) for wanted in options.exporters]
     if getattr(options, "wandb_project", None) or getattr(options, "wandb_run_name", None):
-        from accelmetrics.exporters.registry import load
-
         chosen.append(load("wandb")(project=options.wandb_project, name=options.wandb_run_name))
     return chosen
 
 
 def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     """Make an exporter from its string form; its target may be a stream that this process was given."""
-    from accelmetrics.exporters.registry import create
-
     head, mark, options = wanted.partition("?")
     name, _, target = head.partition(":")
     if target and (number := stream_number(target)) is not None:

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point, series
 from accelmetrics.dialects.health import monitor_points
-from accelmetrics.dialects.prometheus import SHARED, SeriesTemplate, series_of
+from accelmetrics.dialects.prometheus import SHARED, SeriesTemplate, metric_points, series_of
 from accelmetrics.dialects.tables import FunctionDialect
 from accelmetrics.schemas.catalogue import per_key, rows
 from accelmetrics.schemas.errors import IN_ORDER, Reason
@@ -74,8 +74,7 @@ OTEL = FunctionDialect("otel", f"OpenTelemetry semantic conventions {SEMCONV_VER
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:
     """Give what the snapshot holds, and ``hw.status`` of every device in it."""
-    for key, found, device in described(snapshot.header):
-        yield found.point(snapshot.metrics[key], device, of_one_type=True)  # some receivers hold a series to the type that it began with
+    yield from metric_points(snapshot, described, of_one_type=True)  # some receivers hold a series to the type that it began with
     yield from status_points(snapshot)
 
 
@@ -84,7 +83,7 @@ def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str
     devices = {slot.key: attributes(slot) for slot in header.identities}
     for key in header.keys:
         found = _series(key)
-        if found is not None and (found.meaning or found.device in devices):
+        if found is not None and (found.point.meaning or found.device in devices):
             yield key, found, devices.get(found.device, NO_LABELS)
 
 
@@ -127,9 +126,11 @@ def _series(key: str) -> SeriesTemplate | None:
     found = series_of(key, lambda row, kind: _of_kind(row.otel, kind))
     if found is None:
         return None
-    if found.name.startswith("hw.") and not found.device:  # the conventions require an id: cpu, ane, soc
-        found = found._replace(labels={**found.labels, "hw.id": key.partition(".")[0]})
-    return found._replace(unit=UNITS_BY_NAME.get(found.name, found.unit), meaning=_meanings().get(found.name, found.meaning))
+    point = found.point
+    if point.name.startswith("hw.") and not found.device:  # the conventions require an id: cpu, ane, soc
+        point = point._replace(labels={**point.labels, "hw.id": key.partition(".")[0]})
+    unit, meaning = UNITS_BY_NAME.get(point.name, point.unit), _meanings().get(point.name, point.meaning)
+    return found._replace(point=point._replace(unit=unit, meaning=meaning))
 
 
 def _of_kind(series: str, kind: str) -> str:

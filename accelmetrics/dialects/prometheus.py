@@ -22,7 +22,7 @@ from accelmetrics.dialects.tables import FunctionDialect
 from accelmetrics.schemas.catalogue import edition, per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
-from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
+from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Metric, split_series
 from accelmetrics.schemas.reading import Header
 from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, Step, StepSource
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
@@ -102,42 +102,19 @@ class SeriesTemplate(NamedTuple):
     """What a key becomes in a system of labelled series, whatever its value.
 
     Attributes:
-        name: The metric's name.
-        labels: Those that the catalogue's row gives.
+        point: With the labels that the catalogue's row gives, without those of the device; its meaning is empty where nothing describes
+            the key.
         device: Key of the device whose identity the series carries, empty for the host's.
         times: What a value is multiplied by to reach the base unit.
         over: What it is divided by.
         whole: Whether it is always a whole number in the base unit.
-        kind: Gauge or counter.
-        unit: The base unit.
-        meaning: One sentence; empty where nothing describes the key.
     """
 
-    name: str
-    labels: Mapping[str, str]
+    point: Point
     device: str
     times: int
     over: int
     whole: bool
-    kind: Kind
-    unit: str
-    meaning: str
-
-    def point(self, value: Number, device: Mapping[str, str], of_one_type: bool = False) -> Point:
-        """Make the point of a value.
-
-        Args:
-            value: As it stands under the key.
-            device: The labels of the device.
-            of_one_type: Whether the series is to have ints or floats throughout, whatever the driver answers.
-        """
-        if self.times != 1:
-            value *= self.times
-        if self.over != 1:
-            value /= self.over
-        if of_one_type:
-            value = round(value) if self.whole else float(value)
-        return Point(self.name, value, {**device, **self.labels}, self.kind, self.unit, self.meaning)
 
 
 def series_of(key: str, spelled: Callable[[Metric, str], str]) -> SeriesTemplate | None:
@@ -155,7 +132,8 @@ def series_of(key: str, spelled: Callable[[Metric, str], str]) -> SeriesTemplate
     filled = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
     unit, times, over, _ = BASE_UNITS.get(row.unit, BASE_UNITS["1"])
     meaning = SHARED.get(split_series(row.prometheus)[0], row.meaning)
-    return SeriesTemplate(name, filled, found.device, times, over, row.integer and over == 1, row.kind, unit, meaning) if name else None
+    point = Point(name, 0, filled, row.kind, unit, meaning)
+    return SeriesTemplate(point, found.device, times, over, row.integer and over == 1) if name else None
 
 
 @per_key
@@ -209,7 +187,7 @@ def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str
     identities = {slot.key: identity_labels(slot) for slot in header.identities}
     for key in header.keys:
         found = _series(key)
-        if found is not None and (found.meaning or found.device in identities):
+        if found is not None and (found.point.meaning or found.device in identities):
             device = found.device
             yield key, found, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {})
 
@@ -335,14 +313,8 @@ def step_points(counts: Mapping[StepSource, StepCounts]) -> Iterator[Point]:
 def points(record: Record) -> Iterator[Point]:
     """Give how the monitor, the sources and the devices fare, then what was measured."""
     yield from health(record)
-    yield from measurements(record)
-
-
-def measurements(record: Record) -> Iterator[Point]:
-    """Give what devices are and measure, what the host measures, and what the program logged."""
     yield from device_points(record)
-    for key, found, device in described(record.snapshot.header):
-        yield found.point(record.snapshot.metrics[key], device)
+    yield from metric_points(record.snapshot, described)
     yield from told_points(record)
 
 
@@ -406,19 +378,19 @@ def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool =
     Args:
         snapshot: The reading.
         described: Gives what the keys become.
-        of_one_type: Whether a series is to have ints or floats throughout, as :meth:`SeriesTemplate.point` has it.
+        of_one_type: Whether a series is to have ints or floats throughout, whatever the driver answers.
         left_out: What the names of series begin with that are left out.
     """
     header = snapshot.header
 
     def convert() -> tuple[list[bool], list[tuple[int, SeriesTemplate]], list[Callable[[Number], Number]], PointColumns]:
-        found = {key: (series, labels) for key, series, labels in described(header) if not series.name.startswith(left_out)}
+        found = {key: (series, labels) for key, series, labels in described(header) if not series.point.name.startswith(left_out)}
         templates = [series for series, _ in found.values()]
         return (
             [key in found for key in header.keys],
             [(place, one) for place, one in enumerate(templates) if (one.times, one.over) != (1, 1)],
             [round if one.whole else float for one in templates],
-            columns(series.point(0, labels) for series, labels in found.values()),
+            columns(series.point._replace(labels={**labels, **series.point.labels}) for series, labels in found.values()),
         )
 
     has_series, scaled, types, found = header.kept(("series", described, left_out, edition()), convert)
@@ -428,3 +400,9 @@ def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool =
     if of_one_type:
         numbers = [kind(number) for kind, number in zip(types, numbers, strict=True)]
     return found._replace(numbers=numbers)
+
+
+def metric_points(snapshot: Snapshot, described: Described, of_one_type: bool = False) -> Iterator[Point]:
+    """Return the points of a reading's metrics; the arguments are those of :func:`metric_columns`."""
+    found = metric_columns(snapshot, described, of_one_type)
+    return (point._replace(value=number) for point, number in zip(found.points, found.numbers, strict=True))

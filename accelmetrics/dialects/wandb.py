@@ -17,16 +17,12 @@ from accelmetrics.schemas.record import Record
 _PLACEHOLDER = re.compile(r"\.\{(\w+)\}")
 
 
-def _metrics(record: Record) -> dict[str, Number]:
-    """Give the metrics, which have these names already."""
-    return dict(record.snapshot.metrics)
+def _dialect(name: str, summary: str, is_told: Callable[[str], bool]) -> FunctionDialect:
+    """Make a dialect of the metrics that are told: they have these names already."""
 
+    def flat(record: Record) -> dict[str, Number]:
+        return {key: value for key, value in record.snapshot.metrics.items() if is_told(key)}
 
-def _documented(record: Record) -> dict[str, Number]:
-    return {key: value for key, value in record.snapshot.metrics.items() if is_documented(key)}
-
-
-def _dialect(name: str, summary: str, flat: Callable[[Record], dict[str, Number]]) -> FunctionDialect:
     def points(record: Record) -> Iterator[Point]:
         """Give the same with the number of the device, or the name of the disk or CPU, as a label: ``gpu.powerWatts`` of ``gpu.0``."""
         for key, value in flat(record).items():
@@ -47,5 +43,5 @@ def _point(key: str) -> Point:
     return Point(_PLACEHOLDER.sub("", template), 0, labels, found.row.kind, found.row.unit, found.row.meaning)
 
 
-WANDB = _dialect("wandb", "the keys of W&B's collector and documentation, and those that go beyond them", _metrics)
-WANDB_DOCS = _dialect("wandb-docs", "the keys that W&B's documentation lists, under exactly its spelling", _documented)
+WANDB = _dialect("wandb", "the keys of W&B's collector and documentation, and those that go beyond them", lambda _: True)
+WANDB_DOCS = _dialect("wandb-docs", "the keys that W&B's documentation lists, under exactly its spelling", is_documented)

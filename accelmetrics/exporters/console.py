@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
-from accelmetrics.schemas.text import bar, counted
-from accelmetrics.schemas.vitals import processors, silent_sources, vitals
-
-if TYPE_CHECKING:
-    from accelmetrics.schemas.record import Findings, Record
-    from accelmetrics.schemas.snapshot import Snapshot
-
-
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
-
-from accelmetrics.schemas.text import GIB, of_limit, printable
-from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals
+from accelmetrics.schemas.text import GIB, bar, counted, of_limit, printable
+from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from accelmetrics.schemas.record import Findings, Record
     from accelmetrics.schemas.snapshot import Snapshot
 
 Style = Literal["line", "table"]

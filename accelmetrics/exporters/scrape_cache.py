@@ -346,7 +346,6 @@ class TextTemplate:
     Attributes:
         shape: What it is kept for.
         dropped: How many series are left out.
-        formatted: How many numbers were written out; those that have not changed since the last text keep theirs.
     """
 
     def __init__(self, shape: Sequence[object], points: Iterable[Point], max_series: int, openmetrics: bool) -> None:
@@ -356,7 +355,6 @@ class TextTemplate:
         exposition.add(DROPPED._replace(value=count))
         self.shape = shape
         self.dropped = exposition.dropped
-        self.formatted = 0
         parts: list[str | int] = []
         for line in exposition.text(openmetrics).decode().split("\n")[:-1]:
             head, space, number = line.rpartition(" ")
@@ -373,7 +371,6 @@ class TextTemplate:
         for place in compress(range(len(texts)), map(ne, bits, before)):
             number = floats[place]
             texts[place] = repr(number) if -_PLAIN < number < _PLAIN else _large(number)
-            self.formatted += 1
         self._kept = bits, texts
         return self._template.fill(texts).encode()
 

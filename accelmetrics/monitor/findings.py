@@ -161,16 +161,11 @@ class FindingEngine:
         self._given = RuleInput(labels, attribution)
         self._steps: list[Step] = []
         self._joined = True
-        self._due = float("-inf")
+        self.due = float("-inf")
         self._ended: deque[Finding] = deque(maxlen=ENDED)
         self._marks: tuple[object, ...] = ()  # what the lacks of rules were found with
         self._logged: set[str] = set()
         self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
-
-    @property
-    def due(self) -> float:
-        """The moment before which a reading is not judged."""
-        return self._due
 
     def judge(self, snapshot: Snapshot, row: Row, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
         """Judge a reading.
@@ -190,9 +185,9 @@ class FindingEngine:
         self._steps.extend(steps)
         self._joined = self._joined and joined
         # A tick comes a little early or late: half of the shortest interval more or less is the same pace.
-        if joined and not last and row.at < self._due:
+        if joined and not last and row.at < self.due:
             return self.findings
-        self._due = row.at + EVERY - min(0.05, EVERY / 2)
+        self.due = row.at + EVERY - min(0.05, EVERY / 2)
         given = self._given
         given.take(snapshot, row, self._steps, self._joined)
         self._steps, self._joined = [], True

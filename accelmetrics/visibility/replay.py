@@ -149,7 +149,11 @@ class Recording:
         hostname = manifest.get("hostname")
         self.hostname = hostname if isinstance(hostname, str) and hostname.isprintable() else ""
         file_systems = self._mapping(manifest, "file_systems") if "file_systems" in manifest else {}
-        self.file_systems = {path: (sizes[0], sizes[1]) for path, sizes in file_systems.items() if _is_pair(sizes)}
+        self.file_systems = {
+            path: (sizes[0], sizes[1])
+            for path, sizes in file_systems.items()
+            if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(each, int) for each in sizes)
+        }
         self.names = {name: directory is True for name, directory in self._mapping(manifest, "names").items()}
         self.links = {name: target for name, target in self._mapping(manifest, "links").items() if isinstance(target, str)}
         self.errors = {name: number for name, number in errors.items() if isinstance(number, int) and number in errno.errorcode}
@@ -344,10 +348,6 @@ class Player:
             run.get("truncated") is True,
             written if isinstance(written, str) else None,
         )
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(each, int) for each in value)
 
 
 def _seconds(value: object) -> float:

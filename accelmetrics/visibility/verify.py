@@ -355,10 +355,6 @@ def _whole_devices(snapshot: Snapshot, backend: str) -> int:
     return sum(slot.backend == backend and not slot.identity.parent for slot in snapshot.identities)
 
 
-def _is_lost(snapshot: Snapshot, slot: DeviceSlot) -> bool:
-    return any(why.reason == Reason.DEVICE_LOST for why in snapshot.reasons_of(slot.key).values())
-
-
 class _Asked:
     """A reference, asked on a thread of its own: one that hangs is left alone.
 
@@ -468,21 +464,19 @@ def verify(  # noqa: PLR0913 - every option is a keyword with a default
         sampler.close()  # it opens anew: what is read once, or seldom, is then read after the references were asked for the first time
         known: dict[str, Number | Unavailable] = {}
         began, rounds = time.monotonic(), 0
-        while rounds == 0 or not (stop.is_set() or (rounds >= LEAST and time.monotonic() - began >= _span(seconds, asked))):
+        span = seconds
+        while rounds == 0 or not (stop.is_set() or (rounds >= LEAST and time.monotonic() - began >= span)):
             snapshot = _round(sampler, snapshot.identities, asked, open_timeout + PATIENCE, known)
             rounds += 1
             stop.wait(INTERVAL)
+            # Longer while a reference has not answered often enough.
+            span = seconds + LONGEST_WAIT * any(one.answers < LEAST and not one.problem for one in asked)
         lasted = time.monotonic() - began
         for one in asked:
             one.close()
     known = {key: known[key] for key in (*snapshot.metrics, *known) if gpus is None or not key.endswith(DEVICES)}  # they count all devices
     statuses = tuple(ReferenceStatus(one.backend, one.name, one.answers, one.problem) for one in asked)
     return Verification(snapshot.hostname, snapshot.timestamp, lasted, statuses, tuple(_comparisons(known, asked)))
-
-
-def _span(seconds: float, asked: Sequence[_Asked]) -> float:
-    """Return for how long to compare: longer while a reference has not answered often enough."""
-    return seconds + LONGEST_WAIT * any(one.answers < LEAST and not one.problem for one in asked)
 
 
 def _references(backends: Sequence[Backend], snapshot: Snapshot, options: ReadOptions, common: Mapping[str, Any]) -> list[_Asked]:
@@ -512,7 +506,8 @@ def _round(
     began = time.monotonic()
     snapshot = sampler.sample()
     ended = time.monotonic()
-    lost = {slot.backend for slot in snapshot.identities if _is_lost(snapshot, slot)}  # a driver may list such a device or not
+    reasons = ((slot.backend, why.reason) for slot in snapshot.identities for why in snapshot.reasons_of(slot.key).values())
+    lost = {backend for backend, reason in reasons if reason == Reason.DEVICE_LOST}  # a driver may list such a device or not
     devices = {f"{one.backend}{DEVICES}": _whole_devices(snapshot, one.backend) for one in asked if one.backend not in lost}
     now: dict[str, Number | Unavailable] = {**snapshot.unavailable, **snapshot.metrics, **devices}
     known |= now

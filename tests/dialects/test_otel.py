@@ -43,7 +43,8 @@ def ours(row: Metric) -> tuple[str, str]:
     """Instrument and unit under which the dialect gives a row."""
     series = _series(concrete(row))
     assert series is not None
-    return ("updowncounter" if series.name in UPDOWNCOUNTERS else str(series.kind)), series.unit
+    point = series.point
+    return ("updowncounter" if point.name in UPDOWNCOUNTERS else str(point.kind)), point.unit
 
 
 def a_gpu(key: str = "gpu.0", **about: str) -> DeviceSlot:
@@ -139,7 +140,7 @@ def test_no_two_keys_of_a_device_become_one_series(kind: str) -> None:
         if row.device_part in (f"{kind}.{{i}}", "{kind}.{i}") and (kind in given or kind == "npu"):
             series = _series(concrete(row, kind))
             assert series is not None
-            same = (series.name, series.device, *sorted(series.labels.items()))
+            same = (series.point.name, series.device, *sorted(series.point.labels.items()))
             assert found.setdefault(same, row.key) == row.key
 
 
@@ -207,7 +208,7 @@ def test_instances_become_attributes() -> None:
     assert points["accel.program.queue.length"].labels["accelmetrics.label"] == "core-1"
     for row in ROWS:
         series = _series(concrete(row))
-        assert series is not None and not any("{" in value for value in series.labels.values()), row.key
+        assert series is not None and not any("{" in value for value in series.point.labels.values()), row.key
 
 
 def test_percentages_divide_exactly() -> None:

@@ -42,7 +42,7 @@ def reading(number: int, **metrics: Number) -> Record:
 
 def _keys_of_one_series_each() -> list[str]:
     found = {
-        (series.name, *series.labels.items(), *device.items()): key
+        (series.point.name, *series.point.labels.items(), *device.items()): key
         for key, series, device in described(taken(0, dict.fromkeys(all_keys(), 1)).header)
     }
     return list(found.values())

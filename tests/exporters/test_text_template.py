@@ -16,7 +16,7 @@ from accelmetrics import Sampler
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Distribution, Number, Point
 from accelmetrics.dialects.health import health
-from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points, step_points
+from accelmetrics.dialects.prometheus import PROMETHEUS, process_points, step_points
 from accelmetrics.exporters.scrape_cache import DROPPED, MAX_SERIES, Exposition, ScrapeCache, TextTemplate
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas import catalogue
@@ -77,7 +77,7 @@ def written_anew(cache: ScrapeCache, openmetrics: bool = False, max_series: int 
     assert latest.record is not None
     points = list(health(latest.record, latest.history, fresh=True))
     if cache._dialect is PROMETHEUS:
-        found = list(measurements(latest.record))
+        found = list(PROMETHEUS.points(latest.record))[len(list(health(latest.record))) :]  # health is told above
     else:
         found = list(latest.points if latest.points is not None else cache._dialect.points(latest.record))
     points += [point for point in found if not point.name.startswith(cache._left_out)]
@@ -279,6 +279,6 @@ def test_a_file_has_the_same_text(tmp_path: Path) -> None:
 
 def test_all_metrics_are_in_the_records() -> None:
     """Of the catalogue, each one that has a name."""
-    names = {point.name for point in measurements(Record(taken(0, dict.fromkeys(all_keys(), 1))))}
+    names = {point.name for point in PROMETHEUS.points(Record(taken(0, dict.fromkeys(all_keys(), 1))))}
     missing = {row.prometheus.partition("{")[0] for row in catalogue.CATALOGUE if row.prometheus} - names
     assert not missing

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain
 from math import ceil, floor
-from statistics import median
+from statistics import fmean, median
 from typing import Literal
 
 from accelmetrics.schemas.catalogue import match
@@ -226,10 +226,6 @@ def _grid(shown: _Shown, most: int) -> tuple[float, dict[int, int]]:
         width *= 2
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _metric_plot(name: str, group: _Group, axis: Axis, width: float, places: Mapping[int, int]) -> Plot:
     """Return the plot of a metric: a line for each device, or bands where these are too many."""
     x = [number * width for number in places]
@@ -239,7 +235,7 @@ def _metric_plot(name: str, group: _Group, axis: Axis, width: float, places: Map
         device = series.device or stream.label
         at = [places[floor((moment - origin) / width)] for moment in stream.times]
         columns = []
-        folds: tuple[tuple[Column, Callable[[Sequence[float]], float]], ...] = (series.low, min), (series.mean, _mean), (series.high, max)
+        folds: tuple[tuple[Column, Callable[[Sequence[float]], float]], ...] = (series.low, min), (series.mean, fmean), (series.high, max)
         for values, fold in folds:
             held: list[list[float]] = [[] for _ in x]
             for place, value in zip(at, values, strict=True):

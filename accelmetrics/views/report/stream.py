@@ -329,7 +329,10 @@ class RecordStream:
         for key in self._reducer.columns:
             parts = device_key(key)
             name, device = (key, "") if parts is None else (parts.name, labels.get(parts.device, parts.device))
-            low, mean, high, _ = (_with_gaps(one, gaps) for one in self._reducer.points(key))
+            low, mean, high, _ = (
+                [one for place, value in enumerate(values) for one in ((value, None) if place in gaps else (value,))]
+                for values in self._reducer.points(key)
+            )
             if not name.startswith(THROTTLE):
                 measure = "" if parts is None else next((one for one, names in MEASURES.items() if name in names), "")
                 row = match(key)
@@ -593,7 +596,3 @@ def _is_throttle(key: str) -> bool:
     """Return whether a metric says that a device was throttled."""
     parts = device_key(key)
     return parts is not None and not parts.process and parts.name.startswith(THROTTLE)
-
-
-def _with_gaps(values: Sequence[float | None], gaps: set[int]) -> list[float | None]:
-    return [one for position, value in enumerate(values) for one in ((value, None) if position in gaps else (value,))]
