@@ -97,6 +97,7 @@ class Lock:
         while True:
             try:
                 if not self.stands:
+                    self.give()  # of a file that was removed: others may wait for that one still
                     # A descriptor that was ours is left to whoever has it now.
                     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                     self._found = os.fstat(self._file)

@@ -235,6 +235,8 @@ class NodeReader:
         Raises:
             UnknownNameError: ``gpus`` names a device that is not there.
         """
+        if self._is_removed():
+            self._leave()
         try:
             if self._ring is None and time.monotonic() >= self._retry_at:
                 self._join()
@@ -245,6 +247,8 @@ class NodeReader:
             if self._ring is not None:
                 return self._rows(self._ring, asked, hear)
         except NotSharedError as error:
+            if self._is_removed():
+                return self.take(asked, hear)
             self._read_alone(str(error))
         assert self._sampler is not None
         began = time.monotonic()
@@ -489,6 +493,10 @@ class NodeReader:
         if why:
             self._tell.user(why, f"{why}: it is shared without the daemon where that is possible")
         return None
+
+    def _is_removed(self) -> bool:
+        """Whether the file of this process is gone, perhaps with the directory: a logout ends ``XDG_RUNTIME_DIR``."""
+        return self._channel.file is not None and not self._channel.file.file.stands
 
     def _follow(self) -> None:
         """Read no more for others, and be one of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 from collections import Counter
 from contextlib import ExitStack
@@ -456,6 +457,33 @@ def test_a_process_that_cannot_read_for_others_reads_for_itself(tmp_path: Path) 
         assert "cannot be locked" in why
         assert program.end() == 0
         assert program.errors.count("RuntimeWarning: accelmetrics: readings are not shared: ") == 1, program.errors
+
+
+def test_a_directory_that_is_removed_is_made_again(tmp_path: Path) -> None:
+    """As at the end of a login, which removes the user's runtime directory. Nobody reads alone."""
+    text = (
+        READY
+        + """
+        wait_to_go_on()
+        before = monitor.status.ticks
+        until(lambda: monitor.status.ticks >= before + 5 and monitor.channel.processes == 2)
+        tell(monitor.channel.role, monitor.channel.why)
+        wait_to_go_on()
+    """
+    )
+    with ExitStack() as stack:
+        programs = [stack.enter_context(rank(text, job_environment(tmp_path))) for _ in range(2)]
+        for program in programs:
+            program.told()
+        shutil.rmtree((tmp_path / "accelmetrics").rename(tmp_path / "removed"))
+        for program in programs:
+            program.go_on()
+        assert sorted(program.told() for program in programs) == [["client", ""], ["holder", ""]]
+        assert {".lock", ".rank", ".ring"} <= {path.suffix for path in (tmp_path / "accelmetrics").iterdir()}
+        for program in programs:
+            program.go_on()
+            assert program.end() == 0
+            assert not program.errors
 
 
 @pytest.mark.parametrize(
