@@ -21,10 +21,10 @@ from typing import Any, Protocol
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.guard import WarnOnce, guarded
-from accelmetrics.backends.registry import items_of
+from accelmetrics.backends.registry import items_of, load, named, select
 from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.election import BELL, DEPUTY, LOCK, RING, Bell, Lease, digest_of, job_files, lease_of, ring_bell, sweep, with_end
-from accelmetrics.sampling.node_view import OwnView
+from accelmetrics.sampling.node_view import HOST, OwnView
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, items
 from accelmetrics.sampling.rank_file import MESSAGES, STEPS, Rank, RankFile, Ranks, ranks_of
 from accelmetrics.sampling.sampler import Sampler, check_of, moment_of
@@ -80,13 +80,12 @@ def job_key(environment: Mapping[str, str] | None = None) -> str:
 
 def daemon_files(directory: str, options: Mapping[str, Any]) -> Path:
     """Return what the paths of a daemon's files begin with; of one of another release, or with other options, they differ."""
-    return Path(directory) / f"{DAEMON_FILES}-{digest_of('', *_shared(options))}"
+    return Path(directory) / f"{DAEMON_FILES}-{digest_of(*_shared(options))}"
 
 
 def _shared(options: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what processes must have in common to share a reading."""
-    paths = tuple(items(options.get("disk_paths", "/")) or ("/",))
-    return __version__, items_of(options.get("backends")), paths, options.get("amd_source")
+    """Return what processes must have in common to share a reading, but for the backends."""
+    return __version__, tuple(items(options.get("disk_paths", "/")) or ("/",)), options.get("amd_source")
 
 
 def union(selections: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -373,7 +372,8 @@ class NodeReader:
         Raises:
             NotSharedError: The file cannot be made.
         """
-        writer = SharedRingWriter(with_end(self._files, RING), None if self._daemon is None else self._daemon[1])
+        reads = ",".join([one.name for one in select(self._options.get("backends"))])
+        writer = SharedRingWriter(with_end(self._files, RING), None if self._daemon is None else self._daemon[1], reads)
         writer.take(self._interval, self._timeout, self._opening)
         self._writer, self.due, self._wanted = writer, time.monotonic(), ()
         self._look_at_others(True)
@@ -449,7 +449,7 @@ class NodeReader:
         if self._daemon is not None:
             self._files = daemon_files(str(self._daemon[0]), options)
         elif job:
-            self._files = job_files(job, *_shared(options))
+            self._files = job_files(job, *_shared(options), items_of(options.get("backends")))
             rank = self._labels.get("rank", "")
             wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
             who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", "")}
@@ -481,10 +481,11 @@ class NodeReader:
         try:
             ring = SharedRing(path, trusted_in(directory))
             writer, newest, now = ring.writer(), ring.newest(), time.monotonic()
-            if writer is not None and (now < writer.opening or (newest is not None and 0.0 <= now - newest.ended <= writer.patience)):
+            writes = writer is not None and (now < writer.opening or (newest is not None and 0.0 <= now - newest.ended <= writer.patience))
+            if writer is not None and writes and self._is_served_by(writer.reads):
                 return ring
             ring.close()
-            if next(directory.glob(f"{DAEMON_FILES}-*{RING}"), path) != path:
+            if writes or next(directory.glob(f"{DAEMON_FILES}-*{RING}"), path) != path:
                 why = (
                     f"the daemon of {directory} is of another release than {__version__}, or reads other backends, disk_paths or amd_source"
                 )
@@ -493,6 +494,18 @@ class NodeReader:
         if why:
             self._tell.user(why, f"{why}: it is shared without the daemon where that is possible")
         return None
+
+    def _is_served_by(self, reads: str) -> bool:
+        """Whether a daemon that reads these backends reads all devices that this process wants, and nothing that it does not want.
+
+        Backends without hardware here make no difference. The host may be missing: then each process reads it for itself.
+        """
+        selection = self._options.get("backends")
+        wanted = {one.name for one in select(selection)}
+        for name in (wanted ^ set(reads.split(","))) - (wanted & {HOST}):
+            if name in named(selection) or guarded(lambda name: load(name).detect().present, name).value:
+                return False
+        return True
 
     def _is_removed(self) -> bool:
         """Whether the file of this process is gone, perhaps with the directory: a logout ends ``XDG_RUNTIME_DIR``."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -22,13 +21,16 @@ from accelmetrics.sampling.options import DeviceSelection, Options, checked
 from accelmetrics.sampling.shared_ring import NO_PROCESSES, SharedRow
 from accelmetrics.schemas.catalogue.host import MEMORY, PROCESS
 from accelmetrics.schemas.errors import Reason, Unavailable
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, DeviceSlot, Status
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.reading import Header, header
+from accelmetrics.schemas.reading import Header, header, standing
 from accelmetrics.schemas.record import NO_FINDINGS, Finding, Findings
 from accelmetrics.schemas.selection import MetricSelection
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 
+HOST = "host"
+"""The backend whose values each process can read for itself."""
+READ_HERE = "read by this process, when somebody looks: the daemon leaves the host out"
 OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
 """Keys that each process reads itself: of the watched process, and of the memory that its control group leaves it."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
@@ -43,17 +45,23 @@ class OwnFacts:
     Args:
         backends: The selection of backends; without the host there are no own facts.
         options: The watched process, and the metrics that are wanted.
+        whole: Whether all of the host is read: no other process does.
 
     Attributes:
+        whole: Whether all of the host is read.
+        status: The host's status where all of it is read, else empty.
+        read_at: When it was read, on the monotonic clock.
         unread: By key, why there is no value in a reading at which it was not looked.
     """
 
-    def __init__(self, backends: BackendChoice | None, options: Options) -> None:
-        hosts = [backend for backend in select(backends) if backend.name == "host"]
-        owed = [key for host in hosts for key in host.coverage().machine if key in OWN and options.metrics.wants(key)]
+    def __init__(self, backends: BackendChoice | None, options: Options, whole: bool = False) -> None:
+        hosts = [backend for backend in select(backends) if backend.name == HOST]
+        owed = [key for host in hosts for key in host.coverage().machine if (whole or key in OWN) and options.metrics.wants(key)]
         self.unread = dict.fromkeys(owed, Unavailable(Reason.STALE, "a process reads its own facts when somebody looks"))
-        self._backend = hosts[0] if owed else None
-        self._options = options._replace(metrics=MetricSelection(owed)) if owed else options
+        self._backend = hosts[0] if hosts and (whole or owed) else None
+        self._options = options._replace(metrics=MetricSelection(owed)) if owed and not whole else options
+        self.whole, self.read_at = whole, 0.0
+        self.status = (BackendStatus(HOST, "ok", READ_HERE),) if whole and hosts else ()
         self._driver: Driver | None = None
         self._reader: Reader | None = None
         self._opened_in = 0
@@ -68,10 +76,14 @@ class OwnFacts:
             why = outcome.failure
             reading = outcome.value or Reading() if why is None else Reading((), dict.fromkeys(self.unread, why))
             if reading is not self._latest:
-                self._latest, owed = reading, self.unread
+                self._latest, wants = reading, self._options.metrics.wants
                 blocks = [zip(block.names, block.values, strict=True) for block in reading.blocks]
-                self._values = {key: value for block in blocks for key, value in block if key in owed}
-                self._reasons = {key: why for key, why in reading.unavailable.items() if key in owed}
+                self._values = {key: value for block in blocks for key, value in block if wants(key)}
+                self._reasons = {key: why for key, why in reading.unavailable.items() if wants(key)}
+                if self.status:
+                    fared: tuple[Status, str] = ("ok", READ_HERE) if why is None else ("failed", why.detail)
+                    at, count = rfc3339(time.time_ns()), self.status[0].sequence + 1
+                    self.status, self.read_at = (BackendStatus(HOST, *fared, "", outcome.seconds, at, 0.0, count),), time.monotonic()
         return self._values, self._reasons
 
     def close(self) -> None:
@@ -104,7 +116,8 @@ class OwnView:
         self._options = checked(**{name: options[name] for name in chosen if name in options})
         self._selection = DeviceSelection(self._options.gpus)
         self._filters: dict[str, VisibilityFilter] = {}
-        self._facts = OwnFacts(options.get("backends"), self._options)
+        self._backends = options.get("backends")
+        self._facts = OwnFacts(self._backends, self._options)
         self._tree = ProcessTree(self._options.pid or os.getpid())
         # The shared header, and the devices of the job, of which the following says what this process sees: the header but for its own
         # facts, the numbers of that header's keys, its devices by the keys that they have in the shared one, and what to know about the
@@ -144,13 +157,15 @@ class OwnView:
         if newest:
             facts, reasons = self._facts.read()
             own, age = {**self._process_values(reading, numbers, now), **facts}, max(0.0, now - reading.ended)
-        backends = tuple(map(partial(self._status, age), reading.backends))
-        keys, head = tuple(own), self._header
+        fared = [self._status(age, status) for status in reading.backends]
+        more = [self._status(max(0.0, now - self._facts.read_at), status) for status in self._facts.status]
+        keys, stand, head = tuple(own), standing(more), self._header
         parts = head.hostname, head.keys + keys, head.identities
         whole = head.kept(
-            ("own", keys, *reasons.items()), lambda: header(*parts, {**head.unavailable, **reasons}, head.backends, head.unlisted)
+            ("own", keys, stand, *reasons.items()),
+            lambda: header(*parts, {**head.unavailable, **reasons}, head.backends + stand, head.unlisted),
         )
-        return Snapshot.of(whole, (*numbers, *own.values()), reading.time_ns, backends, self._listed[1])
+        return Snapshot.of(whole, (*numbers, *own.values()), reading.time_ns, (*fared, *more), self._listed[1])
 
     def findings(self, shared: Findings) -> Findings:
         """Return what this process sees of findings: those about its devices, by their keys here, and those about no device."""
@@ -170,6 +185,9 @@ class OwnView:
 
     def _show(self, shared: Header, job: Collection[str]) -> None:
         """Decide what this process sees of a shared reading; with ``visible=True``, the devices that any process of the job sees."""
+        if (whole := all(one.name != HOST for one in shared.backends)) != self._facts.whole:
+            self._facts.close()
+            self._facts = OwnFacts(self._backends, self._options, whole)
         shown: dict[str, DeviceSlot] = {}
         for backend in dict.fromkeys(slot.backend for slot in shared.identities):
             known = [slot for slot in shared.identities if slot.backend == backend]

@@ -95,6 +95,7 @@ class Writer(NamedTuple):
         opening: Until when it opens drivers, on the machine's monotonic clock: no row is late until then.
         interval: Seconds between two rows.
         patience: Seconds after which a row that does not come is late.
+        reads: The names of the backends that it reads, with commas between them.
         epoch: Rises with each writer, and each change of the interval.
     """
 
@@ -103,6 +104,7 @@ class Writer(NamedTuple):
     opening: float = 0.0
     interval: float = 0.0
     patience: float = LATE
+    reads: str = ""
     epoch: int = 0
 
 
@@ -112,13 +114,14 @@ class SharedRingWriter:
     Args:
         path: The ring's name.
         group: The group that may read the file; None for the owner alone.
+        reads: The names of the backends that this process reads, with commas between them.
 
     Attributes:
         number: That of its latest row.
     """
 
-    def __init__(self, path: Path, group: int | None = None) -> None:
-        self._path, self._group, self._pid = path, group, os.getpid()
+    def __init__(self, path: Path, group: int | None = None, reads: str = "") -> None:
+        self._path, self._group, self._reads, self._pid = path, group, reads, os.getpid()
         self._file: SlotFile | None = None
         self._newest = [0] * len(FIRST_SIZES)
         self._writer, self._said, self._timeout = Writer(), b"", 0.0
@@ -189,7 +192,8 @@ class SharedRingWriter:
     def _announce(self, interval: float, opening: float = 0.0) -> None:
         """Say who writes: whoever did before stops."""
         until = time.monotonic() + opening if opening else 0.0
-        self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, max(LATE, self._timeout) + LATE_INTERVALS * interval)
+        patience = max(LATE, self._timeout) + LATE_INTERVALS * interval
+        self._writer = Writer(os.urandom(8).hex(), self._pid, until, interval, patience, self._reads)
         self._said = _ENCODER.encode(self._writer[:-1]).encode()
         self._append(WRITER, self._said)
 

@@ -78,6 +78,37 @@ def test_the_command_reads_for_processes_of_any_job(tmp_path: Path) -> None:
         assert sorted(program.told()[0] for program in programs) == ["client", "holder"]
 
 
+def test_a_daemon_with_fewer_backends_serves_what_it_has(tmp_path: Path) -> None:
+    """Each process reads the host itself. One that wants other devices, or fewer, does not follow the daemon."""
+    text = """
+    with monitor:
+        until(lambda: monitor.latest and "load.1m" in monitor.latest.metrics)
+        latest = monitor.latest
+        status = source("host")
+        tell(monitor.channel.role, sorted(latest.metrics), [status.status, status.sequence > 0, status.detail])
+        wait_to_go_on()
+    """
+    with NvmlSimulator(1) as simulator, ExitStack() as stack:
+        arguments = ("--listen", "127.0.0.1:0", "--share", str(tmp_path / "made"), "--interval", "0.1", "--backends", "nvidia")
+        daemon = stack.enter_context(start("serve", *arguments, env=environment(**simulator.environment())))
+        stack.callback(daemon.kill)
+        wait_for(lambda: simulator.calls().get(("nvmlDeviceGetTemperature", 0), 0) > 2)
+        env = job_environment(tmp_path, ACCELMETRICS_SHARE_DIRECTORY=str(tmp_path / "made"), **simulator.environment())
+        for backends in (None, ["nvidia", "host"], "all,-amd"):
+            with rank(text, env, backends=backends, metrics="gpu.0.temp,load.1m") as program:
+                role, keys, status = program.told()
+                assert (role, keys, status[:2]) == ("client", ["gpu.0.temp", "load.1m"], ["ok", True])
+                assert "the daemon leaves the host out" in status[2]
+                program.go_on()
+                assert (program.end(), program.errors) == (0, "")
+        for backends in (["host"], ["nvidia", "host", "amd"]):
+            with rank(text, env, backends=backends, metrics="load.1m") as program:
+                assert program.told()[0] == "holder"
+                program.go_on()
+                assert program.end() == 0
+                assert "reads other backends" in program.errors
+
+
 def test_a_daemon_that_reads_something_else_is_told_and_not_followed(tmp_path: Path) -> None:
     """As one of another release, and one that is named and is not there."""
     text = """
