@@ -114,6 +114,8 @@ def _shared(scale: Scale, directory: Path, what: str) -> list[dict[str, Any]]:
     with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
         found = [what] * (scale.ranks - 1) + [f"{what}+file" if what == "work" else what]
         programs = [stack.enter_context(started(simulator, "ranking", RATE, scale.seconds, directory, one)) for one in found]
+        for program in programs:
+            wait_for_line(program)
         return [finish(program) for program in programs]
 
 

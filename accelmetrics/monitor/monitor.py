@@ -202,7 +202,7 @@ class Monitor:
             shared=share is not None,
             ring=(ring := Ring(history)),
             windows=Windows(ring, self._clock.monotonic, lambda: self._current().request(), lambda: self._current().look(ALL_READ)),
-            steps=StepLog(source, self.channel.step if share is not None else None),
+            steps=StepLog(source, self._tell_step if share is not None else None),
             findings=(findings := FindingEngine(chosen, self.interval, self.labels, attribution)),
             extra=extra,
             attribution=attribution,
@@ -430,6 +430,11 @@ class Monitor:
         worker = ExportWorker(exporter, name, opened=stop_all_at_exit, read=self._metrics)
         self._workers = {**self._workers, name: worker}
         return worker
+
+    def _tell_step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float]) -> None:
+        """Have the other processes of the job hear of a step."""
+        if self.channel.step(at, time_ns, step, values):
+            self._current().wake()
 
     def _new_run(self) -> Run:
         return self._make_run(shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))

@@ -323,6 +323,10 @@ class Run:
         """Have the ticker do at once what there is to do: another process asks for a reading, or this one is to read from now on."""
         self._ticker.demand()
 
+    def wake(self) -> None:
+        """Have the ticker's thread see what it waits for."""
+        self._ticker.wake()
+
     def hear(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float], source: StepSource) -> None:
         """Take a step that another process of the job has logged."""
         self.steps.add(at, time_ns, step, values, source)
@@ -540,6 +544,10 @@ class Ticker:
         self._requested = True
         self._woken.set()
 
+    def wake(self) -> None:
+        """Have the thread see what it waits for."""
+        self._woken.set()
+
     def notice(self) -> None:
         """Take note that somebody is to be handed each reading."""
         if self._node is not None and not self._node.leads:
@@ -668,7 +676,7 @@ class Ticker:
                 guarded(observer.fail, failure.detail)
 
     def _wait(self, last: float, spent: float) -> None:
-        """Wait until the next tick, or until a reading is requested and enough time has passed since the last.
+        """Wait until the next tick, or until a reading is requested and enough time has passed since the last; write steps meanwhile.
 
         Args:
             last: When the last reading began.
@@ -686,6 +694,8 @@ class Ticker:
             now = self._clock.monotonic()
             if now >= until - TOLERANCE or not self._observers:
                 return
+            if self._node is not None:
+                until = min(until, self._node.tell(now))
             self._clock.wait(self._woken, until - now)
 
 

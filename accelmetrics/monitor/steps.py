@@ -33,8 +33,9 @@ MOST_PROCESSES = 4096
 """Processes of a job whose steps are kept."""
 KEPT_STEPS = 100
 """Steps that are still known after they were given out."""
-STILL_RUNS, LATE = 10, 3
-"""For how long a process that logs nothing is taken to work on: in its own steps' durations, and at least in those between readings."""
+STILL_RUNS, LATE, HEARD = 10, 3, 3.0
+"""For how long a process that logs nothing is taken to work on: in its own steps' durations, and at least in those between readings. Steps
+of other processes are heard so many seconds after they were logged."""
 LONGEST_PACE = 60.0
 """Seconds between two readings that count there."""
 NOT_FINITE = "nonFinite"
@@ -190,7 +191,7 @@ class StepLog:
             self._converter.start()
         process.pending.append(logged)  # at last: a step that Ctrl-C left without a thread to convert it would hold up all later ones
         if whole is None and source is None and self._tell is not None:
-            guarded(self._tell, at, time_ns, step, numbers)
+            self._tell(at, time_ns, step, numbers)
 
     def first(self, *given: object) -> object:
         """Return the first of what was given as a step; that there is more is told once."""
@@ -261,6 +262,7 @@ class StepLog:
                 derived["step_seconds"] = seconds / advanced
             # Those of other processes come with a later reading.
             process.until = max(logged.at, meter.latest) + max(STILL_RUNS * seconds, LATE * self._pace)
+            process.until += HEARD if process is not self._own else 0.0
             process.rates = {name: values[name] / seconds for name in WORK if name in values and isfinite(values[name])}
             for name, rate in process.rates.items():
                 derived[f"{name}_per_second"] = rate
@@ -299,7 +301,7 @@ class StepLog:
             assert logged.whole is not None
             logged.whole.set()
             if self._tell is not None:
-                guarded(self._tell, logged.at, logged.time_ns, logged.step, logged.values)
+                self._tell(logged.at, logged.time_ns, logged.step, logged.values)
 
     def _converted(self, name: str, value: Pending) -> float | None:
         """Convert one, when the device has computed it; None where it does not before the end."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.guard import guarded
 
 if TYPE_CHECKING:
-    from accelmetrics.sampling.rank_file import RankFile
+    from accelmetrics.sampling.rank_file import Logged, RankFile
 
 PENDING = 10_000
-"""Messages that wait until the process takes part; the oldest go."""
+"""Messages that wait until the process takes part, and steps that wait to be written; the oldest go."""
+TOLD, EARLY = 1.5, 0.6
+"""Seconds within which a step is written for the others, and by how much earlier where the thread that writes is awake anyway. Written
+one by one on the training's thread, each step would cost it several times what noting it does."""
 
 
 class NodeChannel:
@@ -38,6 +42,8 @@ class NodeChannel:
         self.dropped = 0
         self.file: RankFile | None = None
         self._pending: deque[Mapping[str, Any]] = deque(maxlen=PENDING)
+        self._steps: deque[Logged] = deque(maxlen=PENDING)
+        self._tells = inf  # until when steps are written; no end while none wait
         self._callbacks: dict[Callable[[Mapping[str, Any]], object], None] = {}
 
     @property
@@ -53,10 +59,34 @@ class NodeChannel:
             self.dropped += len(self._pending) == PENDING
             self._pending.append(message)
 
-    def step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, int | float]) -> None:
-        """Tell the others numbers that were logged."""
-        if self.file is not None:
-            self.file.step(at, time_ns, step, values)
+    def step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, int | float]) -> bool:
+        """Take a step for the others. From any thread, and from signal handlers.
+
+        Returns:
+            Whether ``tell`` has to be called, which is not expected to be.
+        """
+        if self.file is None:
+            return False
+        self._steps.append((time_ns, step, at, values))
+        if self._tells != inf:
+            return False
+        self._tells = at + TOLD
+        return True
+
+    def tell(self, now: float) -> float:
+        """Write the steps that have waited long enough, on the thread that reads.
+
+        Returns:
+            The moment of ``time.monotonic`` until which it has to be called again; infinite where nothing was logged lately.
+        """
+        if now >= self._tells - EARLY:
+            steps = [self._steps.popleft() for _ in range(len(self._steps))]
+            self._tells = now + TOLD if steps else inf
+            if self._steps:  # logged just now, by a thread that may have seen the moment before
+                self._tells = now + TOLD
+            if steps and self.file is not None:
+                self.file.steps(steps)
+        return self._tells
 
     def subscribe(self, callback: Callable[[Mapping[str, Any]], object]) -> Callable[[], None]:
         """Have a function called with every message of the others, on the thread that reads.
@@ -73,6 +103,8 @@ class NodeChannel:
 
     def join(self, file: RankFile | None) -> None:
         """Take part: say what waits, and from now on at once."""
+        self._steps.clear()  # of the parent, in the child of a fork
+        self._tells = inf
         self.file = file
         while file is not None and self._pending:
             self.publish(self._pending.popleft())

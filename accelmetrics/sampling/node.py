@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.election import BELL, DEPUTY, LOCK, RING, Bell, Lease, digest_of, job_files, lease_of, ring_bell, sweep, with_end
 from accelmetrics.sampling.node_view import HOST, OwnView
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, items
-from accelmetrics.sampling.rank_file import MESSAGES, STEPS, Rank, RankFile, Ranks, ranks_of
+from accelmetrics.sampling.rank_file import MESSAGES, STEPS, Logged, Rank, RankFile, Ranks, ranks_of
 from accelmetrics.sampling.sampler import Sampler, check_of, moment_of
 from accelmetrics.sampling.shared_ring import LATE, LATE_INTERVALS, SLOTS, SharedRing, SharedRingWriter, SharedRow, Writer
 from accelmetrics.sampling.slot_file import NotSharedError, is_own
@@ -255,6 +256,10 @@ class NodeReader:
         self.due = _next_after(began, self.due, self._interval)
         return [Taken(snapshot, moment_of(snapshot, began, time.monotonic()), self._is_tick(began))]
 
+    def tell(self, now: float) -> float:
+        """Write the steps of this process that have waited long enough; until when it has to be called again."""
+        return self._channel.tell(now)
+
     def close(self) -> None:
         """Leave: another process takes over where this one has read for others. It may be used again."""
         self._leave()
@@ -414,21 +419,22 @@ class NodeReader:
         wishes = [rank.wishes for rank in self._ranks.living.values()]
         channel.processes = len(wishes)
         channel.devices = frozenset(str(one) for wish in wishes for one in (wish.get("devices") or ()))
-        for rank in self._others():
-            for part in (STEPS, MESSAGES) if hear else (MESSAGES,) if channel.heard else ():
+        for rank in (*self._others(), *self._ranks.ended):
+            for part in (STEPS, MESSAGES) if hear or rank in self._ranks.ended else (MESSAGES,) if channel.heard else ():
                 for told in guarded(list, rank.told(part)).value or ():
-                    if isinstance(told, list):
-                        guarded(self._hear_step, rank, *told)
-                    elif isinstance(told, dict):
+                    for step in told if isinstance(told, list) else ():
+                        guarded(self._hear_step, rank, step)
+                    if isinstance(told, dict):
                         channel.give(told)
             channel.dropped, rank.dropped = channel.dropped + rank.dropped, 0
 
-    def _hear_step(self, rank: Rank, time_ns: int, step: int | None, at: float, values: Mapping[str, int | float]) -> None:
+    def _hear_step(self, rank: Rank, logged: Logged) -> None:
         """Take a step that another process has logged.
 
         Raises:
             ValueError, TypeError, AttributeError: It is none.
         """
+        time_ns, step, at, values = logged
         number, node = rank.wishes.get("rank"), rank.wishes.get("node")
         source: StepSource = (number if type(number) is int else None, str(node))
         numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}
@@ -524,6 +530,7 @@ class NodeReader:
 
     def _leave(self) -> None:
         """Take part no more. The last one removes what is there for all."""
+        self._channel.tell(inf)
         file, self._channel.file = self._channel.file, None
         if file is not None:
             file.close()

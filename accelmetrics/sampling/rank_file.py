@@ -1,7 +1,7 @@
 """What one process of a job tells the others of its machine: how it wants to be read for, what it logs, and messages.
 
 Each process writes a file of its own, which it keeps locked: the others see that it has ended when the lock is free. A record's number is
-taken in one call in C and each slot is written by itself, so that any thread, and a signal handler that interrupts it, may log at any
+taken in one call in C and each slot is written by itself, so that any thread, and a signal handler that interrupts it, may write at any
 time without a lock.
 """
 
@@ -11,11 +11,9 @@ import fcntl
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import count
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ RANK = ".rank"
 LONGEST = 4096
 """Bytes of a message."""
 WISHES, STEPS, MESSAGES = range(3)
-"""The parts of a file. A step that is too long for its part stands among the messages."""
+"""The parts of a file. A record of steps holds as many as fit; one step that is too long for a slot stands among the messages."""
 SIZES: Sizes = ((1 << 15, 2), (512, 1024), (LONGEST + HEAD, 128))
 MOST_RANKS = 1024
 """Processes of a job that are heard of."""
@@ -35,7 +33,7 @@ _MESSAGE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _STEP = json.JSONEncoder(separators=(",", ":"))
 
 Message = Mapping[str, Any]
-Logged = list[Any]
+Logged = tuple[int, int | None, float, Mapping[str, int | float]]
 """A step: time in nanoseconds since 1970, the program's own number of it, the moment on the monotonic clock, the numbers by name."""
 
 
@@ -64,14 +62,15 @@ class RankFile:
         self.wishes = wishes
         self._write(WISHES, _MESSAGE.encode(wishes))
 
-    def step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, int | float]) -> None:
-        """Tell the others numbers that were logged."""
-        numbers = tuple(values.values())
-        if {*map(type, numbers)} <= {int, float} and isfinite(sum(numbers)):  # as a rule: an encoder takes three times as long
-            text = _template(tuple(values)) % (time_ns, "null" if step is None else step, at, *numbers)
+    def steps(self, logged: Sequence[Logged]) -> None:
+        """Tell the others steps that were logged, as many in a record as fit into a slot."""
+        text = _STEP.encode(logged)
+        fits = len(text) <= SIZES[STEPS][0] - HEAD
+        if fits or len(logged) == 1:
+            self._write(STEPS if fits else MESSAGES, text)
         else:
-            text = _STEP.encode((time_ns, step, at, values))
-        self._write(STEPS if len(text) <= SIZES[STEPS][0] - HEAD else MESSAGES, text)
+            self.steps(logged[: len(logged) // 2])
+            self.steps(logged[len(logged) // 2 :])
 
     def message(self, message: Message) -> bool:
         """Tell the others a message; whether it is one, and short enough."""
@@ -174,10 +173,12 @@ class Ranks:
 
     Attributes:
         living: By path of its file, each process.
+        ended: Those that ended since the last look but one. They can be read until the next look.
     """
 
     def __init__(self, files: Path) -> None:
         self.living: dict[Path, Rank] = {}
+        self.ended: list[Rank] = []
         self._files = files
         self._looked = False
 
@@ -188,25 +189,22 @@ class Ranks:
                 with suppress(OSError, NotSharedError):
                     self.living[path] = Rank(path, self._looked)
         self._looked = True
+        for rank in self.ended:
+            rank.close()
+        self.ended = []
         for path, rank in tuple(self.living.items()):
             if rank.lives():
                 guarded(rank.look)
             else:
-                rank.close()
-                del self.living[path]
+                self.ended.append(self.living.pop(path))
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close their files."""
-        for rank in self.living.values():
+        for rank in (*self.living.values(), *self.ended):
             rank.close()
         self.living.clear()
-
-
-@lru_cache(64)
-def _template(names: tuple[str, ...]) -> str:
-    """Return the JSON of a step with places for its numbers."""
-    return "[%s,%s,%s,{" + ",".join([json.dumps(name).replace("%", "%%") + ":%s" for name in names]) + "}]"
+        self.ended.clear()
 
 
 def ranks_of(files: Path) -> Iterator[Path]:

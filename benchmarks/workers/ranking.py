@@ -1,7 +1,8 @@
 """One rank of a job whose processes share one reading: CPU time, and memory above an empty interpreter.
 
 Arguments: readings a second, seconds, the directory of the job, and what it does: `rest`, `work` (a step every 100 ms, a look a second),
-or `work+file` (a JSON line a second too).
+or `work+file` (a JSON line a second too). It says when the CPU time is known, and goes on when it is told to: one that ended would
+have another one take over, which is no part of what the others cost.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ def main() -> None:
                     max(0.0, STEP - (time.monotonic() - now)) if what != "rest" else (began if now < began else began + seconds) - now
                 )
             spent = time.process_time() - spent
-            memory, role, before = resident(), monitor.channel.role, time.thread_time()
+            memory, role = resident(), monitor.channel.role
+            sys.stdout.write("measured\n")
+            sys.stdout.flush()
+            sys.stdin.readline()
+            before = time.thread_time()
             for step in range(STEPS):
                 monitor.log(step, loss=0.5, learning_rate=1e-3, grad_norm=2.0, tokens=4096)
             found = {"cpu": spent / (seconds * rate), "role": role, "step": 1e6 * (time.thread_time() - before) / STEPS, "memory": memory}

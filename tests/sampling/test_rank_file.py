@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from accelmetrics.sampling.channel import TOLD, NodeChannel
 from accelmetrics.sampling.rank_file import LONGEST, MESSAGES, SIZES, STEPS, RankFile, Ranks
 from accelmetrics.sampling.slot_file import PAGE
 from tests.support.programs import Program
@@ -46,14 +47,13 @@ def pids(ranks: Ranks) -> set[int]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LOGGED, max_size=5))
 def test_steps_come_as_they_were_logged(tmp_path: Path, steps: list[tuple[int, int | None, dict[str, int | float]]]) -> None:
-    """Those that do not fit into a slot of numbers come as messages, unless they are longer than those."""
+    """One that does not fit into a slot of steps comes as a message, unless it is longer than those."""
     ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
-    for time_ns, step, values in steps:
-        file.step(1.5, time_ns, step, values)
+    file.steps([(time_ns, step, 1.5, values) for time_ns, step, values in steps])
     ranks.look()
     (rank,) = ranks.living.values()
-    numbers = [(time_ns, step, values) for time_ns, step, _, values in rank.told(STEPS)]
-    others = [(time_ns, step, values) for time_ns, step, _, values in rank.told(MESSAGES)]
+    numbers = [(time_ns, step, values) for told in rank.told(STEPS) for time_ns, step, _, values in told]
+    others = [(time_ns, step, values) for told in rank.told(MESSAGES) for time_ns, step, _, values in told]
     assert sorted(map(repr, numbers + others)) == sorted(repr(one) for one in steps if len(json.dumps(one)) < 3500)
     assert all(len(json.dumps(one)) > 400 for one in others)
     file.close()
@@ -64,13 +64,12 @@ def test_steps_come_as_they_were_logged(tmp_path: Path, steps: list[tuple[int, i
 
 def test_numbers_that_are_not_finite_and_large_ones_come_too(tmp_path: Path) -> None:
     ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
-    file.step(1.0, 5, 3, {"loss": math.nan, "norm": -math.inf, "tokens": 2**63 - 1})
-    file.step(1.0, 6, None, {"loss": math.nan, "tokens": 2**64})
+    file.steps([(5, 3, 1.0, {"loss": math.nan, "norm": -math.inf, "tokens": 2**63 - 1}), (6, None, 1.0, {"n": 2**64})])
     ranks.look()
     (rank,) = ranks.living.values()
-    first, second = rank.told(STEPS)
+    ((first, second),) = rank.told(STEPS)
     assert repr(first) == "[5, 3, 1.0, {'loss': nan, 'norm': -inf, 'tokens': 9223372036854775807}]"
-    assert repr(second) == f"[6, None, 1.0, {{'loss': nan, 'tokens': {2**64}}}]"
+    assert repr(second) == f"[6, None, 1.0, {{'n': {2**64}}}]"
     file.close()
 
 
@@ -110,54 +109,105 @@ def test_what_was_overwritten_before_it_was_read_is_counted(tmp_path: Path) -> N
     ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
     slots = SIZES[STEPS][1]
     for number in range(slots + 10):
-        file.step(1.0, number, number, {"loss": 0.5})
+        file.steps([(number, number, 1.0, {"loss": 0.5})])
     ranks.look()
     (rank,) = ranks.living.values()
-    assert [step for _, step, _, _ in rank.told(STEPS)] == list(range(10, slots + 10))
+    assert [step for ((_, step, _, _),) in rank.told(STEPS)] == list(range(10, slots + 10))
     assert rank.dropped == 10
     file.close()
 
 
 def test_any_thread_may_log(tmp_path: Path) -> None:
-    ranks, file = looked(tmp_path / "job"), RankFile(tmp_path / "job", {})
+    ranks, file, channel = looked(tmp_path / "job"), RankFile(tmp_path / "job", {}), NodeChannel()
+    channel.join(file)
 
     def log() -> None:
         for number in range(200):
-            file.step(1.0, 1, number, {"loss": 0.5})
+            channel.step(1.0, 1, number, {"loss": 0.5})
 
     threads = [threading.Thread(target=log) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    while any(thread.is_alive() for thread in threads):
+        channel.tell(math.inf)
+    channel.tell(math.inf)
     ranks.look()
     (rank,) = ranks.living.values()
-    assert sorted(step for _, step, _, _ in rank.told(STEPS) if step is not None) == sorted(4 * list(range(200)))
+    assert sorted(step for told in rank.told(STEPS) for _, step, _, _ in told) == sorted(4 * list(range(200)))
     file.close()
 
 
 def test_a_signal_handler_may_log_at_any_point(tmp_path: Path) -> None:
     text = """
     import signal
+    from accelmetrics.sampling.channel import NodeChannel
+    channel, handled = NodeChannel(), []
+    channel.join(file)
     def log(*_):
-        file.step(1.0, 2, 2, {"loss": 0.5})
+        handled.append(channel.step(1.0, 2, 2, {"loss": 0.5}))
     signal.signal(signal.SIGALRM, log)
     signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
     for number in range(500):
-        file.step(1.0, 1, 1, {"loss": 0.5})
+        channel.step(1.0, 1, 1, {"loss": 0.5})
+        channel.tell(float("inf") if number % 10 == 0 else 0.0)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    tell("logged")
+    channel.tell(float("inf"))
+    tell(len(handled))
     wait_to_go_on()
     """
     ranks = looked(tmp_path / "job")
     with Program(MEMBER + text, str(tmp_path / "job")) as program:
         assert program.told() == ["made"]
-        assert program.told() == ["logged"]
+        (handled,) = program.told()
         ranks.look()
         (rank,) = ranks.living.values()
-        times = [time_ns for time_ns, _, _, _ in rank.told(STEPS)]
-        assert times.count(1) + rank.dropped >= 500
-        assert set(times) <= {1, 2}
+        times = [time_ns for told in rank.told(STEPS) for time_ns, _, _, _ in told]
+        assert (times.count(1), times.count(2)) == (500, handled)
+
+
+def test_steps_are_written_together_and_in_time(tmp_path: Path) -> None:
+    """Who logs the first one has the thread woken that writes; while steps come, it comes by itself."""
+    ranks, file, channel = looked(tmp_path / "job"), RankFile(tmp_path / "job", {}), NodeChannel()
+    assert not channel.step(9.0, 0, 0, {})  # nobody takes part
+    channel.join(file)
+    assert channel.tell(9.0) == math.inf
+    assert [channel.step(10.0, number, number, {"loss": 0.5}) for number in range(3)] == [True, False, False]
+    ranks.look()
+    (rank,) = ranks.living.values()
+    assert channel.tell(10.1) == 10 + TOLD
+    assert not list(rank.told(STEPS))
+    assert channel.tell(11.0) == 11 + TOLD
+    (told,) = rank.told(STEPS)
+    assert [step for _, step, _, _ in told] == [0, 1, 2]
+    assert not channel.step(11.5, 3, 3, {"loss": 0.5})
+    assert channel.tell(12.5) == 12.5 + TOLD
+    assert channel.tell(14.0) == math.inf
+    assert len(list(rank.told(STEPS))) == 1
+    assert channel.step(14.5, 4, 4, {"loss": 0.5})
+    channel.join(None)
+    assert channel.tell(99.0) == math.inf
+    file.close()
+
+
+def test_what_a_process_told_before_it_ended_is_heard(tmp_path: Path) -> None:
+    text = """
+    wait_to_go_on()
+    file.steps([(1, 7, 1.0, {})])
+    tell("told")
+    wait_to_go_on()
+    """
+    ranks = looked(tmp_path / "job")
+    with Program(MEMBER + text, str(tmp_path / "job")) as program:
+        program.told()
+        assert pids(ranks) == {program.pid}
+        program.go_on()
+        program.told()
+        program.process.kill()
+        wait_for(lambda: not pids(ranks))
+        (rank,) = ranks.ended
+        assert list(rank.told(STEPS)) == [[[1, 7, 1.0, {}]]]
+        ranks.look()
+        assert not ranks.ended
 
 
 def test_a_process_that_was_killed_is_gone_and_its_file_too(tmp_path: Path) -> None:
@@ -215,7 +265,7 @@ def test_a_file_whose_descriptor_was_closed_or_that_was_removed_is_made_anew(tmp
         wait_to_go_on()
         end()
         others = [open(Path(sys.argv[1]).with_name("other"), "w+b") for _ in range(5)]
-        file.step(1.0, 1, 1, {"loss": 0.5})
+        file.steps([(1, 1, 1.0, {"loss": 0.5})])
         tell(others[0].seek(0, 2))
     wait_to_go_on()
     """
@@ -229,13 +279,13 @@ def test_a_file_whose_descriptor_was_closed_or_that_was_removed_is_made_anew(tmp
             assert pids(ranks) == {program.pid}
             assert list(ranks.living) != before
             (rank,) = ranks.living.values()
-            assert [step for _, step, _, _ in rank.told(STEPS)] == [1]
+            assert [step for ((_, step, _, _),) in rank.told(STEPS)] == [1]
 
 
 def test_hostile_contents_are_passed_over(tmp_path: Path) -> None:
     file = RankFile(tmp_path / "job", {"pid": 1})
     for number in range(5):
-        file.step(1.0, number, number, {"loss": 0.5})
+        file.steps([(number, number, 1.0, {"loss": 0.5})])
         file.message({"number": number})
     whole = bytearray(file.path.read_bytes())
     file.close()
@@ -253,7 +303,7 @@ def test_hostile_contents_are_passed_over(tmp_path: Path) -> None:
         with held, Locked(held.fileno()):
             ranks.look()
             for rank in ranks.living.values():
-                assert all(len(step) == 4 for step in rank.told(STEPS))
+                assert all(len(step) == 4 for told in rank.told(STEPS) for step in told)
                 assert all(isinstance(message, dict) for message in rank.told(MESSAGES))
             ranks.close()
     path.write_bytes(whole[: len(whole) // 2])
