@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.simulators import ascend, biren, deepx, furiosa, graphcore, kunlunxin, metax, moorethreads, qualcomm, rebellions, vastai
 from tests.simulators.amdgpu import Tree
-from tests.simulators.amdgpu.machines import rx_7900
+from tests.simulators.amdgpu.machines import hygon, rx_7900
 from tests.simulators.biren import Brsmi
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.furiosa import FuriosaTree
@@ -132,6 +132,10 @@ def _gaudi(machine: Machine) -> None:
     machine.directories.append(tool.directory)
 
 
+def _hygon(machine: Machine) -> None:
+    hygon(Tree(machine.root))
+
+
 def _qualcomm(machine: Machine) -> None:
     TpuMachine(machine.root).function("0000:c1:00.0", "0xa100", vendor="0x17cb")
     machine.command("qaic-util", qualcomm.listing(qualcomm.device(0, card="B1")))
@@ -180,6 +184,7 @@ VENDORS: dict[str, Callable[[Machine], None]] = {
     "metax": _metax,
     "moorethreads": _moorethreads,
     "gaudi": _gaudi,
+    "hygon": _hygon,
     "qualcomm": _qualcomm,
     "deepx": _deepx,
     "vastai": _vastai,
