@@ -14,6 +14,7 @@ import os
 import signal
 from collections.abc import Generator
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +47,16 @@ def _namespace_of(pid: int | str, kind: str = "pid") -> str:
 
 _real_namespace_of = processes.namespace_of
 processes.namespace_of = _namespace_of
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands in front of ``/sys``, ``/proc`` and ``/dev``: an empty directory."""
+    made = tmp_path / "root"
+    made.mkdir()
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(made))
+    return made
+
 
 ALLOWED_SKIPS = ("hardware:", "platform:")
 

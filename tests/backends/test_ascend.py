@@ -13,7 +13,6 @@ from accelmetrics.backends import registry
 from accelmetrics.backends.ascend import dcmi, npu_smi
 from accelmetrics.backends.kit import DeviceSample
 from accelmetrics.backends.kit.library import load_first
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.testing import FakeClock
@@ -21,6 +20,7 @@ from tests.simulators.ascend import chip, common, ecc, info, memory, programs, u
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.dcmi import Dcmi
 from tests.support.fuzzing import fuzz
+from tests.support.readings import of
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -49,32 +49,21 @@ TOLD = {
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+def tool(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+    del root
     stand_in = CommandStandIn(tmp_path, "npu-smi")
     monkeypatch.setenv("PATH", stand_in.path)
-    root = tmp_path / "root"
-    root.mkdir()
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
     return stand_in
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dcmi:
+def library(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dcmi:
     """The library of a machine with two chips, and no command."""
     made = Dcmi(tmp_path)
     monkeypatch.setenv("DCMI_STATE", str(made.state))
     monkeypatch.setattr(dcmi, "LIBRARIES", (str(made.path),))
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
-    return made
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The sampler's and the driver's."""
-    made = FakeClock()
-    monkeypatch.setattr(npu_smi.TOOL, "clock", made)
-    monkeypatch.setattr(dcmi.LIBRARY, "clock", made)
+    del root
     return made
 
 
@@ -90,10 +79,6 @@ def says(tool: CommandStandIn, *npus: int, chips: int = 1, form: str = "910B", o
 def sampled(clock: FakeClock, pid: int | None = None) -> Snapshot:
     with Sampler(["ascend"], clock=clock, pid=pid) as sampler:
         return sampler.sample()
-
-
-def of(snapshot: Snapshot, key: str) -> dict[str, object]:
-    return {name.removeprefix(f"{key}."): value for name, value in snapshot.metrics.items() if name.startswith(f"{key}.")}
 
 
 def test_every_metric_and_who_a_chip_is(tool: CommandStandIn, clock: FakeClock) -> None:
@@ -310,30 +295,6 @@ def test_a_user_who_may_not_open_the_node(tool: CommandStandIn, tmp_path: Path, 
     assert "usermod -aG HwHiAiUser" in caught.value.advice
 
 
-def test_where_there_is_no_tool(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SourceError, match="npu-smi was not found in PATH") as caught:
-        npu_smi.TOOL.open()
-    assert caught.value.advice == npu_smi.COMMAND.install and not tool.calls
-
-
-def test_it_is_found_on_the_bus_and_by_its_nodes(tool: CommandStandIn, tmp_path: Path) -> None:
-    """Network cards of the vendor are none."""
-    backend = registry.load("ascend")
-    assert backend.detect()[:2] == (False, "no device of Huawei (0x19e5) on the PCI bus, no /dev/davinci*")
-    for address, kind in (("0000:01:00.0", "0x020000"), ("0000:c1:00.0", "0x120000")):
-        for name, said in {"vendor": "0x19e5", "device": "0xd802", "class": kind}.items():
-            file = tmp_path / f"root/sys/bus/pci/devices/{address}/{name}"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{said}\n")
-    found = backend.detect()
-    assert found.devices == 1 and "Ascend container runtime" in found.advice
-    (tmp_path / "root/dev").mkdir()
-    (tmp_path / "root/dev/davinci3").touch()
-    assert "/dev/davinci3" in backend.detect().evidence
-    assert tool.calls == []
-
-
 BY_LIBRARY = {name: value for name, value in TOLD.items() if name != "retiredPagesPending"} | {"eccMode": 1}
 
 
@@ -498,12 +459,6 @@ def test_neither_library_nor_tool(library: Dcmi, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SourceError, match=r"libdcmi\.so was not found .* npu-smi was not found in PATH") as caught:
         registry.load("ascend").open()
     assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
-
-
-def test_what_a_program_sees() -> None:
-    devices = [DeviceIdentity("npu", "huawei", number) for number in range(3)]
-    assert visibility({"ASCEND_RT_VISIBLE_DEVICES": "0,2"}, devices).order == (0, 2)
-    assert visibility({"ASCEND_VISIBLE_DEVICES": "0"}, devices).order == (0, 1, 2), "it is the container runtime's"
 
 
 def _answers(printed: str) -> Iterator[DeviceSample]:

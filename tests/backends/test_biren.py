@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends import registry
 from accelmetrics.backends.biren import ASKED, backend
 from accelmetrics.backends.kit import DeviceSample, rows
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.testing import FakeClock
 from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.biren import PROVEN, Brsmi, gpu
 from tests.support.fuzzing import fuzz
+from tests.support.readings import of, read
 
 MIB = 2**20
 VALUES = {
@@ -33,27 +31,17 @@ VALUES = {
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Brsmi:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
+def tool(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Brsmi:
+    del root
     made = Brsmi(tmp_path)
     monkeypatch.setenv("PATH", f"{made.directory}:/usr/bin:/bin")
     made.behave(gpu(1), gpu(0))
     return made
 
 
-def sample() -> Snapshot:
-    with Sampler(["biren"], clock=FakeClock()) as sampler:
-        return sampler.sample()
-
-
-def of(snapshot: Snapshot, number: int) -> dict[str, float]:
-    key = f"gpu.{number}."
-    return {name.removeprefix(key): value for name, value in snapshot.metrics.items() if name.startswith(key)}
-
-
 def test_every_metric_and_who_a_gpu_is(tool: Brsmi) -> None:
     del tool
-    snapshot = sample()
+    snapshot = read("biren")
     assert of(snapshot, 0) == VALUES
     assert snapshot.metrics["gpu.1.temp"] == 42
     assert snapshot.devices[0].identity == DeviceIdentity(
@@ -71,7 +59,7 @@ def test_every_metric_and_who_a_gpu_is(tool: Brsmi) -> None:
 def test_fields_that_a_release_refuses_are_missing_in_its_words(tool: Brsmi) -> None:
     """Those that are proven are all that is left."""
     tool.behave(gpu(0), gpu(1), fields=PROVEN)
-    snapshot = sample()
+    snapshot = read("biren")
     assert of(snapshot, 0) == {name: VALUES[name] for name in ("memoryAllocatedBytes", "memoryFreeBytes", "temp")}
     assert 'refuses the field "power.draw"' in snapshot.unavailable["gpu.0.powerWatts"].detail
 
@@ -88,7 +76,7 @@ def test_fields_that_a_release_refuses_are_missing_in_its_words(tool: Brsmi) -> 
 )
 def test_what_is_no_value(tool: Brsmi, field: str, printed: str, name: str, reason: Reason) -> None:
     tool.behave(gpu(0, **{field: printed}), gpu(1))
-    snapshot = sample()
+    snapshot = read("biren")
     assert snapshot.unavailable[f"gpu.0.{name}"].reason == reason
     assert of(snapshot, 1)["gpu"] == 63
 
@@ -103,24 +91,10 @@ def test_why_it_does_not_open(tool: Brsmi, stderr: str, reason: Reason) -> None:
     assert caught.value.reason == reason
 
 
-def test_it_is_found_by_its_nodes(tool: Brsmi, tmp_path: Path) -> None:
-    """Its PCI id is not published."""
-    del tool
-    assert registry.load("biren").detect()[:2] == (False, "no /dev/biren/card_*")
-    (tmp_path / "root/dev/biren").mkdir(parents=True)
-    (tmp_path / "root/dev/biren/card_0").touch()
-    assert registry.load("biren").detect()[:3] == (True, "/dev/biren/card_0", 1)
-
-
 def test_doctor_says_that_it_is_experimental(tool: Brsmi) -> None:
     del tool
     (finding,) = diagnose(backends=["biren"]).backends
     assert "experimental: half of its fields are asked for by analogy" in finding.evidence
-
-
-def test_what_a_program_sees() -> None:
-    devices = [DeviceIdentity("gpu", "biren", number) for number in range(2)]
-    assert visibility({"SUPA_VISIBLE_DEVICES": "1,0"}, devices).order == (1, 0)
 
 
 def test_fuzz() -> None:

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Sampler
 from accelmetrics.backends import cambricon, registry
 from accelmetrics.backends.cambricon import backend, parse, parse_list
-from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeClock
 from tests.simulators.cndev import build, info, process, row, table
 from tests.simulators.commands import CommandStandIn
 from tests.support.fuzzing import fuzz
+from tests.support.readings import of, read
 from tests.support.waiting import until
 
 MIB = 2**20
@@ -107,26 +106,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
     return stand_in
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    made = FakeClock()
-    monkeypatch.setattr(backend, "clock", made)
-    return made
-
-
-def sample(clock: FakeClock | None = None, pid: int | None = None) -> Snapshot:
-    """A reading of a sampler with a numbering of its own."""
-    with Sampler(["cambricon"], clock=clock or SYSTEM_CLOCK, pid=pid) as sampler:
-        return sampler.sample()
-
-
-def of(snapshot: Snapshot, number: int) -> dict[str, float]:
-    key = f"npu.{number}."
-    return {name.removeprefix(key): value for name, value in snapshot.metrics.items() if name.startswith(key)}
-
-
 def test_every_metric_of_the_library_and_who_a_card_is(library: Library) -> None:
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert of(snapshot, 0) == LIBRARY
     assert snapshot.metrics["npu.1.temp"] == 42
     assert set(snapshot.unavailable) == {f"npu.{number}.fanSpeed" for number in range(2)}
@@ -146,14 +127,14 @@ def test_every_metric_of_the_library_and_who_a_card_is(library: Library) -> None
 def test_throttling(library: Library) -> None:
     """A clock that was set is no throttling."""
     library.answers("tdp 0 1", "clock 1 1")
-    metrics = sample().metrics
+    metrics = read("cambricon").metrics
     assert (metrics["npu.0.throttle.swPowerCap"], metrics["npu.0.throttled"]) == (1, 1)
     assert (metrics["npu.1.throttle.applicationsClocksSetting"], metrics["npu.1.throttled"]) == (1, 0)
 
 
 def test_counters_of_ecc_that_is_off_are_no_zeros(library: Library) -> None:
     library.answers("ecc 0 0")
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert snapshot.unavailable["npu.0.correctedMemoryErrors"] == (Reason.NOT_SUPPORTED, "ECC is switched off")
     assert snapshot.metrics["npu.1.correctedMemoryErrors"] == 14
 
@@ -171,7 +152,7 @@ def test_counters_of_ecc_that_is_off_are_no_zeros(library: Library) -> None:
 )
 def test_a_call_that_fails_costs_its_own_values_of_its_own_card(library: Library, code: int, reason: Reason) -> None:
     library.answers(f"fail.cndevGetDevicePowerInfo 0 {code}")
-    snapshot = sample()
+    snapshot = read("cambricon")
     why = snapshot.unavailable["npu.0.powerWatts"]
     assert why.reason == reason and why.detail.startswith("cndevGetDevicePowerInfo: ")
     lost = {"powerWatts", "enforcedPowerLimitWatts", "powerPercent"}
@@ -182,12 +163,12 @@ def test_a_call_that_fails_costs_its_own_values_of_its_own_card(library: Library
 @pytest.mark.parametrize(("line", "name"), [("power 0 -1", "powerWatts"), ("chip 0 65535", "temp"), ("utilization 0 4000", "utilization")])
 def test_impossible_numbers(library: Library, line: str, name: str) -> None:
     library.answers(line)
-    assert sample().unavailable[f"npu.0.{name}"].reason == Reason.INVALID_VALUE
+    assert read("cambricon").unavailable[f"npu.0.{name}"].reason == Reason.INVALID_VALUE
 
 
 def test_every_call_may_fail(library: Library) -> None:
     library.answers(*(f"fail.{name} 0 10" for name in (*cambricon.PLAIN, *cambricon.NUMBERED, "cndevGetProcessInfo", "cndevGetEccMode")))
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert of(snapshot, 0) == {} and of(snapshot, 1)["temp"] == 42
     first = snapshot.devices[0]
     assert (first.identity.uuid, first.identity.pci_bus_id, first.processes) == ("", "", None)
@@ -197,7 +178,7 @@ def test_every_call_may_fail(library: Library) -> None:
 def test_who_uses_a_card(library: Library, number: int) -> None:
     """However many there are."""
     library.answers(f"processes 1 {number}")
-    first, second = sample(pid=4000).devices
+    first, second = read("cambricon", pid=4000).devices
     assert (first.processes, len(second.processes or ())) == ((), number)
     assert {(each.pid, each.memory_bytes) for each in second.processes or ()} == {(4000 + each, 2 * MIB) for each in range(number)}
 
@@ -236,7 +217,7 @@ def test_the_tool_is_read_beside_a_library_of_another_release(tool: CommandStand
     state.write_text("version 0 5\n", encoding="utf-8")
     monkeypatch.setenv("CNDEV_STATE", str(state))
     monkeypatch.setattr(cambricon, "LIBRARIES", (str(built),))
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert (of(snapshot, 0), snapshot.backends[0].source) == (TOOL, "cnmon+cnmon info")
     assert "older than release 6" in snapshot.unavailable["npu.0.smClock"].detail
 
@@ -251,7 +232,7 @@ def test_a_library_that_does_not_load_is_told_in_the_loaders_words(tmp_path: Pat
 
 
 def test_every_metric_of_the_tool(tool: CommandStandIn) -> None:
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert of(snapshot, 0) == of(snapshot, 1) == TOOL
     assert sorted(tool.calls) == [[], ["info"]]
     assert snapshot.devices[1].identity == DeviceIdentity(
@@ -272,14 +253,14 @@ def test_every_metric_of_the_tool(tool: CommandStandIn) -> None:
 def test_the_table_alone_has_no_temperature(tool: CommandStandIn) -> None:
     """Nothing says which sensor its column is of."""
     tool.behave("", status=1, stderr="unknown command", asked="info")
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert snapshot.metrics["npu.0.powerWatts"] == 106
     assert "npu.0.temp" in snapshot.unavailable
 
 
 def test_the_list_alone_is_enough(tool: CommandStandIn) -> None:
     tool.behave("cnmon: no such view", status=1)
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert of(snapshot, 1) == TOOL
     assert snapshot.devices[1].identity.pci_bus_id == "0000:3d:00.0"
 
@@ -287,7 +268,7 @@ def test_the_list_alone_is_enough(tool: CommandStandIn) -> None:
 def test_rows_in_another_order_and_a_fan_that_turns(tool: CommandStandIn) -> None:
     tool.behave(table(row(1, fan="45%", util="7%"), row(0)))
     tool.behave(info(1) + info(0, chip="55 C"), asked="info")
-    metrics = sample().metrics
+    metrics = read("cambricon").metrics
     assert (metrics["npu.0.utilization"], metrics["npu.1.utilization"], metrics["npu.1.fanSpeed"]) == (63, 7, 45)
     assert (metrics["npu.0.temp"], metrics["npu.1.temp"]) == (55, 41)
 
@@ -296,7 +277,7 @@ def test_the_table_of_release_4_has_no_address(tool: CommandStandIn) -> None:
     """Another heading stands there; cards are then joined by their numbers."""
     old = table(row(0, address="On"), row(1, address="On")).replace("              Bus-Id", "Persistence-M Driver")
     tool.behave(old)
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert [of(snapshot, number) for number in range(2)] == [TOOL, TOOL]
     assert [device.identity.pci_bus_id for device in snapshot.devices] == ["0000:39:00.0", "0000:3d:00.0"]
 
@@ -307,7 +288,7 @@ def test_the_table_of_release_4_has_no_address(tool: CommandStandIn) -> None:
 )
 def test_every_form_of_nothing(tool: CommandStandIn, printed: str, reason: Reason) -> None:
     tool.behave(info(0, chip=printed) + info(1), asked="info")
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert snapshot.unavailable["npu.0.temp"].reason == reason
     assert snapshot.metrics["npu.1.temp"] == 41
 
@@ -315,7 +296,7 @@ def test_every_form_of_nothing(tool: CommandStandIn, printed: str, reason: Reaso
 def test_a_pair_of_which_one_side_is_missing(tool: CommandStandIn) -> None:
     tool.behave(table(row(0, power="N/A/ 250 W", memory="N/A/ 23374 MiB"), row(1)))
     tool.behave(info(0, power="N/A", used="N/A") + info(1), asked="info")
-    snapshot = sample()
+    snapshot = read("cambricon")
     assert snapshot.unavailable["npu.0.powerWatts"].reason == Reason.NOT_SUPPORTED
     assert snapshot.unavailable["npu.0.memoryAllocatedBytes"].reason == Reason.NOT_SUPPORTED
     assert snapshot.metrics["npu.0.enforcedPowerLimitWatts"] == 250
@@ -326,7 +307,7 @@ def test_processes_of_the_table(tool: CommandStandIn) -> None:
     """Of one process, memory is the sum of its lines; a command may be blank."""
     lines = process(0, os.getpid(), 1024) + process(0, 4242, 10, "") + process(0, 4242, 20, "python3 train.py")
     tool.behave(table(row(0), row(1), processes=lines))
-    snapshot = sample(pid=os.getpid())
+    snapshot = read("cambricon", pid=os.getpid())
     first, second = snapshot.devices
     assert [(each.pid, each.memory_bytes) for each in first.processes or ()] == [(os.getpid(), 1024 * MIB), (4242, 30 * MIB)]
     assert second.processes == ()
@@ -352,47 +333,12 @@ def test_output_that_is_cut_or_late_costs_a_reading_and_no_card(
         assert of(until(sampler, clock, lambda latest: "npu.1.temp" in latest.metrics), 1) == TOOL
 
 
-@pytest.mark.parametrize(
-    ("printed", "status", "reason", "words"),
-    [
-        ("Permission denied", 1, Reason.NO_PERMISSION, "Permission denied"),
-        ("cndevInit failed", 1, Reason.DRIVER_ERROR, "cndevInit failed"),
-        ("", 0, Reason.PARSE_ERROR, "printed nothing"),
-    ],
-)
-def test_what_the_tool_says_instead(tool: CommandStandIn, printed: str, status: int, reason: Reason, words: str) -> None:
-    for asked in ("", "info"):
-        tool.behave(printed, status=status, asked=asked)
-    with pytest.raises(SourceError, match=words) as caught:
-        registry.load("cambricon").open()
-    assert caught.value.reason == reason
-
-
 def test_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(cambricon, "LIBRARIES", ("/nonexistent/libcndev.so",))
     with pytest.raises(SourceError, match="cnmon was not found") as caught:
         registry.load("cambricon").open()
     assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, cambricon.INSTALL)
-
-
-def test_how_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its PCI id or its nodes, of which some belong to no card."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    (tmp_path / "dev").mkdir()
-    for name in ("cambricon_ctl", "cambricon_gdr", "cambricon_ipcm0"):
-        (tmp_path / "dev" / name).touch()
-    found = registry.load("cambricon").detect()
-    assert found[:2] == (False, "no device of Cambricon (0xcabc) on the PCI bus, no /dev/cambricon_dev*")
-    for number in range(2):
-        (tmp_path / f"dev/cambricon_dev{number}").touch()
-    assert registry.load("cambricon").detect().devices == 2
-
-
-@pytest.mark.parametrize(("listed", "order"), [(None, (0, 1, 2)), ("2,0", (2, 0)), ("1", (1,)), ("0,nine", None), ("3", None)])
-def test_what_a_program_sees(listed: str | None, order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("npu", "cambricon", number) for number in range(3)]
-    assert visibility({} if listed is None else {"MLU_VISIBLE_DEVICES": listed}, devices).order == order
 
 
 def test_fuzz() -> None:

@@ -12,7 +12,6 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends import furiosa, registry
 from accelmetrics.backends.kit.processes import node_pattern
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.testing import FakeClock
@@ -32,10 +31,7 @@ VALUES = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FuriosaTree:
-    root = tmp_path / "root"
-    root.mkdir()
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
+def tree(root: Path) -> FuriosaTree:
     return FuriosaTree(root)
 
 
@@ -44,14 +40,6 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
     stand_in = CommandStandIn(tmp_path, "furiosa-smi")
     monkeypatch.setenv("PATH", stand_in.path)
     return stand_in
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The sampler's and the driver's."""
-    made = FakeClock()
-    monkeypatch.setattr(furiosa.backend, "clock", made)
-    return made
 
 
 def says(tool: CommandStandIn, *numbers: int) -> None:
@@ -287,26 +275,6 @@ def test_without_its_driver_the_card_is_found_and_not_read(tree: FuriosaTree, mo
     assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "install the package furiosa-smi")
     tree.card(1)
     assert backend.detect().devices == 2
-
-
-@pytest.mark.parametrize(
-    ("listed", "order"),
-    [
-        (None, (0, 1, 2)),
-        ("npu:2,npu:0", (2, 0)),
-        ("npu:1:0-3, npu:1:4-7", (1,)),
-        ("npu0pe0-1", (0,)),
-        ("2", (2,)),
-        ("npu:3", None),
-        ("rngd(2)*1", None),
-        ("", None),
-    ],
-)
-def test_what_a_program_sees(listed: str | None, order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("npu", "furiosa", number) for number in range(3)]
-    seen = visibility({} if listed is None else {"FURIOSA_DEVICES": listed}, devices)
-    assert seen.order == order
-    assert bool(seen.caveats) == (order is None)
 
 
 def test_the_tools_are_not_run_while_a_card_sleeps(tree: FuriosaTree, tool: CommandStandIn, clock: FakeClock) -> None:

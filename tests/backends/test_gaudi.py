@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Sampler
 from accelmetrics.backends import gaudi, registry
 from accelmetrics.backends.kit import DeviceSample, rows
 from accelmetrics.backends.kit.processes import node_pattern
@@ -19,6 +19,7 @@ from accelmetrics.testing import FakeClock
 from accelmetrics.visibility.verify import verify
 from tests.simulators.gaudi import GaudiTree, HlSmi, row, table
 from tests.support.fuzzing import fuzz
+from tests.support.readings import of
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -57,10 +58,7 @@ OF_FILES = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GaudiTree:
-    root = tmp_path / "root"
-    root.mkdir()
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
+def tree(root: Path) -> GaudiTree:
     return GaudiTree(root)
 
 
@@ -72,14 +70,6 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HlSmi:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The sampler's and the driver's."""
-    made = FakeClock()
-    monkeypatch.setattr(gaudi.backend, "clock", made)
-    return made
-
-
-@pytest.fixture
 def sampler(tree: GaudiTree, tool: HlSmi, clock: FakeClock) -> Iterator[Sampler]:
     """Of two cards."""
     tree.card(0)
@@ -87,10 +77,6 @@ def sampler(tree: GaudiTree, tool: HlSmi, clock: FakeClock) -> Iterator[Sampler]
     tool.lists(0, 1)
     with Sampler(["gaudi"], clock=clock) as made:
         yield made
-
-
-def of(snapshot: Snapshot, key: str) -> dict[str, object]:
-    return {name.removeprefix(f"{key}."): value for name, value in snapshot.metrics.items() if name.startswith(f"{key}.")}
 
 
 def test_every_metric_and_who_a_device_is(sampler: Sampler, tool: HlSmi) -> None:
@@ -334,25 +320,6 @@ def test_it_is_found_on_the_bus_and_not_read_without_its_driver(tree: GaudiTree,
     with pytest.raises(SourceError, match="hl-smi finds no device") as caught:
         backend.open()
     assert "sudo modprobe habanalabs" in caught.value.advice and "--runtime=habana" in caught.value.advice
-
-
-@pytest.mark.parametrize(
-    ("environ", "order"),
-    [
-        ({}, (0, 1, 2)),
-        ({"HABANA_VISIBLE_MODULES": "5, 7"}, (2, 0)),
-        ({"HABANA_VISIBLE_MODULES": "7,6", "HLS_MODULE_ID": "6"}, (1,)),
-        ({"HABANA_VISIBLE_DEVICES": "0"}, (0, 1, 2)),
-        ({"HABANA_VISIBLE_MODULES": "0"}, None),
-        ({"HABANA_VISIBLE_MODULES": "7,7"}, None),
-        ({"HABANA_VISIBLE_MODULES": ""}, None),
-    ],
-)
-def test_what_a_program_sees(environ: dict[str, str], order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("hpu", "habana", number, module_id=7 - number) for number in range(3)]
-    seen = visibility(environ, devices)
-    assert seen.order == order
-    assert bool(seen.caveats) == (order is None)
 
 
 def test_modules_that_are_not_known_hide_nothing() -> None:

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Sampler
 from accelmetrics.backends import hygon, registry
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.hygon import ABOUT, FLAGS, TOOL, backend, parse, parse_table
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.testing import FakeClock
 from tests.simulators.amdgpu import Tree, machines
 from tests.simulators.amdgpu.machines import GIB
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.hygon import NO_DEVICE, about, answer, card, document, lines, table
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.support.fuzzing import fuzz
-from tests.support.waiting import until_reason, wait_for
+from tests.support.readings import of, read
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 OF_THE_FILES = {
@@ -38,11 +37,8 @@ OF_THE_TABLE = {"gpu": 63.5, "memoryAllocated": 25, "temp": 51, "powerWatts": 18
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+def tree(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """A machine that has nothing yet."""
-    root = tmp_path / "root"
-    root.mkdir()
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
     monkeypatch.setenv("PATH", "/nonexistent")
     return Tree(root)
 
@@ -57,16 +53,6 @@ def tool(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command
     return stand_in
 
 
-def read() -> Snapshot:
-    """Take one reading; a clock of its own gives the sampler a numbering of its own."""
-    with Sampler(["hygon"], clock=SYSTEM_CLOCK) as sampler:
-        return sampler.sample()
-
-
-def values(snapshot: Snapshot, number: int = 0) -> dict[str, int | float]:
-    return {key.split(".", 2)[2]: value for key, value in snapshot.metrics.items() if key.startswith(f"gpu.{number}.")}
-
-
 # The files
 
 
@@ -77,8 +63,8 @@ def test_the_files_of_the_driver(tree: Tree, kind: str, driver: str) -> None:
     tree.write(f"/sys/module/{driver}/version", "6.2.31")
     (device.path / "driver").unlink()
     (device.path / "driver").symlink_to(tree.root / f"sys/bus/pci/drivers/{driver}")
-    snapshot = read()
-    assert (values(snapshot), snapshot.backends[0].source) == (OF_THE_FILES, "sysfs")
+    snapshot = read("hygon")
+    assert (of(snapshot), snapshot.backends[0].source) == (OF_THE_FILES, "sysfs")
     assert snapshot.devices[0].identity == DeviceIdentity(
         "gpu",
         "hygon",
@@ -106,20 +92,20 @@ def test_the_files_of_two_vendors_are_not_mixed_up(tree: Tree) -> None:
         ("amd", "0000:03:00.0"),
         ("hygon", "0000:06:00.0"),
     ]
-    assert (snapshot.metrics["gpu.0.temp"], values(snapshot, 1)) == (51, OF_THE_FILES)
+    assert (snapshot.metrics["gpu.0.temp"], of(snapshot, 1)) == (51, OF_THE_FILES)
 
 
 def test_a_card_that_the_driver_lets_go_of_comes_back_as_itself(tree: Tree) -> None:
     device = machines.hygon(tree)
     with Sampler(["hygon"], clock=SYSTEM_CLOCK) as sampler:
-        assert values(sampler.sample()) == OF_THE_FILES
+        assert of(sampler.sample()) == OF_THE_FILES
         device.unbind()
         lost = sampler.sample()
         assert {why.reason for why in lost.unavailable.values()} == {Reason.DRIVER_UNAVAILABLE}
         assert not lost.metrics
         (device.path / "driver").symlink_to(tree.root / "sys/bus/pci/drivers/hycu")
         device.write({"gpu_busy_percent": 12, "unique_id": "5c88007bd1f20a43"})
-        wait_for(lambda: values(sampler.sample()).get("gpu") == 12)
+        wait_for(lambda: of(sampler.sample()).get("gpu") == 12)
         assert [found.identity.uuid for found in sampler.sample().devices] == ["0x5c88007bd1f20a43"]
 
 
@@ -129,8 +115,8 @@ def test_a_card_that_the_driver_lets_go_of_comes_back_as_itself(tree: Tree) -> N
 @pytest.mark.parametrize("commas", [True, False], ids=["all commas", "some commas"])
 def test_every_metric_of_every_dcu(tool: CommandStandIn, commas: bool) -> None:
     answer(tool, 0, 1, commas=commas)
-    snapshot = read()
-    assert values(snapshot) == OF_THE_DOCUMENT | LIMIT
+    snapshot = read("hygon")
+    assert of(snapshot) == OF_THE_DOCUMENT | LIMIT
     assert (snapshot.metrics["gpu.1.temp"], snapshot.metrics["gpu.1.powerWatts"]) == (52, 189.5)
     assert {why.reason for why in snapshot.unavailable.values()} == {Reason.NOT_SUPPORTED}
     assert snapshot.devices[0].identity == DeviceIdentity(
@@ -152,8 +138,8 @@ def test_a_release_that_prints_lines_where_a_document_was_asked_for(tool: Comman
     cards = {number: card(number, word) for number in (0, 1)}
     tool.behave(lines(cards).replace("HCU[", f"{word}["), asked="--showuse")
     tool.behave("", status=2, asked=" ".join(ABOUT))
-    snapshot = read()
-    assert values(snapshot) == OF_THE_DOCUMENT
+    snapshot = read("hygon")
+    assert of(snapshot) == OF_THE_DOCUMENT
     assert [device.identity.pci_bus_id for device in snapshot.devices] == ["0000:09:00.0", "0000:0a:00.0"]
 
 
@@ -163,8 +149,8 @@ def test_a_release_that_knows_no_such_flags_is_read_by_its_table(tool: CommandSt
     for asked in ("--showuse", " ".join(ABOUT)):
         tool.behave("", stderr=refusal, status=2, asked=asked)
     tool.behave(table(0, 1, word=word, coders=coders))
-    snapshot = read()
-    assert values(snapshot) == OF_THE_TABLE | ({"decoderUtilization": 4, "encoderUtilization": 3} if coders else {})
+    snapshot = read("hygon")
+    assert of(snapshot) == OF_THE_TABLE | ({"decoderUtilization": 4, "encoderUtilization": 3} if coders else {})
     assert snapshot.metrics["gpu.1.temp"] == 52
     assert snapshot.unavailable["gpu.0.smClock"].reason in (Reason.DRIVER_ERROR, Reason.NOT_SUPPORTED)
     assert snapshot.backends[0].source == "hy-smi, its table"
@@ -191,7 +177,7 @@ def test_values_as_they_are_printed(tool: CommandStandIn, changes: dict[str, str
     """Every form of nothing is a reason, and never 0."""
     tool.behave(document({0: card(0, **changes)}), asked="--showuse")
     tool.behave("", status=1)
-    snapshot = read()
+    snapshot = read("hygon")
     reasons = {key: why.reason for key, why in snapshot.unavailable.items()}
     assert {name: reasons.get(f"gpu.0.{name}", snapshot.metrics.get(f"gpu.0.{name}")) for name in expected} == expected
 
@@ -200,40 +186,17 @@ def test_memory_in_the_units_of_its_keys(tool: CommandStandIn) -> None:
     """Bytes before DTK 23.10, MiB since."""
     size = {"vram Total Memory (B)": "68702699520", "vram Total Used Memory (B)": str(16380 * MIB)}
     tool.behave(document({0: {key: said for key, said in card(0, "DCU").items() if "(MiB)" not in key} | size}), asked="--showuse")
-    snapshot = read()
+    snapshot = read("hygon")
     assert (snapshot.metrics["gpu.0.memoryAllocatedBytes"], snapshot.metrics["gpu.0.memoryTotalBytes"]) == (16380 * MIB, 65520 * MIB)
 
 
 def test_the_order_of_cards_makes_no_difference(tool: CommandStandIn) -> None:
     answer(tool, 1, 0)
     tool.behave(document({1: about(1)}), asked=" ".join(ABOUT))
-    snapshot = read()
-    assert values(snapshot) == OF_THE_DOCUMENT
+    snapshot = read("hygon")
+    assert of(snapshot) == OF_THE_DOCUMENT
     assert snapshot.metrics["gpu.1.temp"] == 52
     assert [device.identity.name for device in snapshot.devices] == ["", "K100_AI"]
-
-
-def test_a_dcu_that_goes_is_lost_and_comes_back_as_itself(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs that are cut, and a tool that hangs, cost readings and no DCU."""
-    clock = FakeClock()
-    monkeypatch.setattr(TOOL, "clock", clock)
-    monkeypatch.setattr(backend, "clock", clock)
-    monkeypatch.setattr(hygon.COMMAND, "timeout", 0.5)
-    with Sampler(["hygon"], clock=clock, open_timeout=30.0) as sampler:
-
-        def reason(expected: Reason | None) -> None:
-            until_reason(sampler, clock, "gpu.0.temp", expected)
-
-        reason(None)
-        answer(tool, 1)
-        reason(Reason.DEVICE_LOST)
-        answer(tool, 0, 1, cut=20)
-        reason(Reason.PARSE_ERROR)
-        answer(tool, 0, 1, hang=True)
-        reason(Reason.TIMED_OUT)
-        answer(tool, 1, 0)
-        reason(None)
-        assert [device.identity.uuid[-1] for device in sampler.sample().devices] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -290,19 +253,6 @@ def test_a_card_of_amds_is_left_to_its_backend(tree: Tree, tool: CommandStandIn)
     answer(tool, 0, 1)
     (device,) = backend.pinned("hy-smi").open().devices
     assert (device.vendor_index, device.pci_bus_id) == (1, "0000:0a:00.0")
-
-
-@pytest.mark.parametrize(
-    ("environ", "order"),
-    [
-        ({}, (0, 1, 2)),
-        ({"HIP_VISIBLE_DEVICES": "2,0"}, (2, 0)),
-        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, (2,)),
-    ],
-)
-def test_what_a_program_sees(environ: dict[str, str], order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("gpu", "hygon", number) for number in range(3)]
-    assert visibility(environ, devices).order == order
 
 
 def test_fuzz_documents_and_lines() -> None:

@@ -62,9 +62,8 @@ ALCHEMIST = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IntelTree:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    return IntelTree(tmp_path)
+def tree(root: Path) -> IntelTree:
+    return IntelTree(root)
 
 
 @pytest.fixture

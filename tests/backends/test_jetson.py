@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Sampler
 from accelmetrics.backends import jetson, nvidia, registry
 from accelmetrics.backends.kit.system import KeptFile
-from accelmetrics.backends.visible import visibility
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
@@ -21,6 +20,7 @@ from accelmetrics.testing import FakeClock
 from tests.backends.nvidia.machine import fail
 from tests.simulators.jetson import CLIENTS, JetsonTree
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
+from tests.support.readings import of
 from tests.support.waiting import wait_for
 
 KIB = 1024
@@ -41,18 +41,9 @@ ORIN_NX = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JetsonTree:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+def tree(root: Path, monkeypatch: pytest.MonkeyPatch) -> JetsonTree:
     monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
-    return JetsonTree(tmp_path)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The sampler's and the driver's."""
-    made = FakeClock()
-    monkeypatch.setattr(jetson.backend, "clock", made)
-    return made
+    return JetsonTree(root)
 
 
 @pytest.fixture
@@ -63,13 +54,9 @@ def orin(tree: JetsonTree, clock: FakeClock) -> Iterator[Sampler]:
         yield made
 
 
-def own(snapshot: Snapshot) -> dict[str, float]:
-    return {key.removeprefix("gpu.0."): value for key, value in snapshot.metrics.items() if key.startswith("gpu.0.")}
-
-
 def test_every_metric_and_who_it_is(orin: Sampler) -> None:
     snapshot = orin.sample()
-    assert own(snapshot) == ORIN_NX
+    assert of(snapshot) == ORIN_NX
     (device,) = snapshot.devices
     assert device.identity == DeviceIdentity(
         "gpu",
@@ -149,7 +136,7 @@ def test_a_sensor_that_is_off_says_so(orin: Sampler, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(KeptFile, "read", refuse)
     snapshot = orin.sample()
     assert snapshot.unavailable["gpu.0.temp"].reason == Reason.SUSPENDED
-    assert own(snapshot) == {name: value for name, value in ORIN_NX.items() if name != "temp"}
+    assert of(snapshot) == {name: value for name, value in ORIN_NX.items() if name != "temp"}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +230,7 @@ def test_a_gpu_that_nvml_answers_for_too_is_listed_once() -> None:
         wait_for(lambda: "gpu.0.gpu" in sampler.sample().metrics)
         snapshot = sampler.sample()
     (slot,) = snapshot.identities
-    assert {name: value for name, value in own(snapshot).items() if name in ORIN_NX} == ORIN_NX
+    assert {name: value for name, value in of(snapshot).items() if name in ORIN_NX} == ORIN_NX
     assert (slot.backend, slot.identity.driver_version != "", slot.identity.uuid != "") == ("jetson", True, True)
     assert {status.name: status.status for status in snapshot.backends} == {"nvidia": "absent", "jetson": "ok"}
 
@@ -304,9 +291,3 @@ def test_a_card_in_a_thor_is_nvidias(tree: JetsonTree) -> None:
 
 def test_without_a_library_nothing_of_an_orin_is_missing(orin: Sampler) -> None:
     assert not orin.sample().unavailable
-
-
-@pytest.mark.parametrize(("listed", "order"), [(None, (0,)), ("0", (0,)), ("", ()), ("1", ())])
-def test_what_a_program_sees(listed: str | None, order: tuple[int, ...]) -> None:
-    environ = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
-    assert visibility(environ, [DeviceIdentity("gpu", "nvidia", 0)]).order == order

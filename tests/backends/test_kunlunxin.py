@@ -9,14 +9,13 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends import kunlunxin, registry
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.kunlunxin import HELP, INTEL, text, xml
 from tests.support.fuzzing import fuzz
-from tests.support.waiting import until
+from tests.support.readings import of
 
 MIB = 1 << 20
 TOLD = {
@@ -47,10 +46,10 @@ PROCESS = "<process_info><pid>{}</pid><process_name>python</process_name><used_m
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+def tool(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+    del root
     stand_in = CommandStandIn(tmp_path, "xpu-smi")
     monkeypatch.setenv("PATH", stand_in.path)
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
     says(stand_in, xml(0, 1))
     return stand_in
 
@@ -62,21 +61,9 @@ def says(tool: CommandStandIn, printed: str, plain: str = "") -> None:
     tool.behave(plain, asked="-q")
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The sampler's and the driver's."""
-    made = FakeClock()
-    monkeypatch.setattr(kunlunxin.backend, "clock", made)
-    return made
-
-
 def sampled(clock: FakeClock, pid: int | None = None) -> Snapshot:
     with Sampler(["kunlunxin"], clock=clock, pid=pid) as sampler:
         return sampler.sample()
-
-
-def of(snapshot: Snapshot, key: str) -> dict[str, object]:
-    return {name.removeprefix(f"{key}."): value for name, value in snapshot.metrics.items() if name.startswith(f"{key}.")}
 
 
 @pytest.mark.parametrize("form", ["xml", "text"])
@@ -207,76 +194,6 @@ def test_of_output_that_is_cut_the_whole_devices_are_read(tool: CommandStandIn, 
     snapshot = sampled(clock)
     assert [device.key for device in snapshot.devices] == ["npu.0"]
     assert of(snapshot, "npu.0")["temp"] == 40
-
-
-def test_a_device_that_goes_is_lost_and_comes_back(tool: CommandStandIn, clock: FakeClock) -> None:
-    with Sampler(["kunlunxin"], clock=clock) as sampler:
-        assert of(sampler.sample(), "npu.1") == TOLD
-        says(tool, xml(0))
-        lost = until(sampler, clock, lambda latest: "npu.1.temp" in latest.unavailable)
-        assert lost.unavailable["npu.1.temp"].reason == Reason.DEVICE_LOST
-        says(tool, xml(1, 0))
-        assert of(until(sampler, clock, lambda latest: "npu.1.temp" in latest.metrics), "npu.1") == TOLD
-
-
-def test_a_tool_that_hangs_is_ended(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kunlunxin.COMMAND, "timeout", 0.5)
-    tool.behave("", hang=True, asked="-q -x")
-    tool.behave("", hang=True, asked="-q")
-    with pytest.raises(SourceError) as caught:
-        registry.load("kunlunxin").open()
-    assert caught.value.reason == Reason.TIMED_OUT
-
-
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "status", "reason", "words"),
-    [
-        ("", "permission denied: /dev/xpuctrl", 1, Reason.NO_PERMISSION, "/dev/xpuctrl"),
-        ("", "failed to open /dev/xpuctrl", 1, Reason.DRIVER_ERROR, "/dev/xpuctrl"),
-        ("<xpu_smi_log></xpu_smi_log>", "", 0, Reason.PARSE_ERROR, "lists no XPU"),
-        ("garbage <", "", 0, Reason.PARSE_ERROR, "lists no XPU"),
-    ],
-)
-def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
-    for asked in ("-q -x", "-q"):
-        tool.behave(stdout, stderr=stderr, status=status, asked=asked)
-    with pytest.raises(SourceError) as caught:
-        registry.load("kunlunxin").open()
-    assert caught.value.reason == reason and words in str(caught.value)
-
-
-def test_it_is_found_on_the_bus_and_by_its_nodes(tool: CommandStandIn, tmp_path: Path) -> None:
-    """The vendor's storage controllers are none."""
-    backend = registry.load("kunlunxin")
-    assert backend.detect().present is False
-    for address, device in (("0000:01:00.0", "0x1380"), ("0000:03:00.0", "0x3688")):
-        for name, said in {"vendor": "0x1d22", "device": device, "class": "0x078000"}.items():
-            file = tmp_path / f"sys/bus/pci/devices/{address}/{name}"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{said}\n")
-    found = backend.detect()
-    assert found.devices == 1 and "0000:03:00.0" in found.evidence and "--device=/dev/xpu0" in found.advice
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/xpu0").touch()
-    assert "/dev/xpu0" in backend.detect().evidence
-    assert tool.calls == []
-
-
-@pytest.mark.parametrize(
-    ("environ", "order"),
-    [
-        ({}, (0, 1, 2)),
-        ({"XPU_VISIBLE_DEVICES": "2,0"}, (2, 0)),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, (1,)),
-        ({"CUDA_VISIBLE_DEVICES": "1", "XPU_VISIBLE_DEVICES": "2"}, (2,)),
-        ({"XPULINK_VISIBLE_DEVICES": "0", "XPU_VISIBLE_DEVICES": "2"}, (0,)),
-        ({"XPU_VISIBLE_DEVICES": " "}, ()),
-        ({"XPU_VISIBLE_DEVICES": "GPU-1"}, None),
-    ],
-)
-def test_what_a_program_sees(environ: dict[str, str], order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("npu", "kunlunxin", number) for number in range(3)]
-    assert visibility(environ, devices).order == order
 
 
 def test_fuzz() -> None:

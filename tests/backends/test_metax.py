@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends import metax, registry
+from accelmetrics import Sampler
+from accelmetrics.backends import registry
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.metax import backend, parse, parse_list, parse_table
-from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
-from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.metax import HEADS, HELP, IDLE, MOFFETT, answer, listing, process, slow, summary, table
 from tests.support.fuzzing import fuzz
-from tests.support.waiting import until_reason
+from tests.support.readings import of, read
 
 MIB = 1 << 20
 MEMORY = {
@@ -45,28 +43,18 @@ RARE = ["--count-ecc", "--show-ecc-state", "--show-pcie", "--show-pcie-bandwidth
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> CommandStandIn:
     """The command on a machine with two GPUs."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    del root
     stand_in = CommandStandIn(tmp_path, "mx-smi")
     monkeypatch.setenv("PATH", stand_in.path)
     answer(stand_in, 0, 1)
     return stand_in
 
 
-def read() -> Snapshot:
-    """Take one reading; a clock of its own gives the sampler a numbering of its own."""
-    with Sampler(["metax"], clock=SYSTEM_CLOCK) as sampler:
-        return sampler.sample()
-
-
-def values(snapshot: Snapshot, number: int = 0) -> dict[str, int | float]:
-    return {key.split(".", 2)[2]: value for key, value in snapshot.metrics.items() if key.startswith(f"gpu.{number}.")}
-
-
 def test_every_metric_of_every_gpu(tool: CommandStandIn) -> None:
-    snapshot = read()
-    assert values(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
+    snapshot = read("metax")
+    assert of(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
     assert (snapshot.metrics["gpu.1.powerWatts"], snapshot.metrics["gpu.1.retiredPagesDoubleBit"]) == (163.015, 5)
     assert snapshot.unavailable == {}
     assert tool.calls == [["-h"], ["--summary"], [], RARE, ["-L"]]
@@ -93,9 +81,9 @@ def test_a_release_without_a_summary_is_read_by_its_table(tool: CommandStandIn, 
     tool.behave("", stderr=refusal.format("--summary"), status=1, asked="--summary")
     tool.behave("", stderr=refusal.format("--show-ecc-state"), status=1, asked="--count-ecc")
     tool.behave(table(0, 1, release=release))
-    snapshot = read()
+    snapshot = read("metax")
     missing = {"2.1.6": {"enforcedPowerLimitWatts", "powerPercent", "performanceState"}, "2.2.4": {"performanceState"}}.get(release, set())
-    assert values(snapshot) == {name: value for name, value in OF_THE_TABLE.items() if name not in missing}
+    assert of(snapshot) == {name: value for name, value in OF_THE_TABLE.items() if name not in missing}
     assert snapshot.metrics["gpu.1.temp"] == 49
     why = snapshot.unavailable["gpu.0.smClock"]
     assert why == (Reason.NOT_SUPPORTED, "this release of mx-smi has no such option: PARSE ERROR: Argument: --summary")
@@ -106,8 +94,8 @@ def test_a_release_without_a_summary_is_read_by_its_table(tool: CommandStandIn, 
 
 def test_a_table_that_fails_costs_what_it_alone_tells(tool: CommandStandIn) -> None:
     tool.behave("", stderr="open /dev/mxcd: Permission denied", status=1)
-    snapshot = read()
-    assert values(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN
+    snapshot = read("metax")
+    assert of(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN
     assert snapshot.unavailable["gpu.0.performanceState"].reason == Reason.NO_PERMISSION
     assert snapshot.devices[0].processes is None
 
@@ -135,27 +123,27 @@ def test_values_as_they_are_printed(tool: CommandStandIn, changes: dict[str, str
     tool.behave(table(0, util="N/A", memory="N/A", temp="N/A", power="N/A / N/A", perf="N/A"))
     tool.behave(summary(0, changes=changes), asked="--summary")
     tool.behave(slow(0, changes=changes), asked="--count-ecc")
-    snapshot = read()
+    snapshot = read("metax")
     reasons = {key: why.reason for key, why in snapshot.unavailable.items()}
     assert {name: reasons.get(f"gpu.0.{name}", snapshot.metrics.get(f"gpu.0.{name}")) for name in expected} == expected
 
 
 def test_the_power_of_a_board_of_two_gpus_stands_once(tool: CommandStandIn) -> None:
     tool.behave(summary(0, 1, board="AENA1"), asked="--summary")
-    snapshot = read()
+    snapshot = read("metax")
     assert snapshot.metrics["gpu.0.powerWatts"] == 162.015
     assert snapshot.unavailable["gpu.1.powerWatts"].detail.startswith("mx-smi --summary gives it of the whole, and GPU 0 has it")
     tool.behave("", status=1, asked="--summary")
     tool.behave(table(0, 1, boards={1: "0"}))
-    snapshot = read()
+    snapshot = read("metax")
     assert snapshot.metrics["gpu.0.powerWatts"] == 162
     assert "gpu.1.powerWatts" not in snapshot.metrics and snapshot.metrics["gpu.1.temp"] == 49
 
 
 def test_the_order_of_rows_makes_no_difference(tool: CommandStandIn) -> None:
     answer(tool, 1, 0)
-    snapshot = read()
-    assert values(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
+    snapshot = read("metax")
+    assert of(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
     assert snapshot.metrics["gpu.1.temp"] == 49.5
 
 
@@ -171,46 +159,6 @@ def test_who_uses_a_gpu(tool: CommandStandIn) -> None:
     assert not any(key.startswith("gpu.process.1.") for key in snapshot.metrics)
 
 
-def test_a_gpu_that_goes_is_lost_and_comes_back_as_itself(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs that are cut, and a tool that hangs, cost readings and no GPU."""
-    clock = FakeClock()
-    monkeypatch.setattr(metax.backend, "clock", clock)
-    monkeypatch.setattr(metax.COMMAND, "timeout", 0.5)
-    with Sampler(["metax"], clock=clock, open_timeout=30.0) as sampler:
-
-        def reason(expected: Reason | None) -> None:
-            until_reason(sampler, clock, "gpu.0.temp", expected)
-
-        reason(None)
-        answer(tool, 1)
-        reason(Reason.DEVICE_LOST)
-        answer(tool, 0, 1, cut=30)
-        reason(Reason.PARSE_ERROR)
-        answer(tool, 0, 1, hang=True)
-        reason(Reason.TIMED_OUT)
-        answer(tool, 1, 0)
-        reason(None)
-        assert [device.identity.uuid[-1] for device in sampler.sample().devices] == ["0", "1"]
-
-
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "status", "reason", "words"),
-    [
-        ("", "Permission denied", 1, Reason.NO_PERMISSION, "Permission denied"),
-        ("", "mxcd is not there", 255, Reason.DRIVER_ERROR, "mxcd is not there"),
-        ("mx-smi  version: 2.2.12\nNo available devices\n", "", 0, Reason.DRIVER_UNAVAILABLE, "has no GPU that it may read"),
-        ("Segmentation fault", "", 139, Reason.DRIVER_ERROR, "Segmentation fault"),
-    ],
-)
-def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
-    for asked in ("", "--summary", "--count-ecc", "-L"):
-        tool.behave(stdout, stderr=stderr, status=status, asked=asked)
-    with pytest.raises(SourceError, match=words) as caught:
-        registry.load("metax").open()
-    assert caught.value.reason == reason
-    assert "--device=/dev/mxcd" in caught.value.advice
-
-
 def test_the_tool_of_another_vendor_is_passed_over(tmp_path: Path, tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Moffett's has the same name; it is told from MetaX's by its help, wherever it stands in ``PATH``."""
     (tmp_path / "moffett").mkdir()
@@ -218,49 +166,12 @@ def test_the_tool_of_another_vendor_is_passed_over(tmp_path: Path, tool: Command
     other.behave(MOFFETT)
     other.behave("usage: mx-smi [subcommand]\nMOFFETT System Management Interface\n", asked="-h")
     monkeypatch.setenv("PATH", f"{other.directory}:{tool.directory}")
-    assert values(read()) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
+    assert of(read("metax")) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
     assert {tuple(call) for call in other.calls} == {("-h",)}
     monkeypatch.setenv("PATH", str(other.directory))
     with pytest.raises(SourceError, match="is a tool of another vendor") as caught:
         registry.load("metax").open()
     assert (caught.value.reason, "install the MetaX driver" in caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, True)
-
-
-def test_hardware_without_its_tool_and_without_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    monkeypatch.setenv("PATH", "/nonexistent")
-    found = registry.load("metax")
-    assert found.detect().present is False
-    for address, kind in (("0000:37:00.0", "0x030200"), ("0000:38:00.0", "0x020000")):
-        function = tmp_path / f"sys/bus/pci/devices/{address}"
-        function.mkdir(parents=True)
-        for name, text in {"vendor": "0x9999", "device": "0x4001", "class": kind}.items():
-            (function / name).write_text(f"{text}\n", "utf-8")
-    detection = found.detect()
-    assert (detection.present, detection.devices) == (True, 1)
-    assert detection.advice == "load the kernel driver; in a container, start it with --device=/dev/mxcd"
-    with pytest.raises(SourceError, match="mx-smi was not found in PATH, /opt/mxdriver/bin") as caught:
-        found.open()
-    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
-
-
-@pytest.mark.parametrize(
-    ("environ", "order"),
-    [
-        ({}, (0, 1, 2)),
-        ({"MACA_VISIBLE_DEVICES": "2,0"}, (2, 0)),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, (1,)),
-        ({"MACA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, (1,)),
-        ({"MACA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}, None),
-        ({"MACA_VISIBLE_DEVICES": "7"}, None),
-        ({"MACA_VISIBLE_DEVICES": ""}, None),
-    ],
-)
-def test_what_a_program_sees(environ: dict[str, str], order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("gpu", "metax", number) for number in range(3)]
-    seen = visibility(environ, devices)
-    assert seen.order == order
-    assert bool(seen.caveats) == (order is None)
 
 
 def test_fuzz_blocks() -> None:

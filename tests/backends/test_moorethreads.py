@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends import moorethreads, registry
+from accelmetrics import Sampler
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.moorethreads import backend, parse, parse_table
-from accelmetrics.backends.visible import visibility
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
-from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.moorethreads import IDLE, gpu, process, query, table
 from tests.support.fuzzing import fuzz
-from tests.support.waiting import until_reason
+from tests.support.readings import of, read
 
 MIB = 1 << 20
 IN_BOTH = {
@@ -45,9 +42,9 @@ OF_THE_TABLE = {"pcieLinkWidth": 8, "maxPcieLinkWidth": 16}
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> CommandStandIn:
     """The command on a machine with two GPUs."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    del root
     stand_in = CommandStandIn(tmp_path, "mthreads-gmi")
     monkeypatch.setenv("PATH", stand_in.path)
     stand_in.behave(query(gpu(0), gpu(1)), asked="-q")
@@ -55,19 +52,9 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
     return stand_in
 
 
-def read() -> Snapshot:
-    """Take one reading; a clock of its own gives the sampler a numbering of its own."""
-    with Sampler(["moorethreads"], clock=SYSTEM_CLOCK) as sampler:
-        return sampler.sample()
-
-
-def values(snapshot: Snapshot, number: int = 0) -> dict[str, int | float]:
-    return {key.split(".", 2)[2]: value for key, value in snapshot.metrics.items() if key.startswith(f"gpu.{number}.")}
-
-
 def test_every_metric_of_every_gpu(tool: CommandStandIn) -> None:
-    snapshot = read()
-    assert values(snapshot) == IN_BOTH | OF_THE_QUERY | OF_THE_TABLE
+    snapshot = read("moorethreads")
+    assert of(snapshot) == IN_BOTH | OF_THE_QUERY | OF_THE_TABLE
     assert (snapshot.metrics["gpu.1.temp"], snapshot.metrics["gpu.1.powerWatts"], snapshot.unavailable) == (55, 189.5, {})
     first, second = snapshot.devices
     assert first.identity == DeviceIdentity(
@@ -89,9 +76,9 @@ def test_every_metric_of_every_gpu(tool: CommandStandIn) -> None:
 def test_a_release_without_the_query_is_read_by_its_table(tool: CommandStandIn, perf: bool) -> None:
     tool.behave("", stderr="mthreads-gmi: unrecognized option '--json'", status=1, asked="-q")
     tool.behave(table(0, 1, perf=perf))
-    snapshot = read()
+    snapshot = read("moorethreads")
     expected = IN_BOTH | OF_THE_TABLE
-    assert values(snapshot) == (expected if perf else {name: expected[name] for name in expected if name != "performanceState"})
+    assert of(snapshot) == (expected if perf else {name: expected[name] for name in expected if name != "performanceState"})
     why = snapshot.unavailable["gpu.0.powerWatts"]
     assert why.reason == Reason.DRIVER_ERROR and "unrecognized option" in why.detail
     identity = snapshot.devices[1].identity
@@ -100,8 +87,8 @@ def test_a_release_without_the_query_is_read_by_its_table(tool: CommandStandIn, 
 
 def test_a_table_that_fails_costs_what_it_alone_tells(tool: CommandStandIn) -> None:
     tool.behave("", stderr="cannot open /dev/mtgpu.0: Permission denied", status=1)
-    snapshot = read()
-    assert values(snapshot) == IN_BOTH | OF_THE_QUERY
+    snapshot = read("moorethreads")
+    assert of(snapshot) == IN_BOTH | OF_THE_QUERY
     assert snapshot.unavailable["gpu.0.pcieLinkWidth"].reason == Reason.NO_PERMISSION
     assert snapshot.devices[0].processes is None
 
@@ -136,7 +123,7 @@ def test_values_as_they_are_printed(tool: CommandStandIn, change: Change, metric
     change(device)
     tool.behave(query(device), asked="-q")
     tool.behave(table(0, changes={"%GPU": "N/A", "Mem": "N/A(N/A)", "Perf": "N/A", "Width": "N/A(N/A)", "Temp": "N/A"}))
-    snapshot = read()
+    snapshot = read("moorethreads")
     why = snapshot.unavailable.get(f"gpu.0.{metric}")
     assert (why.reason if why else snapshot.metrics[f"gpu.0.{metric}"]) == expected
 
@@ -145,7 +132,7 @@ def test_more_used_than_there_is_has_no_share(tool: CommandStandIn) -> None:
     """As where the IOMMU is off."""
     tool.behave(query(gpu(0, **{"FB Memory Usage": {"Total": "16384MiB", "Used": "20000MiB"}})), asked="-q")
     tool.behave("", status=1)
-    snapshot = read()
+    snapshot = read("moorethreads")
     assert (snapshot.metrics["gpu.0.memoryAllocatedBytes"], snapshot.metrics["gpu.0.memoryTotalBytes"]) == (20000 * MIB, 16384 * MIB)
     reasons = {snapshot.unavailable[f"gpu.0.{name}"].reason for name in ("memoryAllocated", "memoryFreeBytes")}
     assert reasons == {Reason.INVALID_VALUE}
@@ -154,15 +141,15 @@ def test_more_used_than_there_is_has_no_share(tool: CommandStandIn) -> None:
 def test_the_order_of_rows_and_of_keys_makes_no_difference(tool: CommandStandIn) -> None:
     tool.behave(query(dict(reversed(gpu(1).items())), gpu(0)), asked="-q")
     tool.behave(table(1, 0))
-    snapshot = read()
-    assert values(snapshot) == IN_BOTH | OF_THE_QUERY | OF_THE_TABLE
+    snapshot = read("moorethreads")
+    assert of(snapshot) == IN_BOTH | OF_THE_QUERY | OF_THE_TABLE
     assert snapshot.metrics["gpu.1.temp"] == 55
 
 
 @pytest.mark.parametrize("key", ["Bus Id", "PCI/Bus ID", "Bus Id "])
 def test_the_address_by_the_end_of_its_key(tool: CommandStandIn, key: str) -> None:
     tool.behave(query(gpu(0, PCI={"Device ID": "0x0327", key: "00000000:2A:00.0"}), gpu(1)), asked="-q")
-    snapshot = read()
+    snapshot = read("moorethreads")
     assert snapshot.devices[0].identity.pci_bus_id == "00000000:2A:00.0"
     assert snapshot.metrics["gpu.0.pcieLinkWidth"] == 8
 
@@ -181,84 +168,13 @@ def test_who_uses_a_gpu(tool: CommandStandIn) -> None:
 
 def test_a_table_without_processes_does_not_say_that_there_are_none(tool: CommandStandIn) -> None:
     tool.behave(table(0, 1).partition("Processes:")[0])
-    assert read().devices[0].processes is None
+    assert read("moorethreads").devices[0].processes is None
 
 
 @pytest.mark.parametrize("odd", [None, [], "gpu", 7])
 def test_something_that_is_no_gpu_costs_no_other(tool: CommandStandIn, odd: object) -> None:
     tool.behave(query(gpu(0), odd, gpu(1)), asked="-q")
-    assert [read().metrics[f"gpu.{number}.powerWatts"] for number in (0, 1)] == [188.5, 189.5]
-
-
-def test_a_gpu_that_goes_is_lost_and_comes_back_as_itself(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs that are cut, and a tool that hangs, cost readings and no GPU."""
-    clock = FakeClock()
-    monkeypatch.setattr(moorethreads.backend, "clock", clock)
-    monkeypatch.setattr(moorethreads.COMMAND, "timeout", 0.5)
-    with Sampler(["moorethreads"], clock=clock) as sampler:
-
-        def reason(expected: Reason | None) -> None:
-            until_reason(sampler, clock, "gpu.0.temp", expected)
-
-        def says(*numbers: int, hang: bool = False, cut: int | None = None) -> None:
-            tool.behave(query(*map(gpu, numbers))[:cut], asked="-q", hang=hang)
-            tool.behave(table(*numbers)[:cut], hang=hang)
-
-        reason(None)
-        says(1)
-        reason(Reason.DEVICE_LOST)
-        says(0, 1, cut=60)
-        reason(Reason.PARSE_ERROR)
-        says(0, 1, hang=True)
-        reason(Reason.TIMED_OUT)
-        says(1, 0)
-        reason(None)
-        assert [device.identity.uuid[-1] for device in sampler.sample().devices] == ["0", "1"]
-
-
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "status", "reason", "words"),
-    [
-        ("", "Permission denied", 1, Reason.NO_PERMISSION, "Permission denied"),
-        ("", "failed to initialise MTML: driver not loaded", 255, Reason.DRIVER_ERROR, "driver not loaded"),
-        ("Segmentation fault", "", 0, Reason.PARSE_ERROR, "no JSON"),
-        ('{"GPU": []}', "", 0, Reason.DRIVER_UNAVAILABLE, "lists no GPU"),
-        ('{"GPU": {"Index": "0"}}', "", 0, Reason.PARSE_ERROR, "no list of GPUs"),
-    ],
-)
-def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
-    for asked in ("", "-q"):
-        tool.behave(stdout, stderr=stderr, status=status, asked=asked)
-    with pytest.raises(SourceError, match=words) as caught:
-        registry.load("moorethreads").open()
-    assert caught.value.reason == reason
-
-
-def test_hardware_without_its_tool_and_without_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audio function of a card is none, and the advice tells a container from a machine without the driver."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    monkeypatch.setenv("PATH", "/nonexistent")
-    found = registry.load("moorethreads")
-    for address, kind in (("0000:2a:00.0", "0x030000"), ("0000:2a:00.1", "0x040300")):
-        function = tmp_path / f"sys/bus/pci/devices/{address}"
-        function.mkdir(parents=True)
-        for name, text in {"vendor": "0x1ed5", "device": "0x0327", "class": kind}.items():
-            (function / name).write_text(f"{text}\n", "utf-8")
-    detection = found.detect()
-    assert (detection.present, detection.devices) == (True, 1)
-    assert detection.advice == "load the kernel driver; in a container, start it with --device=/dev/mtgpu.0"
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/mtgpu.0").touch()
-    assert found.detect().advice == ""
-    with pytest.raises(SourceError, match="mthreads-gmi was not found in PATH") as caught:
-        found.open()
-    assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, moorethreads.COMMAND.install)
-
-
-@pytest.mark.parametrize(("listed", "order"), [(None, (0, 1, 2)), ("2,0", (2, 0)), ("1", (1,)), ("7", None), ("GPU-1", None)])
-def test_what_a_program_sees(listed: str | None, order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("gpu", "moorethreads", number) for number in range(3)]
-    assert visibility({} if listed is None else {"MUSA_VISIBLE_DEVICES": listed}, devices).order == order
+    assert [read("moorethreads").metrics[f"gpu.{number}.powerWatts"] for number in (0, 1)] == [188.5, 189.5]
 
 
 def test_fuzz_query() -> None:

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends import qualcomm, registry
+from accelmetrics import Sampler
+from accelmetrics.backends import registry
 from accelmetrics.backends.qualcomm import backend, parse
-from accelmetrics.backends.visible import visibility
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.qualcomm import device, listing, tree
 from tests.support.fuzzing import fuzz
+from tests.support.pci import function
+from tests.support.readings import of, read
 from tests.support.waiting import until
 
 KIB = 1024
@@ -40,12 +41,6 @@ VALUES = {
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
-    return tmp_path / "root"
-
-
-@pytest.fixture
 def tool(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
     """Of one card with two chips."""
     stand_in = CommandStandIn(tmp_path, "qaic-util")
@@ -54,26 +49,8 @@ def tool(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Command
     return stand_in
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    made = FakeClock()
-    monkeypatch.setattr(backend, "clock", made)
-    return made
-
-
-def sample() -> Snapshot:
-    """A reading of a sampler with a numbering of its own."""
-    with Sampler(["qualcomm"], clock=FakeClock()) as sampler:
-        return sampler.sample()
-
-
-def of(snapshot: Snapshot, number: int) -> dict[str, float]:
-    key = f"npu.{number}."
-    return {name.removeprefix(key): value for name, value in snapshot.metrics.items() if name.startswith(key)}
-
-
 def test_every_metric_and_who_a_device_is(tool: CommandStandIn) -> None:
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert of(snapshot, 0) == VALUES
     assert snapshot.metrics["npu.1.temp"] == 42
     assert snapshot.devices[1].identity == DeviceIdentity(
@@ -92,7 +69,7 @@ def test_every_metric_and_who_a_device_is(tool: CommandStandIn) -> None:
 def test_the_power_of_a_card_stands_once(tool: CommandStandIn) -> None:
     """On the first device of each card; the chips' own stands on each."""
     tool.behave(listing(*(device(number, card=f"B{number // 2}") for number in range(4))))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert [number for number in range(4) if f"npu.{number}.boardPowerWatts" in snapshot.metrics] == [0, 2]
     assert [snapshot.metrics[f"npu.{number}.powerWatts"] for number in range(4)] == [11.5] * 4
 
@@ -100,7 +77,7 @@ def test_the_power_of_a_card_stands_once(tool: CommandStandIn) -> None:
 def test_where_chips_have_no_power_of_their_own_it_is_the_cards(tool: CommandStandIn) -> None:
     old = ("SOC power(Watts)", "SOC TDP Cap(Watts)", "Board TDP Cap(Watts)")
     tool.behave(listing(*(device(number, *old, card="B1", **{"TDP_Cap(Watts)": "75.00"}) for number in range(2))))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert (snapshot.metrics["npu.0.powerWatts"], snapshot.metrics["npu.0.enforcedPowerLimitWatts"]) == (48, 75)
     why = snapshot.unavailable["npu.1.powerWatts"]
     assert why == (Reason.NOT_SUPPORTED, "qaic-util gives it of the whole, and NPU 0 has it")
@@ -109,24 +86,24 @@ def test_where_chips_have_no_power_of_their_own_it_is_the_cards(tool: CommandSta
 
 def test_a_chips_power_is_never_held_against_the_cards_limit(tool: CommandStandIn) -> None:
     tool.behave(listing(device(0, "SOC TDP Cap(Watts)", card="B1")))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert snapshot.metrics["npu.0.powerWatts"] == 11.5
     assert {"npu.0.enforcedPowerLimitWatts", "npu.0.powerPercent"} <= set(snapshot.unavailable)
 
 
 def test_without_a_cards_serial_number_only_a_single_device_has_its_power(tool: CommandStandIn) -> None:
     tool.behave(listing(device(0), device(1)))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert [snapshot.unavailable[f"npu.{number}.boardPowerWatts"].reason for number in range(2)] == [Reason.NOT_SUPPORTED] * 2
     assert "which of them are one card" in snapshot.unavailable["npu.0.boardPowerWatts"].detail
     assert snapshot.metrics["npu.1.powerWatts"] == 11.5
     tool.behave(listing(device(0)))
-    assert sample().metrics["npu.0.boardPowerWatts"] == 48
+    assert read("qualcomm").metrics["npu.0.boardPowerWatts"] == 48
 
 
 def test_a_power_of_zero_is_none(tool: CommandStandIn) -> None:
     tool.behave(listing(device(0, card="B1", **{"Board_power(Watts)": "0.00", "SOC_power(Watts)": "0.00"})))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert {"npu.0.boardPowerWatts", "npu.0.powerWatts"} <= set(snapshot.unavailable)
 
 
@@ -135,14 +112,14 @@ def test_a_power_of_zero_is_none(tool: CommandStandIn) -> None:
 )
 def test_memory_has_the_unit_that_is_printed(tool: CommandStandIn, total: str, size: int | None) -> None:
     tool.behave(listing(device(0, Dram_Total=total, Dram_Free="4000 MB")))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert snapshot.metrics.get("npu.0.memoryTotalBytes") == size
     assert snapshot.metrics.get("npu.0.memoryAllocatedBytes") == (size and size - 4000 * 2**20)
 
 
 def test_devices_in_another_order_with_keys_that_are_not_known(tool: CommandStandIn) -> None:
     tool.behave(listing(device(1, card="B1", Peak_Dram_Bw="0.0"), device(0, "Nsp Free", card="B1")))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert (snapshot.metrics["npu.0.temp"], snapshot.metrics["npu.1.temp"]) == (41, 42)
     assert snapshot.unavailable["npu.0.coresAllocated"].reason == Reason.NOT_SUPPORTED
 
@@ -153,7 +130,7 @@ def test_devices_in_another_order_with_keys_that_are_not_known(tool: CommandStan
 )
 def test_every_form_of_nothing(tool: CommandStandIn, printed: str, reason: Reason) -> None:
     tool.behave(listing(device(0, **{"SoC_temperature(degree_C)": printed}), device(1)))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert snapshot.unavailable["npu.0.temp"].reason == reason
     assert snapshot.metrics["npu.1.temp"] == 42
 
@@ -162,43 +139,10 @@ def test_a_device_that_is_not_ready_says_so(tool: CommandStandIn) -> None:
     """It prints its state and its link alone."""
     unready = "QID 0\n\tStatus:Error\n\tPCI Address:0000:21:00.0\n\tMax Link Speed:16GT/s\n\tMax Link Width:x8\n"
     tool.behave(listing(unready, device(1, card="B1")))
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert snapshot.unavailable["npu.0.temp"] == (Reason.DRIVER_ERROR, "qaic-util says that the device is not ready: Error")
     assert of(snapshot, 0) == {"maxPcieLinkGen": 4, "maxPcieLinkWidth": 8}
     assert of(snapshot, 1)["boardPowerWatts"] == 48
-
-
-def test_a_device_that_goes_is_lost_and_comes_back(tool: CommandStandIn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qualcomm.COMMAND, "timeout", 0.3)
-    whole = listing(device(0, card="B1"), device(1, card="B1"))
-    with Sampler(["qualcomm"], clock=clock) as sampler:
-        assert of(sampler.sample(), 0) == VALUES
-        tool.behave(listing(device(1, card="B1")))
-        lost = until(sampler, clock, lambda latest: "npu.0.temp" in latest.unavailable)
-        assert lost.unavailable["npu.0.temp"].reason == Reason.DEVICE_LOST
-        tool.behave(whole[: whole.index("QID 1") + 9])
-        cut = until(sampler, clock, lambda latest: "npu.1.temp" in latest.unavailable)
-        assert of(cut, 0) == VALUES
-        tool.behave("", hang=True)
-        until(sampler, clock, lambda latest: getattr(latest.unavailable.get("npu.1.temp"), "reason", None) == Reason.TIMED_OUT)
-        tool.behave(whole)
-        assert of(until(sampler, clock, lambda latest: "npu.1.temp" in latest.metrics), 0) == VALUES
-
-
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "status", "reason", "words"),
-    [
-        ("", "Permission denied", 1, Reason.NO_PERMISSION, "Permission denied"),
-        ("Number of devices: 0\n", "", 0, Reason.DRIVER_UNAVAILABLE, "qaic-util lists no NPU"),
-        ("", "failed to open LRT", 255, Reason.DRIVER_ERROR, "failed to open LRT"),
-        ("", "", 0, Reason.PARSE_ERROR, "printed nothing"),
-    ],
-)
-def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
-    tool.behave(stdout, stderr=stderr, status=status)
-    with pytest.raises(SourceError, match=words) as caught:
-        registry.load("qualcomm").open()
-    assert caught.value.reason == reason
 
 
 def test_without_the_tool_the_sensors_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +152,7 @@ def test_without_the_tool_the_sensors_are_read(root: Path, monkeypatch: pytest.M
     tree(root, 0, "0000:20:00.0", "habanalabs", **sensors)
     tree(root, 1, "0000:21:00.0", **sensors, power2_input="11500000", power2_max="46000000")
     tree(root, 2, "0000:22:00.0")
-    snapshot = sample()
+    snapshot = read("qualcomm")
     assert of(snapshot, 0) == {
         "temp": 47,
         "tempLimit.shutdown": 110,
@@ -245,10 +189,7 @@ def test_how_it_is_found(root: Path) -> None:
     (root / "dev/accel").mkdir(parents=True)
     (root / "dev/accel/accel0").touch()
     assert not registry.load("qualcomm").detect().present
-    device_ = root / "sys/bus/pci/devices/0000:21:00.0"
-    device_.mkdir(parents=True)
-    for name, value in {"vendor": "0x17cb", "device": "0xa100", "class": "0xff0000"}.items():
-        (device_ / name).write_text(f"{value}\n", encoding="utf-8")
+    function(root, "0000:21:00.0", "0x17cb", "0xa100", "0xff0000")
     found = registry.load("qualcomm").detect()
     assert (found.devices, found.advice) == (1, "load the kernel driver: sudo modprobe qaic")
     tree(root, 0, "0000:21:00.0")
@@ -260,16 +201,9 @@ def test_one_that_is_passed_through_to_a_virtual_machine_is_none_here(root: Path
     device_ = root / "sys/bus/pci/devices/0000:21:00.0"
     device_.parent.mkdir(parents=True, exist_ok=True)
     device_.symlink_to(root / "sys/devices/pci0000:00/0000:21:00.0")
-    for name, value in {"vendor": "0x17cb", "device": "0xa100", "class": "0x120000"}.items():
-        (device_ / name).write_text(f"{value}\n", encoding="utf-8")
+    function(root, "0000:21:00.0", "0x17cb", "0xa100")
     found = registry.load("qualcomm").detect()
     assert (found.present, found.evidence.partition(",")[0]) == (False, "0000:21:00.0 is driven by vfio-pci")
-
-
-@pytest.mark.parametrize(("listed", "order"), [(None, (0, 1, 2)), ("2,0", (2, 0)), ("", None), ("0,0", None)])
-def test_what_a_program_sees(listed: str | None, order: tuple[int, ...] | None) -> None:
-    devices = [DeviceIdentity("npu", "qualcomm", number) for number in range(3)]
-    assert visibility({} if listed is None else {"QAIC_VISIBLE_DEVICES": listed}, devices).order == order
 
 
 def test_fuzz() -> None:

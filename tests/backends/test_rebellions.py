@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends import rebellions, registry
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.rebellions import backend, parse
 from accelmetrics.backends.visible import visibility
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.rebellions import context, grouped_context, listing, npu
 from tests.support.fuzzing import fuzz
-from tests.support.waiting import until_reason
 
 VALUES = {
     "utilization": 12.5,
@@ -94,41 +92,12 @@ def test_older_releases_print_numbers_as_text_and_leave_keys_out(sampler: Sample
     assert snapshot.unavailable["npu.0.temp"] == (Reason.NOT_SUPPORTED, 'rbln-smi gives no "temperature"')
 
 
-def test_rows_in_another_order_are_the_same_npus(sampler: Sampler, tool: CommandStandIn) -> None:
-    tool.behave(listing(npu(1), npu(0)))
-    metrics = sampler.sample().metrics
-    assert (metrics["npu.0.temp"], metrics["npu.1.temp"]) == (41, 42)
-
-
 @pytest.mark.parametrize(("printed", "state"), [("P2", 2), ("P14", 14), ("N/A", None), ("", None), ("P16", None), ("idle", None)])
 def test_performance_states(sampler: Sampler, tool: CommandStandIn, printed: str, state: int | None) -> None:
     tool.behave(listing(npu(0, pstate=printed)))
     snapshot = sampler.sample()
     assert snapshot.metrics.get("npu.0.performanceState") == state
     assert ("npu.0.performanceState" in snapshot.unavailable) == (state is None)
-
-
-def test_an_npu_that_goes_is_lost_and_comes_back_as_itself(tool: CommandStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document that is cut, and a tool that hangs, cost readings and no NPU."""
-    clock = FakeClock()
-    monkeypatch.setattr(rebellions.backend, "clock", clock)
-    monkeypatch.setattr(rebellions.COMMAND, "timeout", 0.3)
-    tool.behave(listing(npu(0), npu(1)))
-    with Sampler(["rebellions"], clock=clock) as sampler:
-
-        def reason(expected: Reason | None) -> None:
-            until_reason(sampler, clock, "npu.0.temp", expected)
-
-        reason(None)
-        tool.behave(listing(npu(1)))
-        reason(Reason.DEVICE_LOST)
-        tool.behave(listing(npu(0), npu(1))[:-900])
-        reason(Reason.PARSE_ERROR)
-        tool.behave("", hang=True)
-        reason(Reason.TIMED_OUT)
-        tool.behave(listing(npu(1), npu(0)))
-        reason(None)
-        assert [device.identity.uuid[-1] for device in sampler.sample().devices] == ["0", "1"]
 
 
 def test_npus_of_one_card_have_its_power_once(sampler: Sampler, tool: CommandStandIn) -> None:
@@ -203,46 +172,6 @@ def test_something_that_is_no_device_costs_no_other(sampler: Sampler, tool: Comm
     snapshot = sampler.sample()
     assert (snapshot.metrics["npu.0.temp"], snapshot.metrics["npu.1.temp"]) == (41, 42)
     assert [each.pid for each in snapshot.devices[1].processes or ()] == [4242]
-
-
-@pytest.mark.parametrize("printed", ['{"devices": null}', '{"devices": {"npu": 0}}', "[1, 2]", '{"error": "none"}', "[[]]"])
-def test_a_document_without_a_list_of_devices_is_not_understood(tool: CommandStandIn, printed: str) -> None:
-    tool.behave(printed)
-    with pytest.raises(SourceError, match="no list of devices") as caught:
-        registry.load("rebellions").open()
-    assert caught.value.reason == Reason.PARSE_ERROR
-
-
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "status", "reason", "words"),
-    [
-        ("", "rbln-smi: Permission denied", 1, Reason.NO_PERMISSION, "Permission denied"),
-        ("", "failed to open driver", 255, Reason.DRIVER_ERROR, "failed to open driver"),
-        ("Segmentation fault", "", 0, Reason.PARSE_ERROR, "no JSON"),
-        ('{"devices": []}', "", 0, Reason.DRIVER_UNAVAILABLE, "rbln-smi lists no NPU"),
-    ],
-)
-def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
-    tool.behave(stdout, stderr=stderr, status=status)
-    with pytest.raises(SourceError, match=words) as caught:
-        registry.load("rebellions").open()
-    assert caught.value.reason == reason
-
-
-def test_where_there_is_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SourceError, match="rbln-smi or rbln-stat was not found in PATH") as caught:
-        registry.load("rebellions").open()
-    assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "install the RBLN driver package, which has rbln-smi")
-
-
-def test_it_is_found_on_the_bus_and_by_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    backend = registry.load("rebellions")
-    assert backend.detect()[:2] == (False, "no device of Rebellions (0x1eff) on the PCI bus, no /dev/rbln*")
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/rbln0").touch()
-    assert backend.detect()[:3] == (True, "/dev/rbln0", 1)
 
 
 def test_what_a_program_sees() -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Sampler
 from accelmetrics.backends import registry
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeClock
 from tests.simulators.sophgo import SophgoTree
+from tests.support.pci import function
+from tests.support.readings import of
 
 GIB = 2**30
 VALUES = {
@@ -34,10 +36,9 @@ OF_CARD = {"boardPowerWatts", "fanSpeed", "fanSpeedRpm"}
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SophgoTree:
+def tree(root: Path) -> SophgoTree:
     """One card with two chips, and one with one."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    made = SophgoTree(tmp_path)
+    made = SophgoTree(root)
     for card in range(2):
         made.card(card)
     for card, number in ((0, 0), (0, 1), (1, 2)):
@@ -49,11 +50,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SophgoTree:
 def sampler(tree: SophgoTree) -> Sampler:
     del tree
     return Sampler(["sophgo"], clock=FakeClock())
-
-
-def of(snapshot: Snapshot, number: int) -> dict[str, float]:
-    key = f"npu.{number}."
-    return {name.removeprefix(key): value for name, value in snapshot.metrics.items() if name.startswith(key)}
 
 
 def test_every_metric_and_who_a_chip_is(sampler: Sampler) -> None:
@@ -143,14 +139,10 @@ def test_a_chip_that_goes_is_lost_and_comes_back(tree: SophgoTree) -> None:
         assert of(sampler.sample(), 0) == VALUES
 
 
-def test_without_its_driver_it_is_found_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+def test_without_its_driver_it_is_found_and_not_read(root: Path) -> None:
     backend = registry.load("sophgo")
     assert backend.detect()[:2] == (False, "no device of Sophgo (0x1e30, 0x1f1c) on the PCI bus, no /dev/bm-sophon*")
-    device = tmp_path / "sys/bus/pci/devices/0000:0a:00.0"
-    device.mkdir(parents=True)
-    for name, value in {"vendor": "0x1f1c", "device": "0x1686", "class": "0x078000"}.items():
-        (device / name).write_text(f"{value}\n", encoding="utf-8")
+    function(root, "0000:0a:00.0", "0x1f1c", "0x1686", "0x078000")
     assert backend.detect().devices == 1
     with pytest.raises(SourceError, match="lists no NPU") as caught:
         backend.open()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends import registry, tenstorrent
+from accelmetrics.backends import registry
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -34,17 +34,8 @@ VALUES = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TenstorrentTree:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    return TenstorrentTree(tmp_path)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """The sampler's and the driver's."""
-    made = FakeClock()
-    monkeypatch.setattr(tenstorrent.backend, "clock", made)
-    return made
+def tree(root: Path) -> TenstorrentTree:
+    return TenstorrentTree(root)
 
 
 @pytest.fixture

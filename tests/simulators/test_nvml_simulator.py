@@ -8,8 +8,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -22,7 +20,6 @@ from tests.simulators.nvml import (
     ALL_LINKS,
     NOT_AVAILABLE,
     PRODUCTS,
-    Crash,
     Location,
     NvmlSimulator,
     Process,
@@ -33,7 +30,7 @@ from tests.simulators.nvml import (
     ValueType,
     build,
 )
-from tests.support.waiting import HANG, idle, wait_for
+from tests.support.waiting import HANG, wait_for
 
 pynvml: Any = pytest.importorskip("pynvml")
 
@@ -127,17 +124,6 @@ def test_identity_has_real_shapes(simulator: NvmlSimulator, handles: list[Any]) 
     assert pynvml.nvmlDeviceGetPciInfo(handles[2]).domain == 1
 
 
-def test_values_change_while_a_program_runs(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.gpu[1].set(power_mw=123_456, name="NVIDIA Other", clock_sm=777)
-    assert pynvml.nvmlDeviceGetPowerUsage(handles[1]) == 123_456
-    assert pynvml.nvmlDeviceGetName(handles[1]) == "NVIDIA Other"
-    assert pynvml.nvmlDeviceGetClockInfo(handles[1], pynvml.NVML_CLOCK_SM) == 777
-    simulator.gpu[1].set(power_mw=None)
-    assert answer(pynvml.nvmlDeviceGetPowerUsage, handles[1]) is Ret.NOT_SUPPORTED
-    simulator.gpu[1].set(power_mw=Ret.NO_PERMISSION)
-    assert answer(pynvml.nvmlDeviceGetPowerUsage, handles[1]) is Ret.NO_PERMISSION
-
-
 def test_a_name_that_does_not_exist_is_an_error(simulator: NvmlSimulator) -> None:
     with pytest.raises(KeyError, match="power_mw"):
         simulator.gpu[0].set(powr_mw=1)
@@ -147,13 +133,6 @@ def test_a_name_that_does_not_exist_is_an_error(simulator: NvmlSimulator) -> Non
         simulator.gpu[0].set(fan_speed={8: 1})
     with pytest.raises(KeyError, match="profile"):
         NvmlSimulator(profile="h101")
-
-
-def test_used_memory_includes_the_reserve_in_version_1_only(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.gpu[0].set(memory_total=1000, memory_used=300, memory_reserved=50)
-    old, new = (pynvml.nvmlDeviceGetMemoryInfo(handles[0], version) for version in (None, pynvml.nvmlMemory_v2))
-    assert (old.total, old.used, old.free) == (1000, 350, 650)
-    assert (new.total, new.used, new.reserved, new.free) == (1000, 300, 50, 650)
 
 
 def test_struct_versions_and_sizes_are_the_headers(simulator: NvmlSimulator, handles: list[Any]) -> None:
@@ -167,13 +146,6 @@ def test_struct_versions_and_sizes_are_the_headers(simulator: NvmlSimulator, han
     fabric = pynvml.c_nvmlGpuFabricInfoV_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(handles[0], ctypes.byref(fabric))
     assert fabric.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
-
-
-def test_values_of_64_bits_pass_unchanged(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    """The driver's all-ones sentinel must be possible."""
-    simulator.gpu[0].set(memory_used=2**64 - 1, energy_mj=2**63 + 7)
-    assert pynvml.nvmlDeviceGetMemoryInfo(handles[0], pynvml.nvmlMemory_v2).used == 2**64 - 1
-    assert pynvml.nvmlDeviceGetTotalEnergyConsumption(handles[0]) == 2**63 + 7
 
 
 def test_ramps_move_by_reads_and_by_time(simulator: NvmlSimulator, handles: list[Any]) -> None:
@@ -265,21 +237,6 @@ def test_profiles_lack_what_the_products_lack(profile: str) -> None:
         assert (temperature.nvmlReturn == Ret.NOT_SUPPORTED) == (not product.memory_temp)
 
 
-def test_gpus_of_one_machine_may_differ() -> None:
-    with loaded(gpus=["h100", "t4"]):
-        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(2)]
-        assert names == ["NVIDIA H100 80GB HBM3", "Tesla T4"]
-
-
-def test_64_gpus_enumerate() -> None:
-    with loaded(gpus=64) as made:
-        uuids = {pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(64)}
-        assert len(uuids) == 64
-        assert answer(pynvml.nvmlDeviceGetHandleByIndex, 64) is Ret.INVALID_ARGUMENT
-        made.set(gpu_count=3)
-        assert pynvml.nvmlDeviceGetCount() == 3
-
-
 # --- fields, GPM, processes -----------------------------------------------------------------------------------
 
 
@@ -337,19 +294,6 @@ def gpm(samples: tuple[Any, Any], *metrics: int, version: int = 1) -> Any:
     return pynvml.nvmlGpmMetricsGet(get)
 
 
-def test_gpm_gives_each_metric_its_own_answer(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    first, second = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
-    simulator.gpu[0].set(gpm={"SM_UTIL": 71.25, "FP64_UTIL": Ret.NOT_SUPPORTED})
-    for sample in (first, second):
-        pynvml.nvmlGpmSampleGet(handles[0], sample)
-    got = gpm((first, second), pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_FP64_UTIL, 0)
-    assert (got.metrics[0].value, got.metrics[0].metricInfo.shortName) == (71.25, b"SM_UTIL")
-    assert [got.metrics[i].nvmlReturn for i in range(3)] == [Ret.SUCCESS, Ret.NOT_SUPPORTED, Ret.INVALID_ARGUMENT]
-    for sample in (first, second):
-        pynvml.nvmlGpmSampleFree(sample)
-    assert answer(pynvml.nvmlGpmSampleFree, first) is Ret.INVALID_ARGUMENT
-
-
 def test_gpm_refuses_samples_that_do_not_belong_together(simulator: NvmlSimulator, handles: list[Any]) -> None:
     first, second = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
     pynvml.nvmlGpmSampleGet(handles[0], first)
@@ -396,51 +340,6 @@ def test_process_lists_say_how_much_room_they_need(simulator: NvmlSimulator, han
 # --- faults ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", list(Ret)[1:])
-def test_any_function_can_answer_any_error(simulator: NvmlSimulator, handles: list[Any], error: Ret) -> None:
-    simulator.rule("nvmlDeviceGetPowerUsage", gpu=1, error=error)
-    assert answer(pynvml.nvmlDeviceGetPowerUsage, handles[1]) is error
-    assert pynvml.nvmlDeviceGetPowerUsage(handles[0]) > 0
-    simulator.clear_rules()
-    assert pynvml.nvmlDeviceGetPowerUsage(handles[1]) > 0
-
-
-def test_a_rule_may_begin_late_and_end(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.rule("nvmlDeviceGetPowerUsage", gpu=0, error=Ret.TIMEOUT, after=2, times=1)
-    failed = [answer(pynvml.nvmlDeviceGetPowerUsage, handles[0]) is Ret.TIMEOUT for _ in range(5)]
-    assert failed == [False, False, True, False, False]
-
-
-def test_latency_by_function_and_for_every_call(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    def seconds(call: Callable[[Any], Any]) -> float:
-        began = time.perf_counter()
-        call(handles[0])
-        return time.perf_counter() - began
-
-    simulator.rule("nvmlDeviceGetPowerUsage", gpu=0, latency_us=50_000)
-    slow = seconds(pynvml.nvmlDeviceGetPowerUsage)
-    assert slow >= 0.05
-    assert min(seconds(pynvml.nvmlDeviceGetName) for _ in range(10)) < slow
-    simulator.set(latency_us=10_000)
-    assert seconds(pynvml.nvmlDeviceGetName) >= 0.01
-    simulator.set(latency_us=0, pcie_latency_us=15_000)
-    assert seconds(lambda handle: pynvml.nvmlDeviceGetPcieThroughput(handle, 0)) >= 0.015
-
-
-def test_a_hang_blocks_one_gpu_until_it_is_released(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.rule("nvmlDeviceGetPowerUsage", gpu=1, hang=True)
-    with ThreadPoolExecutor(1) as pool:
-        stuck = pool.submit(pynvml.nvmlDeviceGetPowerUsage, handles[1])
-        simulator.wait_for("nvmlDeviceGetPowerUsage", gpu=1)
-        assert pynvml.nvmlDeviceGetPowerUsage(handles[0]) > 0
-        busy = time.process_time()
-        idle(0.1)
-        assert not stuck.done()
-        assert time.process_time() - busy < 0.05
-        simulator.release("nvmlDeviceGetPowerUsage", gpu=1)
-        assert stuck.result(HANG) > 0
-
-
 def test_a_hang_with_the_lock_held_blocks_everything(simulator: NvmlSimulator, handles: list[Any]) -> None:
     simulator.rule("nvmlDeviceGetPowerUsage", gpu=1, hang="lock")
     with ThreadPoolExecutor(2) as pool:
@@ -459,36 +358,6 @@ def test_a_hang_with_the_lock_held_blocks_everything(simulator: NvmlSimulator, h
         assert behind is not None and behind.result(HANG) == "570.124.06"
 
 
-def test_closing_the_simulator_releases_who_hangs() -> None:
-    with loaded(gpus=1) as made, ThreadPoolExecutor(1) as pool:
-        made.rule("nvmlSystemGetDriverVersion", hang=True)
-        stuck = pool.submit(answer, pynvml.nvmlSystemGetDriverVersion)
-        made.wait_for("nvmlSystemGetDriverVersion")
-        made.close()
-        assert stuck.result(timeout=5) in (Ret.UNINITIALIZED, "570.124.06")
-        made.close()
-
-
-def test_a_lost_gpu_is_lost_for_every_call(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.lose(2)
-    for call in (pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetUUID):
-        assert answer(call, handles[2]) is Ret.GPU_IS_LOST
-        assert not isinstance(answer(call, handles[1]), Ret)
-    assert answer(pynvml.nvmlDeviceGetHandleByIndex, 2) is Ret.GPU_IS_LOST
-    assert pynvml.nvmlDeviceGetCount() == 4
-    simulator.lose(2, Ret.RESET_REQUIRED, enumerable=True)
-    assert answer(pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetHandleByIndex(2)) is Ret.RESET_REQUIRED
-    simulator.recover(2)
-    assert pynvml.nvmlDeviceGetPowerUsage(handles[2]) > 0
-
-
-def test_enumeration_alone_can_fail(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.fail_enumeration(1, Ret.NO_PERMISSION)
-    assert pynvml.nvmlDeviceGetCount() == 4
-    assert answer(pynvml.nvmlDeviceGetHandleByIndex, 1) is Ret.NO_PERMISSION
-    assert pynvml.nvmlDeviceGetPowerUsage(handles[1]) > 0
-
-
 def test_a_driver_that_comes_back_is_another_one(simulator: NvmlSimulator, handles: list[Any]) -> None:
     simulator.driver_away()
     assert answer(pynvml.nvmlDeviceGetPowerUsage, handles[0]) is Ret.DRIVER_NOT_LOADED
@@ -501,17 +370,6 @@ def test_a_driver_that_comes_back_is_another_one(simulator: NvmlSimulator, handl
     pynvml.nvmlInit()
     assert answer(pynvml.nvmlDeviceGetPowerUsage, handles[0]) is Ret.INVALID_ARGUMENT
     assert pynvml.nvmlDeviceGetPowerUsage(pynvml.nvmlDeviceGetHandleByIndex(0)) > 0
-
-
-def test_init_can_fail() -> None:
-    with NvmlSimulator(gpus=1) as made:
-        made.load()
-        made.fail_init()
-        assert answer(pynvml.nvmlInit) is Ret.LIB_RM_VERSION_MISMATCH
-        made.fail_init(Ret.SUCCESS)
-        made.rule("nvmlInitWithFlags", error=Ret.NO_PERMISSION, times=1)
-        assert answer(pynvml.nvmlInit) is Ret.NO_PERMISSION
-        assert answer(pynvml.nvmlInit) is None
 
 
 def test_init_counts_its_callers(simulator: NvmlSimulator, handles: list[Any]) -> None:
@@ -581,43 +439,6 @@ def test_a_simulator_is_not_in_the_process_until_it_is_loaded() -> None:
     assert done.stdout.strip() == "2", done.stderr
 
 
-def test_processes_share_one_machine() -> None:
-    with NvmlSimulator(gpus=2) as made:
-        program = "n.nvmlInit(); print(n.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(1)))"
-        made.gpu[1].set(power_mw=4711)
-        assert [run(made, program).stdout.strip() for _ in range(2)] == ["4711", "4711"]
-        assert made.calls()[("nvmlDeviceGetPowerUsage", 1)] == 2
-        assert made.count("nvmlInitWithFlags") == 2
-        made.reset_calls()
-        assert made.calls() == {}
-
-
-def test_without_a_state_there_is_no_driver() -> None:
-    with NvmlSimulator(gpus=1) as made:
-        program = "import os; os.environ.pop('NVMLSIM_STATE')\ntry: n.nvmlInit()\nexcept n.NVMLError as e: print(e.value)"
-        assert run(made, program).stdout.strip() == str(int(Ret.DRIVER_NOT_LOADED))
-        assert run(made, program.replace("pop('NVMLSIM_STATE')", "get('')"), NVMLSIM_STATE="/none").stdout.strip() == "9"
-
-
-def test_a_hang_in_another_process_is_released_from_here() -> None:
-    with NvmlSimulator(gpus=1) as made, ThreadPoolExecutor(1) as pool:
-        made.rule("nvmlDeviceGetPowerUsage", hang=True)
-        other = pool.submit(run, made, "n.nvmlInit(); print(n.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(0)))")
-        made.wait_for("nvmlDeviceGetPowerUsage", gpu=0)
-        idle(0.05)
-        assert not other.done()
-        made.gpu[0].set(power_mw=99)
-        made.clear_rules()
-        assert other.result(HANG).stdout.strip() == "99"
-
-
-@pytest.mark.parametrize(("how", "status"), [(Crash.EXIT, 1), (Crash.ABORT, -6), (Crash.EXIT_NOW, 1), (Crash.SEGFAULT, -11)])
-def test_a_call_can_take_its_process_down(how: Crash, status: int) -> None:
-    with NvmlSimulator(gpus=1) as made:
-        made.rule("nvmlDeviceGetCount_v2", crash=how)
-        assert run(made, "n.nvmlInit(); n.nvmlDeviceGetCount(); print('alive')").returncode == status
-
-
 def test_an_old_driver_lacks_functions() -> None:
     hidden = ["nvmlDeviceGetMemoryInfo_v2", "nvmlGpmSampleGet"]
     with NvmlSimulator(gpus=1, hide=hidden) as made:
@@ -636,59 +457,7 @@ def test_an_old_driver_lacks_functions() -> None:
         build(hide=["nvmlNoSuchThing"])
 
 
-def test_one_process_can_use_many_machines_in_turn() -> None:
-    previous = None
-    for gpus in (1, 3, 2):
-        with loaded(gpus=gpus):
-            assert pynvml.nvmlDeviceGetCount() == gpus
-            if previous is not None:
-                assert answer(pynvml.nvmlDeviceGetName, previous) is Ret.INVALID_ARGUMENT
-            previous = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert answer(pynvml.nvmlDeviceGetCount) is Ret.UNINITIALIZED
-        assert "NVMLSIM_STATE" not in os.environ
-
-
-def test_the_log_has_every_call_in_order(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.start_log()
-    pynvml.nvmlDeviceGetPowerUsage(handles[1])
-    pynvml.nvmlSystemGetDriverVersion()
-    simulator.stop_log()
-    pynvml.nvmlDeviceGetPowerUsage(handles[1])
-    entries = simulator.log()
-    assert [(entry.function, entry.gpu) for entry in entries] == [("nvmlDeviceGetPowerUsage", 1), ("nvmlSystemGetDriverVersion", None)]
-    assert {(entry.pid, entry.thread) for entry in entries} == {(os.getpid(), threading.get_native_id())}
-    assert entries[0].time_ns <= entries[1].time_ns
-
-
-def test_counters_are_exact_under_threads(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    def read(index: int) -> None:
-        for _ in range(500):
-            pynvml.nvmlDeviceGetPowerUsage(handles[index % 4])
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(read, range(8)))
-    assert [simulator.calls()[("nvmlDeviceGetPowerUsage", index)] for index in range(4)] == [1000] * 4
-
-
 # --- MIG --------------------------------------------------------------------------------------------------------
-
-
-def instances_of(handle: Any) -> list[str]:
-    """The UUIDs of a GPU's MIG devices, by index; the number of the error where there is none."""
-    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    found = [answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index) for index in range(most)]
-    return [entry.name if isinstance(entry, Ret) else pynvml.nvmlDeviceGetUUID(entry) for entry in found]
-
-
-def test_a_gpu_is_divided_and_made_whole(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    assert instances_of(handles[1]) == ["NOT_SUPPORTED"] * 7
-    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
-    assert pynvml.nvmlDeviceGetMigMode(handles[1]) == [1, 1]
-    assert instances_of(handles[1]) == [first.uuid, second.uuid, *["NOT_FOUND"] * 5]
-    assert instances_of(handles[0]) == ["NOT_SUPPORTED"] * 7
-    assert simulator.partition(1, ["3g.40gb"])[0].uuid == first.uuid, "UUIDs follow from the ids"
-    simulator.partition(1, None)
-    assert pynvml.nvmlDeviceGetMigMode(handles[1]) == [0, 0]
 
 
 def test_a_mig_device_answers_what_it_has(simulator: NvmlSimulator, handles: list[Any]) -> None:
@@ -710,49 +479,11 @@ def test_a_mig_device_answers_what_it_has(simulator: NvmlSimulator, handles: lis
     assert first.memory_total == 40 << 30
 
 
-def test_what_a_divided_gpu_does_not_have(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.partition(1, [])
-    assert answer(pynvml.nvmlDeviceGetUtilizationRates, handles[1]) is Ret.NOT_SUPPORTED
-    assert answer(pynvml.nvmlDeviceGetEncoderUtilization, handles[1]) is Ret.NOT_SUPPORTED
-    assert answer(pynvml.nvmlDeviceGetDecoderUtilization, handles[1]) is Ret.NOT_SUPPORTED
-    assert answer(pynvml.nvmlDeviceGetProcessUtilization, handles[1], 0) is Ret.NOT_SUPPORTED
-    assert pynvml.nvmlDeviceGetPowerUsage(handles[1])
-
-
 def test_compute_instances_share_a_gpu_instance(simulator: NvmlSimulator) -> None:
     made = simulator.partition(1, ["1c.3g.40gb", "1c.3g.40gb", "1c.3g.40gb", "1c.3g.40gb", "3g.40gb"])
     assert [(one.gpu_instance, one.compute_instance) for one in made] == [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0)]
     with pytest.raises(ValueError, match="no MIG profile"):
         simulator.partition(1, ["half"])
-
-
-def test_processes_of_a_mig_device(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
-    simulator.processes(
-        1, [Process(5, gpu_instance=first.gpu_instance, compute_instance=0), Process(6, gpu_instance=7, compute_instance=0)]
-    )
-    devices = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], index) for index in (0, 1)]
-    assert [[one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(device)] for device in devices] == [[5], [6]]
-    assert [one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handles[1])] == [5, 6]
-    assert second.gpu_instance == 7
-
-
-def test_a_destroyed_mig_device(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    """Its handle is refused, until another device has it."""
-    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
-    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], 0)
-    simulator.remove_instance(first)
-    assert answer(pynvml.nvmlDeviceGetMemoryInfo, device) is Ret.INVALID_ARGUMENT
-    assert instances_of(handles[1])[:2] == ["NOT_FOUND", second.uuid]
-    other = simulator.partition(1, ["1g.20gb"])[0]
-    assert pynvml.nvmlDeviceGetUUID(device) == other.uuid
-
-
-def test_a_lost_gpu_takes_its_mig_devices_along(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    simulator.partition(1, ["3g.40gb"])
-    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], 0)
-    simulator.lose(1)
-    assert answer(pynvml.nvmlDeviceGetMemoryInfo, device) is Ret.GPU_IS_LOST
 
 
 def test_gpm_of_a_mig_device(simulator: NvmlSimulator, handles: list[Any]) -> None:
@@ -790,16 +521,6 @@ def test_events_of_registered_gpus_come_in_order(simulator: NvmlSimulator, handl
     assert [(pynvml.nvmlDeviceGetIndex(event.device), event.eventData) for event in found] == [(1, 79), (2, 43)]
     assert [event.gpuInstanceId for event in found] == [0xFFFFFFFF, instance.gpu_instance]
     assert answer(pynvml.nvmlEventSetWait_v2, events, 1) is Ret.TIMEOUT
-
-
-def test_a_wait_ends_with_the_event(simulator: NvmlSimulator, handles: list[Any]) -> None:
-    events = pynvml.nvmlEventSetCreate()
-    pynvml.nvmlDeviceRegisterEvents(handles[0], pynvml.nvmlEventTypeXidCriticalError, events)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(pynvml.nvmlEventSetWait_v2, events, 20_000)
-        simulator.wait_for("nvmlEventSetWait_v2")
-        simulator.xid(0, 48)
-        assert waiting.result(10).eventData == 48
 
 
 def test_event_sets_are_made_and_freed(simulator: NvmlSimulator, handles: list[Any]) -> None:

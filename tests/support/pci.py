@@ -40,3 +40,12 @@ def numa_nodes(root: Path, number: int) -> None:
     """Let the machine have so many NUMA nodes."""
     for node in range(number):
         (root / f"sys/devices/system/node/node{node}").mkdir(parents=True)
+
+
+def function(root: Path, address: str, vendor: str, device: str = "0x0001", kind: str = "0x120000") -> Path:
+    """Put a bare PCI function on the bus, with no driver. Returns its directory."""
+    home = root / "sys/bus/pci/devices" / address
+    home.mkdir(parents=True, exist_ok=True)
+    for name, said in {"vendor": vendor, "device": device, "class": kind}.items():
+        (home / name).write_text(f"{said}\n", encoding="utf-8")
+    return home

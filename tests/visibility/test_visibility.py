@@ -299,9 +299,62 @@ def test_a_vendor_of_another_package_declares_a_plain_list(
     assert rules.VENDORS["nvidia"][0] == "CUDA_VISIBLE_DEVICES", "a rule that is known stands"
 
 
-def test_a_vendor_on_the_kit_declares_its_list_in_its_file() -> None:
-    """Found also where nothing has imported that file."""
-    assert visibility({"RBLN_DEVICES": "3,1"}, of("npu", "rebellions", 4)).order == (3, 1)
+@pytest.mark.parametrize(
+    ("vendor", "environ", "order"),
+    [
+        *((vendor, {}, (0, 1, 2)) for vendor in ("cambricon", "furiosa", "habana", "kunlunxin", "metax", "moorethreads", "qualcomm")),
+        *((vendor, {}, (0, 1, 2)) for vendor in ("hygon", "rebellions")),
+        ("biren", {"SUPA_VISIBLE_DEVICES": "1,0"}, (1, 0)),
+        ("cambricon", {"MLU_VISIBLE_DEVICES": "2,0"}, (2, 0)),
+        ("cambricon", {"MLU_VISIBLE_DEVICES": "0,nine"}, None),
+        ("cambricon", {"MLU_VISIBLE_DEVICES": "3"}, None),
+        ("furiosa", {"FURIOSA_DEVICES": "npu:2,npu:0"}, (2, 0)),
+        ("furiosa", {"FURIOSA_DEVICES": "npu:1:0-3, npu:1:4-7"}, (1,)),
+        ("furiosa", {"FURIOSA_DEVICES": "npu0pe0-1"}, (0,)),
+        ("furiosa", {"FURIOSA_DEVICES": "2"}, (2,)),
+        ("furiosa", {"FURIOSA_DEVICES": "npu:3"}, None),
+        ("furiosa", {"FURIOSA_DEVICES": "rngd(2)*1"}, None),
+        ("furiosa", {"FURIOSA_DEVICES": ""}, None),
+        ("habana", {"HABANA_VISIBLE_MODULES": "5, 7"}, (2, 0)),
+        ("habana", {"HABANA_VISIBLE_MODULES": "7,6", "HLS_MODULE_ID": "6"}, (1,)),
+        ("habana", {"HABANA_VISIBLE_DEVICES": "0"}, (0, 1, 2)),
+        ("habana", {"HABANA_VISIBLE_MODULES": "0"}, None),
+        ("habana", {"HABANA_VISIBLE_MODULES": "7,7"}, None),
+        ("habana", {"HABANA_VISIBLE_MODULES": ""}, None),
+        ("huawei", {"ASCEND_VISIBLE_DEVICES": "0"}, (0, 1, 2)),  # it is the container runtime's
+        ("hygon", {"HIP_VISIBLE_DEVICES": "2,0"}, (2, 0)),
+        ("hygon", {"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, (2,)),
+        ("kunlunxin", {"XPU_VISIBLE_DEVICES": "2,0"}, (2, 0)),
+        ("kunlunxin", {"CUDA_VISIBLE_DEVICES": "1"}, (1,)),
+        ("kunlunxin", {"CUDA_VISIBLE_DEVICES": "1", "XPU_VISIBLE_DEVICES": "2"}, (2,)),
+        ("kunlunxin", {"XPULINK_VISIBLE_DEVICES": "0", "XPU_VISIBLE_DEVICES": "2"}, (0,)),
+        ("kunlunxin", {"XPU_VISIBLE_DEVICES": " "}, ()),
+        ("kunlunxin", {"XPU_VISIBLE_DEVICES": "GPU-1"}, None),
+        ("metax", {"MACA_VISIBLE_DEVICES": "2,0"}, (2, 0)),
+        ("metax", {"CUDA_VISIBLE_DEVICES": "1"}, (1,)),
+        ("metax", {"MACA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, (1,)),
+        ("metax", {"MACA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}, None),
+        ("metax", {"MACA_VISIBLE_DEVICES": "7"}, None),
+        ("metax", {"MACA_VISIBLE_DEVICES": ""}, None),
+        ("moorethreads", {"MUSA_VISIBLE_DEVICES": "2,0"}, (2, 0)),
+        ("moorethreads", {"MUSA_VISIBLE_DEVICES": "7"}, None),
+        ("moorethreads", {"MUSA_VISIBLE_DEVICES": "GPU-1"}, None),
+        ("qualcomm", {"QAIC_VISIBLE_DEVICES": "2,0"}, (2, 0)),
+        ("qualcomm", {"QAIC_VISIBLE_DEVICES": ""}, None),
+        ("qualcomm", {"QAIC_VISIBLE_DEVICES": "0,0"}, None),
+        ("rebellions", {"RBLN_DEVICES": "2,0"}, (2, 0)),
+        ("rebellions", {"RBLN_DEVICES": "0,nine"}, None),
+        ("rebellions", {"RBLN_DEVICES": "0", "RBLN_VISIBLE_DEVICES": "1"}, (1,)),
+        ("rebellions", {"RBLN_DEVICES": "0", "RBLN_VISIBLE_DEVICES": ""}, (0,)),
+        ("rebellions", {"RBLN_DEVICES": ""}, (0, 1, 2)),
+        ("vastai", {"VASTAI_VISIBLE_DEVICES": "1"}, (1,)),
+    ],
+)
+def test_lists_of_other_vendors(vendor: str, environ: dict[str, str], order: tuple[int, ...] | None) -> None:
+    """Each is found also where nothing has imported its vendor's file; Gaudi's numbers are those of modules."""
+    seen = visibility(environ, [device._replace(module_id=7 - number) for number, device in enumerate(of("npu", vendor, 3))])
+    assert seen.order == order
+    assert bool(seen.caveats) == (order is None)
 
 
 def test_every_vendor_has_its_own_numbers() -> None:
