@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends.contract import Clock, Reading
-from accelmetrics.testing import FakeClock
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading
 
 
 def values(reading: Reading, process: bool | None = None) -> dict[str, Any]:
@@ -28,5 +27,5 @@ def of(snapshot: Snapshot, device: int | str = 0) -> dict[str, Any]:
 
 def read(backend: str, clock: Clock | None = None, pid: int | None = None) -> Snapshot:
     """One reading of a sampler with a numbering of its own."""
-    with Sampler([backend], clock=clock or FakeClock(), pid=pid) as sampler:
+    with Sampler([backend], clock=clock or SYSTEM_CLOCK, pid=pid) as sampler:
         return sampler.sample()

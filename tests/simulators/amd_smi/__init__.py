@@ -1,11 +1,11 @@
 """A stand-in for ``amd-smi``, as a real command on ``PATH``, and outputs in both shapes that it has had."""
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+from tests.simulators.commands import ScriptedCommand
 
 Shape = Literal["list", "gpu_data"]
 COUNTER = 8123.5 * 65536
@@ -16,8 +16,8 @@ SCRIPT = """\
 import json, os, sys, time
 from pathlib import Path
 here = Path(__file__).parent
-with (here / "calls").open("a") as log:
-    log.write(" ".join(sys.argv[1:]) + "\\n")
+with (here / "calls.jsonl").open("a") as log:
+    log.write(json.dumps(" ".join(sys.argv[1:])) + "\\n")
 said = json.loads((here / "behaviour.json").read_text())
 if said["mode"] == "hang":
     time.sleep(120)
@@ -79,7 +79,7 @@ def document(cards: list[dict[str, Any]], shape: Shape) -> str:
     return json.dumps(cards if shape == "list" else {"gpu_data": cards}, indent=4)
 
 
-class AmdSmiStandIn:
+class AmdSmiStandIn(ScriptedCommand):
     """The command in a directory of its own.
 
     Args:
@@ -87,17 +87,8 @@ class AmdSmiStandIn:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory / "amd-smi-bin"
-        self.directory.mkdir()
-        command = self.directory / "amd-smi"
-        command.write_text(f"#!{sys.executable} -IS\n{SCRIPT}", encoding="utf-8")
-        command.chmod(0o755)
+        super().__init__(directory, SCRIPT, "amd-smi")
         self.behave("")
-
-    @property
-    def path(self) -> str:
-        """A ``PATH`` with the command in front."""
-        return f"{self.directory}:/usr/bin:/bin"
 
     def behave(
         self, metrics: str, statics: str = "", *, errors: str = "", status: int = 0, mode: Mode = "normal", crashing: Sequence[str] = ()
@@ -105,12 +96,9 @@ class AmdSmiStandIn:
         """Change what the command does from its next call on; it aborts where ``metric`` is asked for a section that is ``crashing``."""
         behaviour: dict[str, object] = {"outputs": {"metric": metrics, "static": statics}, "errors": errors, "status": status, "mode": mode}
         behaviour["crashing"] = list(crashing)
-        draft = self.directory / "behaviour.draft"
-        draft.write_text(json.dumps(behaviour), encoding="utf-8")
-        os.replace(draft, self.directory / "behaviour.json")  # noqa: PTH105  one call: a reader sees the old or the new
+        self.scripted(behaviour)
 
     @property
     def calls(self) -> list[str]:
         """Every call so far: its arguments."""
-        log = self.directory / "calls"
-        return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        return self.noted()

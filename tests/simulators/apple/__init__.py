@@ -11,9 +11,10 @@ mac.calls("ioreg")                                      # the arguments of every
 import json
 import os
 import plistlib
-import sys
 from pathlib import Path
 from typing import Any, Literal
+
+from tests.simulators.commands import ScriptedCommand
 
 HERE = Path(__file__).parent
 COMMANDS = ("macmon", "ioreg", "powermetrics", "system_profiler", "sysctl")
@@ -175,7 +176,7 @@ PROFILER = {
 }
 
 
-class MacStandIn:
+class MacStandIn(ScriptedCommand):
     """The commands in a directory of their own: those of a Mac with macmon 0.8.
 
     Args:
@@ -183,23 +184,12 @@ class MacStandIn:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory / "mac-bin"
-        self.directory.mkdir()
-        script = f"#!{sys.executable} -IS\n{(HERE / 'command.py').read_text(encoding='utf-8')}"
-        for name in COMMANDS:
-            command = self.directory / name
-            command.write_text(script, encoding="utf-8")
-            command.chmod(0o755)
+        super().__init__(directory, (HERE / "command.py").read_text(encoding="utf-8"), *COMMANDS)
         self.behave("macmon", json.dumps(macmon_0_8()), version="macmon 0.8.2\n")
         self.behave("ioreg", ioreg())
         self.behave("powermetrics", "", errors=NOT_ROOT, status=1)
         self.behave("system_profiler", json.dumps(PROFILER))
         self.behave("sysctl", f"{RAM}\n")
-
-    @property
-    def path(self) -> str:
-        """A ``PATH`` with the commands in front."""
-        return f"{self.directory}:/usr/bin:/bin"
 
     def behave(
         self,
@@ -226,18 +216,8 @@ class MacStandIn:
             period: Seconds between two lines of a pipe.
             refused: An argument with which it prints nothing.
         """
-        behaviour = {
-            "output": output,
-            "errors": errors,
-            "status": status,
-            "mode": mode,
-            "version": version,
-            "period": period,
-            "refused": refused,
-        }
-        draft = self.directory / f"{name}.draft"
-        draft.write_text(json.dumps(behaviour), encoding="utf-8")
-        os.replace(draft, self.directory / f"{name}.json")  # noqa: PTH105  one call: a reader sees the old or the new
+        said = {"output": output, "errors": errors, "status": status, "mode": mode, "version": version, "period": period}
+        self.scripted(said | {"refused": refused}, f"{name}.json")
 
     def macmon(self, document: Document) -> None:
         """Have the pipe print something else."""
@@ -254,12 +234,8 @@ class MacStandIn:
 
     def calls(self, name: str) -> list[list[str]]:
         """The arguments of every call so far."""
-        return [entry["arguments"] for entry in self._log(name)]
+        return [entry["arguments"] for entry in self.noted(f"{name}.calls")]
 
     def pids(self, name: str) -> list[int]:
         """The process ids of every call so far."""
-        return [entry["pid"] for entry in self._log(name)]
-
-    def _log(self, name: str) -> list[dict[str, Any]]:
-        log = self.directory / f"{name}.calls"
-        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+        return [entry["pid"] for entry in self.noted(f"{name}.calls")]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
-PROGRAM = """#!{python} -IS
+from tests.simulators.commands import ScriptedCommand
+
+PROGRAM = """\
 import json, sys
-state = json.load(open({state!r}, encoding="utf-8"))
+from pathlib import Path
+state = json.loads((Path(__file__).parent / "behaviour.json").read_text())
 asked = next(each for each in sys.argv if each.startswith("--query-gpu=")).partition("=")[2].split(",")
 unknown = [name for name in asked if name not in state["fields"]]
 if state["stderr"]:
     sys.exit(state["stderr"])
 if unknown:
-    sys.exit(f'Field "{{unknown[0]}}" is not a valid field to query.')
+    sys.exit(f'Field "{unknown[0]}" is not a valid field to query.')
 for gpu in state["gpus"]:
     print(", ".join(str(gpu.get(name, "N/A")) for name in asked))
 """
@@ -22,22 +23,15 @@ PROVEN = ("index", "name", "serial", "memory.used", "memory.free", "temperature.
 ANALOGOUS = ("uuid", "pci.bus_id", "memory.total", "utilization.gpu", "power.draw", "power.limit")
 
 
-class Brsmi:
+class Brsmi(ScriptedCommand):
     """The command in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory / "brsmi-bin"
-        self.directory.mkdir()
-        self._state = self.directory / "state.json"
-        command = self.directory / "brsmi"
-        command.write_text(PROGRAM.format(python=sys.executable, state=str(self._state)), encoding="utf-8")
-        command.chmod(0o755)
+        super().__init__(directory, PROGRAM, "brsmi")
 
     def behave(self, *gpus: dict[str, str], fields: tuple[str, ...] = (*PROVEN, *ANALOGOUS), stderr: str = "") -> None:
         """Change its GPUs, the fields that it knows, or what it complains about."""
-        draft = self._state.with_suffix(".draft")
-        draft.write_text(json.dumps({"gpus": gpus, "fields": fields, "stderr": stderr}), encoding="utf-8")
-        draft.replace(self._state)
+        self.scripted({"gpus": gpus, "fields": fields, "stderr": stderr})
 
 
 def gpu(number: int, **changed: str) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.simulators.commands import ScriptedCommand
 
 UNITS = {
     **{"memory.used": "MiB", "memory.total": "MiB", "power.draw": "W", "power.max": "W", "temperature.aip": "C", "utilization.aip": "%"},
@@ -29,7 +28,7 @@ import json, os, sys, time
 from pathlib import Path
 with (Path(__file__).parent / "calls.jsonl").open("a") as log:
     log.write(json.dumps(sys.argv[1:]) + "\\n")
-state = json.loads((Path(__file__).parent / "state.json").read_text())
+state = json.loads((Path(__file__).parent / "behaviour.json").read_text())
 while state.get("hang"):
     time.sleep(60)
 if "stdout" in state:
@@ -52,7 +51,7 @@ for row in state["rows"]:
 """
 
 
-class HlSmi:
+class HlSmi(ScriptedCommand):
     """The command in a directory of its own, listing no device at first.
 
     Args:
@@ -60,47 +59,31 @@ class HlSmi:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory / "hl-smi-bin"
-        self.directory.mkdir()
-        command = self.directory / "hl-smi"
-        command.write_text(f"#!{sys.executable} -IS\n{PROGRAM}", "utf-8")
-        command.chmod(0o755)
+        super().__init__(directory, PROGRAM, "hl-smi")
         self.lists()
-
-    @property
-    def path(self) -> str:
-        """A ``PATH`` that has it first."""
-        return f"{self.directory}:{os.environ.get('PATH', '')}"
 
     @property
     def calls(self) -> list[list[str]]:
         """The arguments of every run so far."""
-        log = self.directory / "calls.jsonl"
-        return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+        return self.noted()
 
     def lists(self, *numbers: int, without: tuple[str, ...] = (), changes: Mapping[str, str] = {}) -> None:
         """List these devices from the next run on; fields of ``without`` are unknown, those of ``changes`` are printed as given."""
         rows = [row(number, changes) for number in numbers]
-        self._write(
-            {"rows": rows, "units": UNITS, "known": sorted(FIELDS.keys() - set(without)), "table": table(*numbers) if numbers else ""}
-        )
+        printed = table(*numbers) if numbers else ""
+        self.scripted({"rows": rows, "units": UNITS, "known": sorted(FIELDS.keys() - set(without)), "table": printed})
 
     def prints(self, stdout: str, stderr: str = "", status: int = 0) -> None:
         """Print this, whatever is asked."""
-        self._write({"stdout": stdout, "stderr": stderr, "status": status})
+        self.scripted({"stdout": stdout, "stderr": stderr, "status": status})
 
     def prints_table(self, printed: str) -> None:
         """Know no query, and print a table by itself."""
-        self._write({"rows": [], "units": {}, "known": [], "table": printed})
+        self.scripted({"rows": [], "units": {}, "known": [], "table": printed})
 
     def hangs(self) -> None:
         """Never answer."""
-        self._write({"hang": True})
-
-    def _write(self, state: Mapping[str, object]) -> None:
-        draft = self.directory / "draft"
-        draft.write_text(json.dumps(state), "utf-8")
-        draft.replace(self.directory / "state.json")
+        self.scripted({"hang": True})
 
 
 def row(number: int, changes: Mapping[str, str] = {}) -> dict[str, str]:

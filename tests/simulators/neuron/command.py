@@ -1,7 +1,7 @@
 """A stand-in for ``neuron-monitor``: streams reports as the file beside it says, and notes how it was started.
 
 The script is copied to ``DIRECTORY/neuron-monitor`` behind a first line that names an interpreter, so it uses nothing but
-the standard library. ``DIRECTORY/behaviour.json`` is read again before every line, ``DIRECTORY/starts.jsonl`` grows by a
+the standard library. ``DIRECTORY/behaviour.json`` is read again before every line, ``DIRECTORY/calls.jsonl`` grows by a
 line per start. Like the real tool it refuses a configuration that it does not understand.
 """
 
@@ -22,7 +22,7 @@ SLEEPER = "import time; time.sleep(120)"
 
 def note(**what: object) -> None:
     """Append a line to the log."""
-    with (HERE / "starts.jsonl").open("a", encoding="utf-8") as log:
+    with (HERE / "calls.jsonl").open("a", encoding="utf-8") as log:
         log.write(json.dumps(what) + "\n")
 
 

@@ -6,12 +6,10 @@ stand_in.behave(unknown=("pstate",))                    # an older release refus
 stand_in.behave(hang=True)
 """
 
-import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.simulators.commands import ScriptedCommand
 from tests.simulators.nvml import NvmlSimulator, Ret
 
 SCRIPT = """\
@@ -19,8 +17,8 @@ import json, sys, time
 from pathlib import Path
 here = Path(__file__).parent
 said = json.loads((here / "behaviour.json").read_text())
-with (here / "calls").open("a") as log:
-    log.write("called\\n")
+with (here / "calls.jsonl").open("a") as log:
+    log.write("0\\n")
 while said["hang"]:
     time.sleep(60)
 query, form = sys.argv[1:]
@@ -46,7 +44,7 @@ MILLI = {"power.draw": "power_mw", "enforced.power.limit": "power_limit_enforced
 MEMORY = {"memory.total": "memory_total", "memory.used": "memory_used", "memory.free": "memory_free"}
 
 
-class NvidiaSmiStandIn:
+class NvidiaSmiStandIn(ScriptedCommand):
     """The command in a directory of its own.
 
     Args:
@@ -55,31 +53,19 @@ class NvidiaSmiStandIn:
     """
 
     def __init__(self, directory: Path, simulator: NvmlSimulator) -> None:
-        self.directory = directory / "nvidia-smi-bin"
-        self.directory.mkdir()
+        super().__init__(directory, SCRIPT, "nvidia-smi")
         self._simulator = simulator
-        command = self.directory / "nvidia-smi"
-        command.write_text(f"#!{sys.executable} -IS\n{SCRIPT}", encoding="utf-8")
-        command.chmod(0o755)
         self.behave()
-
-    @property
-    def path(self) -> str:
-        """A ``PATH`` with the command in front."""
-        return f"{self.directory}:/usr/bin:/bin"
 
     def behave(self, changes: Mapping[str, str] = {}, *, unknown: Sequence[str] = (), hang: bool = False) -> None:
         """Change what it does from its next run on: fields that are another text for every GPU, fields that it does not know."""
         rows = [{**self._truth(number), **changes} for number in range(len(self._simulator.gpu))]
-        draft = self.directory / "behaviour.draft"
-        draft.write_text(json.dumps({"rows": rows, "unknown": list(unknown), "hang": hang}), encoding="utf-8")
-        os.replace(draft, self.directory / "behaviour.json")  # noqa: PTH105  one call: a reader sees the old or the new
+        self.scripted({"rows": rows, "unknown": list(unknown), "hang": hang})
 
     @property
     def calls(self) -> int:
         """How often it was run."""
-        log = self.directory / "calls"
-        return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+        return len(self.noted())
 
     def _truth(self, number: int) -> dict[str, str]:
         gpu = self._simulator.gpu[number]

@@ -7,10 +7,10 @@ stand_in.calls                                          # how it was called
 """
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any, Literal
+
+from tests.simulators.commands import ScriptedCommand
 
 HERE = Path(__file__).parent
 OUTPUTS = tuple(sorted(path.stem for path in (HERE / "outputs").glob("*.json")))
@@ -28,7 +28,7 @@ def cards(name: str) -> dict[str, dict[str, str]]:
     return parsed
 
 
-class RocmSmiStandIn:
+class RocmSmiStandIn(ScriptedCommand):
     """The command in a directory of its own.
 
     Args:
@@ -36,17 +36,8 @@ class RocmSmiStandIn:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory / "rocm-smi-bin"
-        self.directory.mkdir()
-        self.command = self.directory / "rocm-smi"
-        self.command.write_text(f"#!{sys.executable} -IS\n{(HERE / 'command.py').read_text(encoding='utf-8')}", encoding="utf-8")
-        self.command.chmod(0o755)
+        super().__init__(directory, (HERE / "command.py").read_text(encoding="utf-8"), "rocm-smi")
         self.behave("{}")
-
-    @property
-    def path(self) -> str:
-        """A ``PATH`` with the command in front."""
-        return f"{self.directory}:/usr/bin:/bin"
 
     def behave(
         self,
@@ -73,31 +64,15 @@ class RocmSmiStandIn:
             unknown_flags: Flags that it refuses as an older release does.
             crashing_flags: Flags on which it aborts, as a C++ library does that throws.
         """
-        behaviour = {
-            "output": output,
-            "all_output": all_output,
-            "errors": errors,
-            "status": status,
-            "delay": delay,
-            "mode": mode,
-            "unknown_flags": unknown_flags,
-            "crashing_flags": crashing_flags,
-        }
-        draft = self.directory / "behaviour.draft"
-        draft.write_text(json.dumps(behaviour), encoding="utf-8")
-        os.replace(draft, self.directory / "behaviour.json")  # noqa: PTH105  one call: a reader sees the old or the new
-
-    @property
-    def _log(self) -> list[dict[str, Any]]:
-        log = self.directory / "calls.jsonl"
-        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+        said = {"output": output, "all_output": all_output, "errors": errors, "status": status, "delay": delay, "mode": mode}
+        self.scripted(said | {"unknown_flags": unknown_flags, "crashing_flags": crashing_flags})
 
     @property
     def calls(self) -> list[dict[str, Any]]:
         """Every call so far: ``flags``, ``pid``, ``cwd``, ``environment``, ``stdin``."""
-        return [entry for entry in self._log if "flags" in entry]
+        return [entry for entry in self.noted() if "flags" in entry]
 
     @property
     def children(self) -> list[int]:
         """Process ids of the children that it left behind."""
-        return [entry["child"] for entry in self._log if "child" in entry]
+        return [entry["child"] for entry in self.noted() if "child" in entry]
