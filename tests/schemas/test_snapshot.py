@@ -4,7 +4,6 @@ import copy
 import gc
 import json
 import pickle
-import timeit
 import weakref
 from datetime import datetime, timezone
 from types import MappingProxyType
@@ -148,13 +147,6 @@ def test_it_says_what_it_holds() -> None:
     held = f"node-1: 2 devices, {len(snapshot.metrics)} metrics, 1 unavailable"
     assert repr(snapshot) == f"<Snapshot 2026-09-21T14:13:20.123456Z {held}>"
     assert repr(snapshot.devices[1]).startswith("<Device gpu.1 amd 'AMD Instinct MI300X': 37 metrics, 0 unavailable>")
-
-
-def test_making_one_costs_next_to_nothing() -> None:
-    """The bound is many times what it takes, so that only a copy or a check of the metrics would break it."""
-    parts = complete()._parts()
-    times = timeit.repeat(lambda: Snapshot(*parts), number=1000, repeat=5)
-    assert min(times) / 1000 < 20e-6
 
 
 # Metrics

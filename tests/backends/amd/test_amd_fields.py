@@ -75,116 +75,75 @@ def test_what_is_impossible_is_an_invalid_value(key: str, metric: str, said: str
     assert reason({key: said}, metric) == Reason.INVALID_VALUE
 
 
-def test_an_old_memory_use_is_activity_and_never_allocation() -> None:
-    card = {"gpu memory use (%)": "37"}
-    assert read(card, "memory") == read(card, "memoryReadWriteActivity") == 37
-    assert reason(card, "memoryAllocated") == Reason.NOT_SUPPORTED
+NONE, WRONG, IMPOSSIBLE = Reason.NOT_SUPPORTED, Reason.PARSE_ERROR, Reason.INVALID_VALUE
+SCLK = "sclk clock speed:"
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        # An old release's memory use is activity and never allocation.
+        ({"gpu memory use (%)": "37"}, {"memory": 37, "memoryReadWriteActivity": 37, "memoryAllocated": NONE}),
+        # The share comes from bytes; the printed one stands in where they are not printed, and outvotes none that are impossible.
+        ({USED: "3", TOTAL: "8", "gpu memory allocated (vram%)": "99"}, {"memoryAllocated": 37.5}),
+        ({"gpu memory allocated (vram%)": "31"}, {"memoryAllocated": 31}),
+        (
+            {USED: "9", TOTAL: "8", "gpu memory allocated (vram%)": "99"},
+            {"memoryAllocated": IMPOSSIBLE, "memoryAllocatedBytes": IMPOSSIBLE, "memoryTotalBytes": 8},
+        ),
+        ({USED: "0", TOTAL: "0"}, {"memoryTotalBytes": NONE, "memoryAllocated": NONE}),
+        # Temperature is the edge's, else the junction's; a broken edge sensor does not become the junction.
+        ({EDGE: "41.0", JUNCTION: "55.0"}, {"temp": 41.0}),
+        ({JUNCTION: "55.0"}, {"temp": 55.0}),
+        ({EDGE: "N/A", JUNCTION: "55.0"}, {"temp": 55.0}),
+        ({EDGE: "65535.0", JUNCTION: "55.0"}, {"temp": IMPOSSIBLE}),
+        ({EDGE: "hot", JUNCTION: "55.0"}, {"temp": WRONG}),
+        (
+            {f"temperature (sensor #{number}) (c)": str(30 + number) for number in (1, 2, 3)},  # of old releases
+            {"temp": 31, "hotspotTemp": 32, "memoryTemp": 33},
+        ),
+        # Power is the average, else the socket's. It needs no cap, and its percentage needs both.
+        ({AVERAGE: "90.5", SOCKET: "100.0"}, {"powerWatts": 90.5}),
+        ({SOCKET: "100.0"}, {"powerWatts": 100.0}),
+        ({AVERAGE: "90.0"}, {"powerWatts": 90.0, "powerPercent": NONE}),
+        ({CAP: "300.0"}, {"powerPercent": NONE}),
+        ({AVERAGE: "90.0", CAP: "300.0"}, {"powerPercent": 30.0}),
+        # A zero that was not measured is none; a fan's counts only beside its revolutions.
+        ({AVERAGE: "0.0"}, {"powerWatts": NONE}),
+        ({CAP: "0.0"}, {"enforcedPowerLimitWatts": NONE}),
+        ({"accumulated energy (uj)": "0.0"}, {"energyJoules": NONE}),
+        ({"fan speed (%)": "0", "fan speed (level)": "0"}, {"fanSpeed": NONE}),
+        ({"fan speed (%)": "0", "fan rpm": "0"}, {"fanSpeed": 0}),
+        # Clocks in each of their forms, and what is no clock; the highest one is the end of the range.
+        ({SCLK: "(800Mhz)"}, {"smClock": 800}),
+        ({"sclk clock speed": "800Mhz"}, {"smClock": 800}),
+        ({"sclk clock level": "1 (800Mhz)"}, {"smClock": 800}),
+        ({SCLK: "(800.Mhz)"}, {"smClock": 800}),
+        *(({SCLK: said}, {"smClock": WRONG}) for said in ("1", "800", "(800)", "Mhz", "(8 00Mhz)", "500Mhz - 1700Mhz")),
+        ({"valid sclk range": "500Mhz - 1700Mhz"}, {"maxSmClock": 1700}),
+        *(({"valid sclk range": said}, {"maxSmClock": NONE}) for said in ("N/A", "0Mhz - 0Mhz")),
+        *(({"valid sclk range": said}, {"maxSmClock": WRONG}) for said in ("500 - 1700", "500Mhz -")),
+        ({"valid sclk range": "500Mhz - 99999999Mhz"}, {"maxSmClock": IMPOSSIBLE}),
+        # Numbers that are no strings are read too.
+        ({"gpu use (%)": 12.5, "pcie replay count": 3.0}, {"gpu": 12.5, "pcieReplays": 3}),
+        ({"pcie replay count": 3.5}, {"pcieReplays": WRONG}),
+        ({"gpu use (%)": float("nan")}, {"gpu": IMPOSSIBLE}),
+        ({"gpu use (%)": 10**400}, {"gpu": IMPOSSIBLE}),
+        # The link is printed among the clocks.
+        ({"pcie clock level": "3 (2.5GT/s x8)"}, {"pcieLinkGen": 1, "pcieLinkWidth": 8}),
+        ({"pcie clock level": "1 (16.0GT/s x16)"}, {"pcieLinkGen": 4, "pcieLinkWidth": 16}),
+        ({"pcie clock speed": "8.0GT/s, x16 619Mhz"}, {"pcieLinkGen": 3, "pcieLinkWidth": 16}),
+        ({"pcie clock level": "1"}, {"pcieLinkGen": NONE}),
+    ],
+)
+def test_what_a_card_prints(card: PrintedCard, expected: dict[str, float | Reason]) -> None:
+    found = read_card(card)
+    assert {name: getattr(found[name], "reason", found[name]) for name in expected} == expected
 
 
 def test_accumulators_are_no_percentages() -> None:
     card = {"gfx activity": "55", "memory activity": "66", "avg. memory bandwidth": "44"}
     assert {metric for metric, value in read_card(card).items() if not isinstance(value, Unavailable)} == set()
-
-
-def test_allocation_is_taken_from_bytes_before_the_printed_percentage() -> None:
-    assert read({USED: "3", TOTAL: "8", "gpu memory allocated (vram%)": "99"}, "memoryAllocated") == 37.5
-
-
-def test_the_printed_percentage_stands_in_where_bytes_are_not_printed() -> None:
-    assert read({"gpu memory allocated (vram%)": "31"}, "memoryAllocated") == 31
-
-
-def test_impossible_bytes_are_not_outvoted_by_the_printed_percentage() -> None:
-    card = {USED: "9", TOTAL: "8", "gpu memory allocated (vram%)": "99"}
-    assert reason(card, "memoryAllocated") == reason(card, "memoryAllocatedBytes") == Reason.INVALID_VALUE
-    assert read(card, "memoryTotalBytes") == 8
-
-
-def test_a_total_of_zero_bytes_is_no_total() -> None:
-    assert reason({USED: "0", TOTAL: "0"}, "memoryTotalBytes") == Reason.NOT_SUPPORTED
-    assert reason({USED: "0", TOTAL: "0"}, "memoryAllocated") == Reason.NOT_SUPPORTED
-
-
-def test_temperature_is_edge_else_junction() -> None:
-    assert read({EDGE: "41.0", JUNCTION: "55.0"}, "temp") == 41.0
-    assert read({JUNCTION: "55.0"}, "temp") == 55.0
-    assert read({EDGE: "N/A", JUNCTION: "55.0"}, "temp") == 55.0
-
-
-def test_a_broken_edge_sensor_does_not_become_the_junction() -> None:
-    assert reason({EDGE: "65535.0", JUNCTION: "55.0"}, "temp") == Reason.INVALID_VALUE
-    assert reason({EDGE: "hot", JUNCTION: "55.0"}, "temp") == Reason.PARSE_ERROR
-
-
-def test_sensors_of_old_releases_may_have_numbers_only() -> None:
-    card = {"temperature (sensor #1) (c)": "31", "temperature (sensor #2) (c)": "32", "temperature (sensor #3) (c)": "33"}
-    assert [read(card, metric) for metric in ("temp", "hotspotTemp", "memoryTemp")] == [31, 32, 33]
-
-
-def test_power_is_average_else_socket() -> None:
-    assert read({AVERAGE: "90.5", SOCKET: "100.0"}, "powerWatts") == 90.5
-    assert read({SOCKET: "100.0"}, "powerWatts") == 100.0
-
-
-def test_power_needs_no_cap_and_its_percentage_needs_both() -> None:
-    assert read({AVERAGE: "90.0"}, "powerWatts") == 90.0
-    assert reason({AVERAGE: "90.0"}, "powerPercent") == Reason.NOT_SUPPORTED
-    assert reason({CAP: "300.0"}, "powerPercent") == Reason.NOT_SUPPORTED
-    assert read({AVERAGE: "90.0", CAP: "300.0"}, "powerPercent") == 30.0
-
-
-@pytest.mark.parametrize(
-    ("key", "metric"), [(AVERAGE, "powerWatts"), (CAP, "enforcedPowerLimitWatts"), ("accumulated energy (uj)", "energyJoules")]
-)
-def test_a_zero_that_was_not_measured_is_not_supported(key: str, metric: str) -> None:
-    assert reason({key: "0.0"}, metric) == Reason.NOT_SUPPORTED
-
-
-def test_a_fan_at_zero_counts_only_beside_its_revolutions() -> None:
-    assert reason({"fan speed (%)": "0", "fan speed (level)": "0"}, "fanSpeed") == Reason.NOT_SUPPORTED
-    assert read({"fan speed (%)": "0", "fan rpm": "0"}, "fanSpeed") == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("sclk clock speed:", "(800Mhz)"),
-        ("sclk clock speed", "800Mhz"),
-        ("sclk clock level", "1 (800Mhz)"),
-        ("sclk clock speed:", "(800.Mhz)"),
-    ],
-)
-def test_every_form_of_a_clock(key: str, said: str) -> None:
-    assert read({key: said}, "smClock") == 800
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("500Mhz - 1700Mhz", 1700),
-        ("N/A", Reason.NOT_SUPPORTED),
-        ("0Mhz - 0Mhz", Reason.NOT_SUPPORTED),
-        ("500 - 1700", Reason.PARSE_ERROR),
-        ("500Mhz - 99999999Mhz", Reason.INVALID_VALUE),
-        ("500Mhz -", Reason.PARSE_ERROR),
-    ],
-)
-def test_the_highest_clock_is_the_end_of_the_range(said: str, expected: float | Reason) -> None:
-    value = read({"valid sclk range": said}, "maxSmClock")
-    assert (value.reason if isinstance(value, Unavailable) else value) == expected
-
-
-@pytest.mark.parametrize("said", ["1", "800", "(800)", "Mhz", "(8 00Mhz)", "500Mhz - 1700Mhz"])
-def test_what_is_no_clock_is_a_parse_error(said: str) -> None:
-    assert reason({"sclk clock speed:": said}, "smClock") == Reason.PARSE_ERROR
-
-
-def test_numbers_that_are_no_strings_are_read_too() -> None:
-    assert read({"gpu use (%)": 12.5}, "gpu") == 12.5
-    assert read({"pcie replay count": 3.0}, "pcieReplays") == 3
-    assert reason({"pcie replay count": 3.5}, "pcieReplays") == Reason.PARSE_ERROR
-    assert reason({"gpu use (%)": float("nan")}, "gpu") == Reason.INVALID_VALUE
-    assert reason({"gpu use (%)": 10**400}, "gpu") == Reason.INVALID_VALUE
 
 
 def test_an_apu_without_its_gtt_has_no_memory_to_report() -> None:
@@ -302,19 +261,6 @@ class Counting:
 
     def amdsmi_get_energy_count(self, _: object) -> dict[str, float]:
         return self._said
-
-
-@pytest.mark.parametrize(
-    ("key", "said", "expected"),
-    [
-        ("pcie clock level", "3 (2.5GT/s x8)", (1, 8)),
-        ("pcie clock level", "1 (16.0GT/s x16)", (4, 16)),
-        ("pcie clock speed", "8.0GT/s, x16 619Mhz", (3, 16)),
-    ],
-)
-def test_the_link_is_printed_among_the_clocks(key: str, said: str, expected: tuple[int, int]) -> None:
-    assert (read({key: said}, "pcieLinkGen"), read({key: said}, "pcieLinkWidth")) == expected
-    assert reason({"pcie clock level": "1"}, "pcieLinkGen") == Reason.NOT_SUPPORTED
 
 
 def test_a_processors_gpu_is_known_by_its_device_id_where_the_kernel_says_nothing() -> None:
