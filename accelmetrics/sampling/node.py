@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.guard import WarnOnce, guarded
-from accelmetrics.backends.registry import items_of, load, named, select
+from accelmetrics.backends.registry import items_of, load, named, prepare, select
 from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.election import BELL, DEPUTY, LOCK, RING, Bell, Lease, digest_of, job_files, lease_of, ring_bell, sweep, with_end
 from accelmetrics.sampling.node_view import HOST, OwnView
@@ -177,7 +177,7 @@ class NodeReader:
         self._sampler: Sampler | None = None
         self._wanted: tuple[str, ...] = ()  # what the sampler reads
         self._sees_all = not any(options.get(name) for name in _OF_PROCESS - {"metrics"})
-        self._shown: Header | None = None  # of the last reading of its own that it was shown by its view
+        self._shown: Header | None = None  # of the last row that was taken, or reading that the view has shown
         self._turn: Callable[[], None] = self._demand  # another one each time that it gets in line
         self._stands_in = False
         self._asked: deque[float] = deque(maxlen=1000)
@@ -319,6 +319,11 @@ class NodeReader:
             return self.take(asked, hear)
         if hear or self._channel.heard or time.monotonic() - self._looked_at >= EVERY:
             self._look_at_others(hear)
+        if rows and rows[-1].header is not self._shown:
+            self._shown = rows[-1].header
+            for source in self._shown.backends:
+                if source.status != "absent":  # imported now: half of the gap where this process takes over
+                    guarded(lambda name: prepare(load(name)), source.name)
         self.due = self._ended + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
         wanted = [row for row in rows if self._was_asked_for(row) or row.at >= self._next_tick - EARLY * self._interval or row is rows[-1]]
         return [self._taken(row, row is rows[-1]) for row in wanted]

@@ -91,6 +91,23 @@ def test_when_the_one_that_reads_is_killed_another_takes_over(tmp_path: Path) ->
             assert list(programs.values()).count("holder") == 1
 
 
+def test_a_process_that_may_take_over_has_imported_its_backends(tmp_path: Path) -> None:
+    """Not those of vendors that are absent, and it has opened none."""
+    text = """
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role, [name for name in ("nvidia.calls", "amd.sysfs") if f"accelmetrics.backends.{name}" in sys.modules])
+        wait_to_go_on()
+    """
+    with NvmlSimulator(1) as simulator, ExitStack() as stack:
+        environment = job_environment(tmp_path, **simulator.environment())
+        assert stack.enter_context(rank(text, environment, backends=["nvidia", "amd"], metrics="temp")).told()[0] == "holder"
+        simulator.start_log()
+        client = stack.enter_context(rank(text, environment, backends=["nvidia", "amd"], metrics="temp"))
+        assert client.told() == ["client", ["nvidia.calls"]]
+        assert client.pid not in {entry.pid for entry in simulator.log()}
+
+
 def test_a_hung_driver_costs_the_ranks_what_hangs_alone(tmp_path: Path) -> None:
     """The thread that reads for all is stuck in a call; another one goes on, and the device is back when the call returns."""
     text = (
