@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
 from functools import partial
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout, say, sink_of
+from accelmetrics.cli.output import Stdout, say, writing_to
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
@@ -141,14 +140,13 @@ def _read(options: Namespace, out: Stdout) -> int:
     text = _formatter(options, format_of(options, repeated, out.terminal), repeated, out)
     if absent := arguments.absent_process(options):
         say(f"{arguments.PROGRAM} dump: {absent}")
-    target = closing(sink_of(options.output, out, repeated)) if options.output else nullcontext(out)
-    with Sampler(**arguments.reading(options)) as sampler, target as sink:
+    with writing_to(options.output, out, repeated) as write, Sampler(**arguments.reading(options)) as sampler:
         sample = partial(sampler.sample, topology=options.topology)
         if repeated:
             for snapshot in readings(sample, options.interval or arguments.DEFAULT_INTERVAL, options.count):
-                sink.write(text(snapshot))
+                write(text(snapshot))
         else:
-            sink.write(text(settled(sample, DEFAULT_SETTLE if options.settle is None else options.settle)))
+            write(text(settled(sample, DEFAULT_SETTLE if options.settle is None else options.settle)))
     return 0
 
 

@@ -203,62 +203,46 @@ def write_all(descriptor: int, data: bytes) -> None:
         file.write(data)
 
 
-class Sink:
-    """Takes documents for one place, and says where and why one cannot be written.
+@contextmanager
+def writing_to(path: str, out: Stdout, grows: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give the block what writes one whole document, whose last character is a line feed.
 
     Args:
-        path: Its name.
-        write: Writes a document there.
-        close: Gives back what it holds.
-    """
-
-    def __init__(self, path: str, write: Callable[[bytes], object], close: Callable[[], None] = lambda: None) -> None:
-        self._path = path
-        self._write = write
-        self._close = close
-
-    def write(self, text: str) -> None:
-        """Write one whole document, whose last character is a line feed.
-
-        Raises:
-            BrokenPipeError: It is a pipe, and its reader has gone.
-            WriteError: It cannot be written. A file is as it was.
-        """
-        with telling(self._path):
-            self._write(text.encode("utf-8", "replace"))
-
-    def close(self) -> None:
-        """Have it reach the disk.
-
-        Raises:
-            WriteError: It does not.
-        """
-        with telling(self._path):
-            self._close()
-
-
-def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
-    """Return a sink for the documents of a path.
-
-    Args:
-        path: A file, a device, a pipe, or a name of a stream that this process was given.
+        path: A file, a device, a pipe, or a name of a stream that this process was given; empty for standard output.
         out: Standard output.
         grows: Whether documents are added to a file, as whole lines, instead of replacing it.
 
     Raises:
-        WriteError: It cannot be opened.
+        BrokenPipeError: It is a pipe, and its reader has gone.
+        WriteError: It cannot be opened or written, and a file is as it was; or what was written does not reach the disk.
     """
+    if not path:
+        yield out.write
+        return
+    write: Callable[[bytes], object]
+    close: Callable[[], None] = lambda: None  # noqa: E731
     if (number := stream_number(path)) is not None:
         descriptor = duplicate_stream(path, number, out)
-        return Sink(path, partial(write_all, descriptor), partial(os.close, descriptor))
-    if not grows and not special(path):
-        return Sink(path, partial(_replace, path))
-    from accelmetrics.exporters.files import LineFile, absolute, followed
+        write, close = partial(write_all, descriptor), partial(os.close, descriptor)
+    elif grows or special(path):
+        from accelmetrics.exporters.files import LineFile, absolute, followed
 
-    with telling(path):
-        file = LineFile(followed(absolute(path)))
-        file.open()
-    return Sink(path, lambda data: file.write(lambda head: data, 0), file.close)
+        with telling(path):
+            file = LineFile(followed(absolute(path)))
+            file.open()
+        write, close = lambda data: file.write(lambda head: data, 0), file.close
+    else:
+        write = partial(_replace, path)
+
+    def document(text: str) -> None:
+        with telling(path):
+            write(text.encode("utf-8", "replace"))
+
+    try:
+        yield document
+    finally:
+        with telling(path):
+            close()
 
 
 def _replace(path: str, data: bytes) -> None:

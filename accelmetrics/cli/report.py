@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from contextlib import closing
 from math import inf
 from pathlib import Path
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout, check_target, folder_for, say, sink_of
+from accelmetrics.cli.output import Stdout, check_target, folder_for, say, writing_to
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.selection import ALL, MetricSelection
@@ -143,8 +142,8 @@ def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str
 
     drawn = plots.pictures(found) if isinstance(found, RunReport) else plots.pictures(found.a, found.b)
     if options.html is not None:
-        with closing(sink_of(options.html, out)) as sink:
-            sink.write(html.page(found, drawn) if isinstance(found, RunReport) else html.comparison_page(found, drawn))
+        with writing_to(options.html, out) as write:
+            write(html.page(found, drawn) if isinstance(found, RunReport) else html.comparison_page(found, drawn))
     if options.plots is None:
         return ""
     return drawing.markdown_pictures(drawing.write_pictures(drawn, Path(options.plots), options.png))

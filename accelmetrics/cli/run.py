@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ from accelmetrics.cli.monitoring import (
     tell_losses,
     tell_sources,
 )
-from accelmetrics.cli.output import SHOWN, Stdout, WriteError, descriptor_of, sink_of, telling
+from accelmetrics.cli.output import SHOWN, Stdout, WriteError, descriptor_of, telling, writing_to
 from accelmetrics.cli.run_tokens import TokenFile, TokenLines, TokenOutput, TokenSource, token_pattern
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.monitor import settings
@@ -218,8 +218,8 @@ def _run(
     }
     if options.stats:
         try:
-            with closing(sink_of(options.stats, out)) as sink:
-                sink.write(as_json(stats))
+            with writing_to(options.stats, out) as write:
+                write(as_json(stats))
         except (WriteError, BrokenPipeError) as error:
             tell(str(error), f"accelmetrics run: {error}", error=True)
     tell_sources(watching)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from contextlib import closing, nullcontext
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout, sink_of
+from accelmetrics.cli.output import Stdout, writing_to
 from accelmetrics.monitor.settings import count, path, text
 from accelmetrics.visibility.nodes import PORT, node_labels, read_hosts, service_discovery, slurm_nodes
 
@@ -40,6 +39,6 @@ def run(options: Namespace, out: Stdout) -> int:
     nodes = read_hosts(options.hosts, options.port) if options.hosts else slurm_nodes(options.slurm or "", options.partition, options.port)
     common = node_labels(options.label or (), "--label")
     found = service_discovery(node._replace(labels={**common, **node.labels}) for node in nodes)
-    with closing(sink_of(options.output, out)) if options.output else nullcontext(out) as target:
-        target.write(json.dumps(found, indent=None if options.output else 2) + "\n")
+    with writing_to(options.output, out) as write:
+        write(json.dumps(found, indent=None if options.output else 2) + "\n")
     return 0

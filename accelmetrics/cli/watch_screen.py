@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from accelmetrics.backends.kit.processes import DriverNumbers, holds, node_pattern
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.cli.monitoring import Stop, handling, holding_messages, tell
-from accelmetrics.cli.output import Stdout, WriteError, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, writing_to
 from accelmetrics.cli.terminal import Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
@@ -526,7 +526,8 @@ class WatchScreen(ScreenProgram):
         names = (f"{stem}-{number}.{ending}" if number > 1 else f"{stem}.{ending}" for number in count(1))
         path = next(name for name in names if not Path(name).exists())
         try:
-            sink_of(path, self.out).write(text)
+            with writing_to(path, self.out) as write:
+                write(text)
         except WriteError as error:
             self.say(str(error))
         else:

@@ -13,7 +13,7 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -34,18 +34,8 @@ KEPT = 1000
 BEGUN, OVER = "begin", "end"
 
 
-class Target(Protocol):
-    """A place that messages are sent to."""
-
-    shown: str
-
-    def send(self, title: str, message: str, details: Mapping[str, Any]) -> None:
-        """Send one.
-
-        Raises:
-            ConnectionError: It was not taken.
-        """
-        ...
+Send = Callable[[str, str, Mapping[str, Any]], None]
+"""Sends a message: its title, its text and the details. It raises :class:`ConnectionError` where that was not taken."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -55,73 +45,67 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-class JsonPost:
-    """Posts messages as JSON to an ``http://`` or ``https://`` address; a name and a password in it are sent as basic authentication.
+def json_post(url: str) -> tuple[str, Send]:
+    """Return how an ``http://`` or ``https://`` address is shown, and what posts title, message and details there as one JSON object.
 
-    Args:
-        url: The address. Its path may be a secret too, and is shown nowhere.
+    A name and a password in it are sent as basic authentication. Its path may be a secret too, and is shown nowhere.
+
+    Raises:
+        InvalidOptionError: It is no address.
     """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("http:")
+    shown = f"{parts.scheme}://{host}/…"
+    if not host:
+        raise InvalidOptionError(f"notify: an {parts.scheme}:// address needs a host: write https://HOST/PATH")
+    place = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query, ""))
+    headers = {"content-type": "application/json", "user-agent": "accelmetrics"}
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    opener = build_opener(_NoRedirects)
 
-    def __init__(self, url: str) -> None:
-        try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
-        except ValueError:
-            host, parts = None, urlsplit("http:")
-        self.shown = f"{parts.scheme}://{host}/…"
-        if not host:
-            raise InvalidOptionError(f"notify: an {parts.scheme}:// address needs a host: write https://HOST/PATH")
-        place = parts.netloc.rpartition("@")[2]
-        self._url = urlunsplit((parts.scheme, place, parts.path or "/", parts.query, ""))
-        self._headers = {"content-type": "application/json", "user-agent": "accelmetrics"}
-        if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        self._opener = build_opener(_NoRedirects)
-
-    def send(self, title: str, message: str, details: Mapping[str, Any]) -> None:
-        """Post ``title``, ``message`` and the details as one object.
-
-        Raises:
-            ConnectionError: The server is away, or refused it.
-        """
+    def send(title: str, message: str, details: Mapping[str, Any]) -> None:
         body = json.dumps({"title": title, "message": message, **details}).encode()
         try:
-            with self._opener.open(Request(self._url, body, self._headers, method="POST"), timeout=TIMEOUT):
+            with opener.open(Request(place, body, headers, method="POST"), timeout=TIMEOUT):
                 pass
         except HTTPError as error:
             error.close()
-            raise ConnectionError(f"{self.shown} answered {error.code}") from None
+            raise ConnectionError(f"{shown} answered {error.code}") from None
         except (URLError, TimeoutError, OSError, ValueError) as error:
             why = getattr(error, "reason", error)
-            raise ConnectionError(f"{self.shown}: {getattr(why, 'strerror', None) or type(why).__name__}") from None
+            raise ConnectionError(f"{shown}: {getattr(why, 'strerror', None) or type(why).__name__}") from None
+
+    return shown, send
 
 
-class Apprise:
-    """Sends messages by apprise: ``ntfy://``, ``slack://``, ``discord://``, ``mailto://`` and the rest of its services.
+def apprise(url: str) -> tuple[str, Send]:
+    """Return how an address of apprise's is shown, and what sends title and message to its service.
 
-    Args:
-        url: As apprise has it. All of it but the service is a secret.
+    ``ntfy://``, ``slack://``, ``discord://``, ``mailto://`` and many more: all of an address but the service is a secret.
+
+    Raises:
+        InvalidOptionError: Apprise does not take it.
+        MissingDependencyError: Apprise is not installed.
     """
+    shown = f"{url.partition('://')[0]}://…"
+    services = require("apprise", "notify").Apprise()
+    if not services.add(url):
+        raise InvalidOptionError(f"notify: apprise takes no address such as {shown}: see the list of its services")
 
-    def __init__(self, url: str) -> None:
-        self.shown = f"{url.partition('://')[0]}://…"
-        self._services = require("apprise", "notify").Apprise()
-        if not self._services.add(url):
-            raise InvalidOptionError(f"notify: apprise takes no address such as {self.shown}: see the list of its services")
+    def send(title: str, message: str, details: Mapping[str, Any]) -> None:
+        if not services.notify(title=title, body=message):
+            raise ConnectionError(f"{shown}: the message was not taken")
 
-    def send(self, title: str, message: str, details: Mapping[str, Any]) -> None:
-        """Send the title and the message.
-
-        Raises:
-            ConnectionError: The service was not reached, or refused it.
-        """
-        if not self._services.notify(title=title, body=message):
-            raise ConnectionError(f"{self.shown}: the message was not taken")
+    return shown, send
 
 
-def target(url: object) -> Target:
-    """Return the place that an address stands for.
+def target(url: object) -> tuple[str, Send]:
+    """Return how the place that an address stands for is shown, and what sends messages there.
 
     Raises:
         InvalidOptionError: It is no address.
@@ -129,7 +113,7 @@ def target(url: object) -> Target:
     """
     if not isinstance(url, str) or "://" not in url:
         raise InvalidOptionError("notify takes addresses: https://HOST/PATH for a JSON POST, or one of apprise's, such as ntfy://TOPIC")
-    return JsonPost(url) if url.lower().startswith(("http://", "https://")) else Apprise(url)
+    return json_post(url) if url.lower().startswith(("http://", "https://")) else apprise(url)
 
 
 class NotifyExporter:
@@ -148,7 +132,7 @@ class NotifyExporter:
     name = "notify"
 
     def __init__(self, url: str, *, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic) -> None:
-        self._target = target(url)
+        self._shown, self._post = target(url)
         self.metrics = MetricSelection("core")  # it looks at findings alone
         self._pause, self._clock = pause, clock
         self._due = float("-inf")
@@ -194,8 +178,8 @@ class NotifyExporter:
         Raises:
             ConnectionError: It was not taken.
         """
-        self._target.send("accelmetrics: a test", "Messages about findings arrive here.", {"test": True})
-        return self._target.shown
+        self._post("accelmetrics: a test", "Messages about findings arrive here.", {"test": True})
+        return self._shown
 
     def _send(self) -> None:
         if not self._waiting:
@@ -217,7 +201,7 @@ class NotifyExporter:
             "findings": [{"event": event, **finding.to_dict()} for event, finding in self._waiting],
             "left_out": self._more,
         }
-        self._target.send(title, "\n".join([*lines, *([f"and {hidden} more"] if hidden else [])]), details)
+        self._post(title, "\n".join([*lines, *([f"and {hidden} more"] if hidden else [])]), details)
         self._waiting, self._more = [], 0
         self._due = self._clock() + self._pause
 

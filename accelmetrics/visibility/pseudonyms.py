@@ -71,15 +71,12 @@ _HOST_NAMES = re.compile(rb"(?:host|node)[ _-]?name[\"']?[ \t]*[:=][ \t]*[\"']?(
 class Pseudonyms:
     """Replaces what is known to be personal, and what has the form of it.
 
-    Args:
-        words: Texts whose words mean something to parsers: names that are such words are left.
-
     Attributes:
         replaced: By kind, the values that were replaced, in lower case.
         left: Names that are known and were left.
     """
 
-    def __init__(self, words: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self._key = os.urandom(32)
         self._words = set(COMMON)
         self._named: dict[str, str] = {}
@@ -89,10 +86,9 @@ class Pseudonyms:
         self._form: re.Pattern[bytes] | None = None
         self.replaced: dict[str, set[bytes]] = {}
         self.left: set[str] = set()
-        self.keep(words)
 
     def keep(self, words: Iterable[str]) -> None:
-        """Leave names that are words of these texts, parts of ``camelCase`` too."""
+        """Leave names that are words of these texts, parts of ``camelCase`` too: such words mean something to parsers."""
         for text in words:
             self._words.update(word.lower() for form in ("[A-Za-z]+", "[A-Z]?[a-z]+") for word in re.findall(form, text))
 

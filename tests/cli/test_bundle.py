@@ -584,7 +584,8 @@ def test_child_process_is_refused(tmp_path: Path) -> None:
 
 def test_stand_ins_keep_their_form() -> None:
     """The same value is the same everywhere, in the form that it had; what is nobody's stays."""
-    names = Pseudonyms(["gpu.{i}.powerWatts"])
+    names = Pseudonyms()
+    names.keep(["gpu.{i}.powerWatts"])
     names.add_name(HOST, "frida-lab-17.example.org")
     names.add_name(USER, "power")
     uuid = "GPU-8f3a2b1c-0d4e-4f5a-9b6c-7d8e9f0a1b2c"

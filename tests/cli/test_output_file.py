@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.cli.main import main
-from accelmetrics.cli.output import Stdout, WriteError, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, writing_to
 from tests.cli.machines import Rig
 from tests.cli.shell import call, document, documents, one_line, run
 
@@ -46,10 +46,12 @@ def test_a_new_file_has_the_users_mode_and_an_old_one_keeps_its_own(tmp_path: Pa
     target = tmp_path / "now.json"
     before = os.umask(0o027)
     try:
-        sink_of(str(target), Stdout()).write("1\n")
+        with writing_to(str(target), Stdout()) as write:
+            write("1\n")
         assert target.stat().st_mode & 0o777 == 0o640
         target.chmod(0o604)
-        sink_of(str(target), Stdout()).write("2\n")
+        with writing_to(str(target), Stdout()) as write:
+            write("2\n")
     finally:
         os.umask(before)
     assert (target.read_text(), target.stat().st_mode & 0o777) == ("2\n", 0o604)
@@ -60,7 +62,8 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("old\n")
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
-    sink_of(str(link), Stdout()).write("new\n")
+    with writing_to(str(link), Stdout()) as write:
+        write("new\n")
     assert link.is_symlink()
     assert (tmp_path / "real.json").read_text() == "new\n"
 
@@ -108,20 +111,19 @@ def test_a_stream_adds_lines(rig: Rig, tmp_path: Path) -> None:
 def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file holds complete lines after the failure too."""
     target = tmp_path / "run.jsonl"
-    sink = sink_of(str(target), Stdout(), grows=True)
-    sink.write("whole\n")
-    write = os.write
+    whole = os.write
 
     def torn(descriptor: int, data: bytes) -> int:
         if len(data) > 3:
-            return write(descriptor, bytes(data[:3]))
+            return whole(descriptor, bytes(data[:3]))
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", torn)
-    with pytest.raises(WriteError, match="No space left on device"):
-        sink.write("second\n")
-    monkeypatch.undo()
-    sink.close()
+    with writing_to(str(target), Stdout(), grows=True) as write:
+        write("whole\n")
+        monkeypatch.setattr(os, "write", torn)
+        with pytest.raises(WriteError, match="No space left on device"):
+            write("second\n")
+        monkeypatch.undo()
     assert target.read_text() == "whole\n"
 
 
