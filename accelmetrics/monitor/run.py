@@ -224,10 +224,12 @@ class Run:
         self._timed_out += "timed_out" in [status.status for status in snapshot.backends]
         self._show(snapshot)
         steps: tuple[Step, ...] = ()
-        if newest and self.steps.waiting:
+        due = self.phase == STOPPING or not self._judged or self.for_all is None or at >= self.for_all.due
+        # Who reads for others has the steps of all, at each reading: unless somebody is handed them, they wait for the rules.
+        if newest and self.steps.waiting and (due or taken is None or taken.whole is None or self.delivers):
             self._meter_rows()
             steps = self.steps.take(self._meter)
-        findings = self._judge(snapshot, row, steps, taken)
+        findings = self._judge(snapshot, row, steps, taken, due)
         self._judged = True
         self._moment = at, snapshot.time_ns
         windows = self.windows.spans(*self._moment)
@@ -236,11 +238,10 @@ class Run:
         for stream in living(self._streams):
             stream.put(snapshot)
 
-    def _judge(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], taken: Taken | None) -> Findings:
+    def _judge(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], taken: Taken | None, due: bool) -> Findings:
         """Have rules judge a reading, unless another process does so for all: those of this monitor, and those for all where it reads."""
         last, told = self.phase == STOPPING, None if taken is None else taken.findings
         if taken is not None and taken.whole is not None and taken.seen is not None and self.for_all is not None:
-            due = last or not self._judged or row.at >= self.for_all.due
             whole = row_of(taken.whole, row.at, row.joined) if due and taken.whole.header is not row.header else row
             told = taken.seen(self.for_all.judge(taken.whole, whole, steps, self._judged, last=last))
         if told is None or self.for_all is not self.findings:

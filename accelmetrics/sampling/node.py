@@ -292,7 +292,7 @@ class NodeReader:
             return [Taken(own, at, self._is_tick(at), whole=snapshot, seen=self._view.findings)]
         self._shown = head
         row = SharedRow(writer.number, head, numbers, snapshot.time_ns, at, ended, statuses, snapshot.processes, NO_FINDINGS)
-        return [self._taken(row, True)._replace(whole=snapshot, findings=None, seen=self._view.findings)]
+        return [self._taken(row, self._is_tick(at), True)._replace(whole=snapshot, findings=None, seen=self._view.findings)]
 
     def _rows(self, ring: SharedRing, asked: bool, hear: bool) -> list[Taken]:
         """Return the rows since the last call that are due here, and those that were asked for: these are waited for.
@@ -304,8 +304,14 @@ class NodeReader:
             self.request()
         pause, until = FIRST_PAUSE, time.monotonic() + self._timeout
         rows: list[SharedRow] = []
+        ticks: set[float] = set()
+
+        def wants(at: float) -> bool:
+            ticks.update((at,) if self._is_tick(at) else ())
+            return self._was_asked_for(at) or at in ticks
+
         while True:
-            rows += ring.rows(self._seen)
+            rows += ring.rows(self._seen, wants)
             if rows:
                 self._seen, self._ended = rows[-1].number, rows[-1].ended
             late = not rows and self._is_late(ring)
@@ -325,12 +331,11 @@ class NodeReader:
                 if source.status != "absent":  # imported now: half of the gap where this process takes over
                     guarded(lambda name: prepare(load(name)), source.name)
         self.due = self._ended + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
-        wanted = [row for row in rows if self._was_asked_for(row) or row.at >= self._next_tick - EARLY * self._interval or row is rows[-1]]
-        return [self._taken(row, row is rows[-1]) for row in wanted]
+        return [self._taken(row, row.at in ticks, row is rows[-1]) for row in rows]
 
-    def _was_asked_for(self, row: SharedRow) -> bool:
+    def _was_asked_for(self, at: float) -> bool:
         before = len(self._asked)
-        while self._asked and row.at >= self._asked[0]:
+        while self._asked and at >= self._asked[0]:
             self._asked.popleft()
         return len(self._asked) < before
 
@@ -341,14 +346,14 @@ class NodeReader:
             self._next_tick = max(self._next_tick + self._interval, at)
         return tick
 
-    def _taken(self, row: SharedRow, newest: bool) -> Taken:
+    def _taken(self, row: SharedRow, tick: bool, newest: bool) -> Taken:
         """Return a row as this process sees it."""
         snapshot = self._view.snapshot(row, self._channel.devices, newest)
         file = self._channel.file
         if file is not None and list(self._view.visible) != file.wishes["devices"]:
             file.wish({**file.wishes, "devices": list(self._view.visible)})
         findings = None if self._lease is None else self._view.findings(row.findings)
-        return Taken(snapshot if self._check is None else self._check(snapshot), row.at, self._is_tick(row.at), newest, findings)
+        return Taken(snapshot if self._check is None else self._check(snapshot), row.at, tick, newest, findings)
 
     # Who reads
 

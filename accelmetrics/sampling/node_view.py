@@ -123,6 +123,7 @@ class OwnView:
         # facts, the numbers of that header's keys, its devices by the keys that they have in the shared one, and what to know about the
         # selection of each backend's.
         self._seen: tuple[Header | None, Collection[str]] = (None, ())
+        self._told: tuple[Findings | None, object, Findings] = (None, None, NO_FINDINGS)  # shared findings, and what it sees of them
         self._header = header("", (), (), {}, (), {})
         self._chosen: Callable[[Sequence[int | float]], tuple[int | float, ...]] = tuple
         self._slots: Mapping[str, DeviceSlot] = {}
@@ -172,6 +173,9 @@ class OwnView:
         if shared is NO_FINDINGS or self._seen[0] is None:
             return shared
 
+        if self._told[0] is shared and self._told[1] is self._seen:
+            return self._told[2]
+
         def own(found: Sequence[Finding]) -> tuple[Finding, ...]:
             return tuple([one._replace(key=key) for one in found if (key := renamed.get(one.key, one.key)) is not None])
 
@@ -181,7 +185,8 @@ class OwnView:
             keys = tuple([key for one in lack.keys if (key := renamed.get(one, one)) is not None])
             if keys or not lack.keys:
                 lacks.append(lack._replace(keys=keys))
-        return Findings(own(shared.current), own(shared.ended), tuple(lacks))
+        self._told = shared, self._seen, Findings(own(shared.current), own(shared.ended), tuple(lacks))
+        return self._told[2]
 
     def _show(self, shared: Header, job: Collection[str]) -> None:
         """Decide what this process sees of a shared reading; with ``visible=True``, the devices that any process of the job sees."""

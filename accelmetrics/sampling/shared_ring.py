@@ -125,7 +125,7 @@ class SharedRingWriter:
         self._file: SlotFile | None = None
         self._newest = [0] * len(FIRST_SIZES)
         self._writer, self._said, self._timeout = Writer(), b"", 0.0
-        self._texts: dict[int, tuple[object, bytes]] = {}  # by part, what was written last, and its text
+        self._last: dict[int, tuple[object, tuple[int, int]]] = {}  # by part, what a row referred to last, its number and checksum
         self._known: dict[tuple[int, bytes], tuple[int, int]] = {}  # by part and text, its number and checksum
         self._kinds: tuple[list[type], bytes] = ([], b"")
 
@@ -148,6 +148,7 @@ class SharedRingWriter:
         self._timeout = timeout
         self.close()
         self._known.clear()
+        self._last.clear()
         with suppress(OSError, NotSharedError):  # what is there is not a file of ours to write on
             self._file = SlotFile(self._path, flags=os.O_RDWR)
             self._newest = list(self._file.newest()[: len(self._newest)])
@@ -231,14 +232,17 @@ class SharedRingWriter:
 
     def _record(self, part: int, value: T, text: Callable[[T], bytes]) -> tuple[int, int]:
         """Return number and checksum of what stands in another part than the row, which is written where it is not there already."""
-        if part not in self._texts or self._texts[part][0] is not value:
-            self._texts[part] = value, text(value)
-        content = self._texts[part][1]
+        oldest = self._newest[part] - FIRST_SIZES[part][1] // 2  # what is older would soon be overwritten
+        last = self._last.get(part)
+        if last is not None and last[0] is value and last[1][0] > oldest:
+            return last[1]
+        content = text(value)
         known = self._known.get((part, content))
-        if known is None or self._newest[part] - known[0] >= FIRST_SIZES[part][1] // 2:  # it would soon be overwritten
+        if known is None or known[0] <= oldest:
             if len(self._known) >= KEPT:
                 self._known.clear()
             known = self._known[part, content] = self._append(part, content), crc32(content)
+        self._last[part] = value, known
         return known
 
     def _packed(self, numbers: Sequence[int | float]) -> bytes:
@@ -288,11 +292,19 @@ class SharedRing:
         number = 0 if file is None else file.newest()[ROWS]
         return None if file is None else self._row(number, file.read(ROWS, number))
 
-    def rows(self, after: int) -> Iterator[SharedRow]:
-        """Yield the rows with higher numbers, in their order. Those that were overwritten meanwhile are passed over."""
+    def rows(self, after: int, wants: Callable[[float], bool] = lambda _: True) -> Iterator[SharedRow]:
+        """Yield the rows with higher numbers, in their order. Those that were overwritten meanwhile are passed over.
+
+        Args:
+            after: The number.
+            wants: Asked of each row by the moment at which its reading began. The newest comes in any case.
+        """
         file = self._opened()
-        for number, content in () if file is None else file.after(ROWS, after):
-            if (row := self._row(number, content)) is not None:
+        found = [] if file is None else [(number, content) for number, content in file.after(ROWS, after) if content is not None]
+        for number, content in found:
+            moment = guarded(_moment, content).value
+            wanted = moment is not None and isfinite(moment) and (wants(moment) or number == found[-1][0])
+            if wanted and (row := self._row(number, content)) is not None:
                 yield row
 
     def _opened(self) -> SlotFile | None:
@@ -345,6 +357,11 @@ class SharedRing:
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
         return made
+
+
+def _moment(content: bytes) -> float:
+    """Return when the reading of a row began."""
+    return float(_ROW.unpack_from(content)[1])
 
 
 def _writer_of(file: SlotFile) -> Writer:

@@ -120,8 +120,8 @@ class SlotFile:
     def write(self, part: int, number: int, content: bytes) -> None:
         """Write a record that fits into its slot."""
         slot, slots = self.sizes[part]
-        rest = _RECORD.pack(0, len(content), number)[4:] + content
-        os.pwrite(self.file, crc32(rest).to_bytes(4, "little") + rest, self._begins[part] + number % slots * slot)
+        checksum = crc32(content, crc32(_RECORD.pack(0, len(content), number)[4:]))
+        os.pwrite(self.file, _RECORD.pack(checksum, len(content), number) + content, self._begins[part] + number % slots * slot)
         os.pwrite(self.file, _NUMBER.pack(number), _AT_NEWEST + _NUMBER.size * part)
 
     def read(self, part: int, number: int) -> bytes | None:
