@@ -65,12 +65,13 @@ class RankFile:
     def steps(self, logged: Sequence[Logged]) -> None:
         """Tell the others steps that were logged, as many in a record as fit into a slot."""
         text = _STEP.encode(logged)
-        fits = len(text) <= SIZES[STEPS][0] - HEAD
-        if fits or len(logged) == 1:
-            self._write(STEPS if fits else MESSAGES, text)
-        else:
-            self.steps(logged[: len(logged) // 2])
-            self.steps(logged[len(logged) // 2 :])
+        records = -(-len(text) // (SIZES[STEPS][0] - HEAD))
+        if records == 1 or len(logged) == 1:
+            self._write(STEPS if records == 1 else MESSAGES, text)
+            return
+        size = -(-len(logged) // records)
+        for begin in range(0, len(logged), size):
+            self.steps(logged[begin : begin + size])
 
     def message(self, message: Message) -> bool:
         """Tell the others a message; whether it is one, and short enough."""
