@@ -83,7 +83,7 @@ _ROWS = (
     Registration("iluvatar", "gpu", "Iluvatar", ("1e3e:*:03", "1e3e:*:12"), ("/dev/iluvatar*",), visible=CUDA, library=True),
     Registration("thead", "gpu", "T-Head", ("1ded:6001", "1ded:*:12", "1ded:*:03"), ("/dev/alixpu_ppu*",), visible=CUDA, library=True),
     Registration("enflame", "npu", "Enflame", ("1e36:*:12",), ("/dev/gcu*",), visible="TOPS_VISIBLE_DEVICES", library=True),
-    Registration("metax", "gpu", "MetaX", ("9999:*:03", "9999:*:12"), ("/dev/mxcd",)),
+    Registration("metax", "gpu", "MetaX", ("9999:*:03", "9999:*:12"), ("/dev/mxcd",), library=True),
     Registration("moorethreads", "gpu", "Moore Threads", ("1ed5:*:03", "1ed5:*:12"), ("/dev/mtgpu.*",), visible="MUSA_VISIBLE_DEVICES"),
     Registration("gaudi", "hpu", "Habana", ("1da3:*:12",), drivers=("accel/habanalabs", "habanalabs/habanalabs"), held="/dev/accel/accel*"),
     Registration(

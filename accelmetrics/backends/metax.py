@@ -1,19 +1,28 @@
-"""MetaX GPUs, through ``mx-smi``: its summary, and the table that it prints without arguments.
+"""MetaX GPUs, through ``libmxsml.so``, or ``mx-smi`` where that is missing or has devices of a class that is not read by it.
 
-The summary has more digits, clocks and serial numbers; the table alone has the processes and P states, and stands in on releases that have
-no summary. Errors, the PCIe link and why clocks are low are asked for every ten seconds, UUIDs every ten minutes. The board's power is
-printed for each of its GPUs. ``temp`` is what the tool prints as ``Temp``: the hotspot, its only temperature of the chip.
+Structs, units and reasons of the library are those of the vendor's header (2.3.1). It is read of C-class GPUs of one die: of which die its
+functions for a whole device tell is not documented.
+
+Of the tool, the summary has more digits, clocks and serial numbers; the table alone has the processes and P states, and stands in on
+releases that have no summary. Errors, the PCIe link and why clocks are low are asked for every ten seconds, UUIDs every ten minutes.
+
+The board's power is told of each of its GPUs. ``temp`` is what both call the hotspot, the only temperature of the chip that they have.
 
 A sliced GPU (sGPU) is one device; what its slices use is not told by their numbers. Moffett's tool has the name ``mx-smi`` too.
 
-Formats are those of published outputs of releases 2.1.6 to 2.3.1. Read on a stand-in, never yet on a real GPU.
+Formats of the tool are those of published outputs of releases 2.1.6 to 2.3.1. Read on a stand-in, never yet on a real GPU.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
+import struct
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
+from accelmetrics.backends.contract import Processes
 from accelmetrics.backends.kit import (
     MEMORY,
     POWER_SHARE,
@@ -21,8 +30,10 @@ from accelmetrics.backends.kit import (
     DeviceSample,
     Field,
     PolledBackend,
+    PollOnce,
     Says,
     Source,
+    SourcesBackend,
     blocks,
     coded,
     figure,
@@ -36,16 +47,18 @@ from accelmetrics.backends.kit import (
     text,
     whole,
 )
-from accelmetrics.backends.kit.fields import pcie_generation
-from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.backends.kit.fields import Row, pcie_generation
+from accelmetrics.backends.kit.library import load_first
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 PASS = "start it with --device=/dev/mxcd --device=/dev/dri"
+INSTALL = "install the MetaX driver (MXMACA), which has mx-smi and libmxsml.so"
 COMMAND = Command(
     "mx-smi",
     directories=("/opt/mxdriver/bin", "/opt/maca/bin", "/opt/mxn100/bin"),
     proof=("-h", r"\bmaca\b|metax"),
-    install="install the MetaX driver (MXMACA), which has mx-smi",
+    install=INSTALL,
     says=(
         Says("no available device", Reason.DRIVER_UNAVAILABLE, "mx-smi has no GPU that it may read", f"in a container, {PASS}"),
         Says("PARSE ERROR: Argument", Reason.NOT_SUPPORTED, "this release of mx-smi has no such option"),
@@ -148,7 +161,7 @@ def parse_list(printed: str) -> Iterator[DeviceSample]:
 
 
 RARE = ("--count-ecc", "--show-ecc-state", "--show-pcie", "--show-pcie-bandwidth", "--show-clk-tr")
-backend = PolledBackend(
+TOOL = PolledBackend(
     "metax",
     kind="gpu",
     source="mx-smi --summary",
@@ -164,3 +177,190 @@ backend = PolledBackend(
     processes="mx-smi, the processes below its table",
     advice=f"see whether mx-smi lists any GPU; in a container, {PASS}",
 )
+
+# The library
+
+LIBRARIES = ("libmxsml.so", *(f"/opt/{place}/lib/libmxsml.so" for place in ("mxdriver", "maca", "mxn100")))
+REINITIALISE, C_CLASS, NO_DEVICE, LACKING = 1, 2, 2, 3
+ERRORS = {
+    NO_DEVICE: (Reason.DRIVER_UNAVAILABLE, "there is no device"),
+    LACKING: (Reason.NOT_SUPPORTED, "not supported"),
+    4: (Reason.DRIVER_ERROR, "a file of the driver cannot be read"),
+    6: (Reason.DEVICE_LOST, "there is no such device"),
+    8: (Reason.NO_PERMISSION, "this user may not"),
+    9: (Reason.NOT_SUPPORTED, "this release of the library does not know what is asked"),
+}
+INFO = struct.Struct("@2I32s2I96s2I32s")
+USAGE, TEMPERATURE, CLOCKS, POWER = "mxSmlGetDeviceIpUsage", "mxSmlGetTemperatureInfo", "mxSmlGetClocks", "mxSmlGetBoardPowerInfo"
+CALLS: dict[str, tuple[str, tuple[int, ...], str]] = {
+    "memory": ("mxSmlGetMemoryInfo", (), "@6l"),
+    **{name: (USAGE, (number,), "@i") for name, number in (("xcore", 4), ("vpue", 1), ("vpud", 2))},
+    **{name: (TEMPERATURE, (number,), "@i") for name, number in (("hotspot", 0), ("hbm", 15))},
+    "limit": ("mxSmlGetBoardPowerLimit", (), "@I"),
+    "errors": ("mxSmlGetTotalEccErrors", (), "@5I"),
+    "ecc": ("mxSmlGetEccState", (), "@I"),
+    "link": ("mxSmlGetPcieInfo", (), "@fI"),
+    "max link": ("mxSmlGetPcieMaxLinkInfo", (), "@fI"),
+    "traffic": ("mxSmlGetPcieThroughput", (), "@2i"),
+    "held down": ("mxSmlGetCurrentClocksThrottleReason", (), "@Q"),
+}
+"""By place in the record: a function, its arguments behind the device, and its struct."""
+ROOM, MOST_PROCESSES = 4096, 1024
+HOLDER, ENTRY, GPUS_OF_HOLDER = struct.Struct("@I64sI"), struct.Struct("@32sI4xQ"), 64
+"""A process, and what it holds of each of its GPUs."""
+AT_REST_BITS = 0x1 | 0x2 | 0x400
+"""Idle, limits of applications, low usage."""
+
+
+def _link(speed: float) -> object:
+    """Return the generation of a link. A virtual machine is told 0 of it."""
+    return pcie_generation(speed) if speed else None
+
+
+def _bit(mask: int) -> Any:
+    return lambda held: int(bool(held & mask)) if isinstance(held, int) else held
+
+
+LIBRARY_ROWS: tuple[Row, ...] = (
+    Field("gpu", "xcore.0", "%", words=f"{USAGE}(XCORE)"),
+    Field("encoderUtilization", "vpue.0", "%", words=f"{USAGE}(VPUE)"),
+    Field("decoderUtilization", "vpud.0", "%", words=f"{USAGE}(VPUD)"),
+    Field("memoryTotalBytes", "memory.2", "KB", words="mxSmlGetMemoryInfo"),
+    Field("memoryAllocatedBytes", "memory.3", "KB", words="mxSmlGetMemoryInfo"),
+    *MEMORY,
+    Field("temp", "hotspot.0", "0.01 C", words=f"{TEMPERATURE}(HOTSPOT)"),
+    Field("hotspotTemp", "hotspot.0", "0.01 C", words=f"{TEMPERATURE}(HOTSPOT)"),
+    Field("memoryTemp", "hbm.0", "0.01 C", zero_is_missing=True, words=f"{TEMPERATURE}(HBM)"),
+    Field("powerWatts", "power", "mW", of_whole=True, words=f"{POWER}, the sum of its ways"),
+    Field("enforcedPowerLimitWatts", "limit.0", "mW", of_whole=True, words="mxSmlGetBoardPowerLimit"),
+    POWER_SHARE,
+    Field("smClock", "xcore clock", "MHz", words=f"{CLOCKS}(XCORE)"),
+    Field("memoryClock", "memory clock", "MHz", words=f"{CLOCKS}(MC0)"),
+    Field("correctedSramErrors", "errors.0", words="mxSmlGetTotalEccErrors"),
+    Field("correctedMemoryErrors", "errors.2", words="mxSmlGetTotalEccErrors"),
+    Field("uncorrectedMemoryErrors", "errors.3", words="mxSmlGetTotalEccErrors"),
+    Field("eccMode", "ecc.0", words="mxSmlGetEccState"),
+    Field("pcieLinkGen", "link.0", convert=_link, words="mxSmlGetPcieInfo"),
+    Field("pcieLinkWidth", "link.1", words="mxSmlGetPcieInfo"),
+    Field("maxPcieLinkGen", "max link.0", convert=_link, words="mxSmlGetPcieMaxLinkInfo"),
+    Field("maxPcieLinkWidth", "max link.1", words="mxSmlGetPcieMaxLinkInfo"),
+    Field("pcieRxBytes", "traffic.0", "MB/s", words="mxSmlGetPcieThroughput"),
+    Field("pcieTxBytes", "traffic.1", "MB/s", words="mxSmlGetPcieThroughput"),
+    *(
+        Field(metric, "held down.0", "1", convert=_bit(mask), words="mxSmlGetCurrentClocksThrottleReason")
+        for metric, mask in (
+            ("throttled", ~AT_REST_BITS),
+            ("throttle.gpuIdle", 0x1),
+            ("throttle.applicationsClocksSetting", 0x2),
+            ("throttle.swPowerCap", 0x4),
+            ("throttle.hwPowerBrakeSlowdown", 0x100),
+        )
+    ),
+)
+
+
+def connect() -> PollOnce:
+    """Load and initialise the library, whose devices are looked for anew."""
+    library: Any = load_first("libmxsml.so", LIBRARIES, INSTALL, broken=INSTALL)
+    again = getattr(library, "mxSmlInitWithFlags", None)
+    if code := library.mxSmlInit() if again is None else again(REINITIALISE):
+        raise SourceError(*_why("mxSmlInit", code), advice=f"in a container, {PASS}" if code == NO_DEVICE else "")
+    for index in range(library.mxSmlGetDeviceCount()):
+        about, dies = _about(library, index), ctypes.c_uint(1)
+        getattr(library, "mxSmlGetDeviceDieCount", lambda *_: 0)(index, ctypes.byref(dies))
+        if not isinstance(about, Unavailable) and (about[6] != C_CLASS or dies.value != 1):
+            raise SourceError(Reason.NOT_SUPPORTED, "libmxsml.so is read of C-class GPUs of one die alone")
+    return partial(poll, library)
+
+
+def poll(library: Any) -> Iterator[DeviceSample]:
+    """Ask the library for every GPU. One that it refuses costs no other."""
+    failure: Unavailable | None = None
+    for index in range(library.mxSmlGetDeviceCount()):
+        about = _about(library, index)
+        if isinstance(about, Unavailable):
+            failure = about
+            continue
+        address, uuid, name = (about[place].partition(b"\0")[0].decode("utf-8", "replace") for place in (2, 5, 8))
+        record: dict[str, Any] = {place: _ask(library, index, *call) for place, call in CALLS.items()}
+        for place, domain in (("xcore clock", 11), ("memory clock", 3)):
+            clocks = _counted(library, CLOCKS, (index, domain), 16, 1)
+            record[place] = clocks[0] if clocks and not isinstance(clocks, Unavailable) else clocks or None
+        ways = _counted(library, POWER, (index,), 3, 3)
+        record["power"] = ways if isinstance(ways, Unavailable) else sum(ways[2::3]) if ways else None
+        record |= {"index": index, "address": address, "uuid": uuid, "name": name, "serial": _text(library, "mxSmlGetChipSerial", index)}
+        record |= {
+            "driver": _text(library, "mxSmlGetDeviceVersion", index, 1),
+            "firmware": _text(library, "mxSmlGetDeviceVersion", index, 0),
+        }
+        yield DeviceSample(record, _processes(library, index, about[2]), whole=_text(library, "mxSmlGetBoardSerial", index))
+    if failure is not None and failure.reason != Reason.DEVICE_LOST:
+        raise SourceError(*failure)
+
+
+def _why(function: str, code: int) -> Unavailable:
+    reason, words = ERRORS.get(code, (Reason.DRIVER_ERROR, f"error {code}"))
+    return Unavailable(reason, f"{function}: {words}")
+
+
+def _about(library: Any, index: int) -> tuple[Any, ...] | Unavailable:
+    """Return what the library says of who a GPU is, or why not."""
+    buffer = ctypes.create_string_buffer(ROOM)
+    code = library.mxSmlGetDeviceInfo(index, buffer)
+    return _why("mxSmlGetDeviceInfo", code) if code else INFO.unpack_from(buffer)
+
+
+def _ask(library: Any, index: int, name: str, arguments: tuple[int, ...], layout: str) -> list[Any]:
+    """Return the numbers of a function's struct, or in the place of each the reason why there are none."""
+    buffer, function = ctypes.create_string_buffer(ROOM), getattr(library, name, None)
+    code = LACKING if function is None else function(index, *arguments, buffer)
+    values = list(struct.unpack_from(layout, buffer))
+    return [_why(name, code)] * len(values) if code else values
+
+
+def _counted(library: Any, name: str, arguments: tuple[int, ...], most: int, each: int) -> list[int] | Unavailable:
+    """Return the numbers of a list whose length the function says, of which each entry has ``each``."""
+    count, numbers = ctypes.c_uint(most), (ctypes.c_uint * (most * each))()
+    code = getattr(library, name)(*arguments, ctypes.byref(count), numbers)
+    return _why(name, code) if code else list(numbers)[: min(count.value, most) * each]
+
+
+def _text(library: Any, name: str, *arguments: int) -> str:
+    size, buffer = ctypes.c_uint(64), ctypes.create_string_buffer(64)
+    function = getattr(library, name, lambda *_: LACKING)
+    return "" if function(*arguments, buffer, ctypes.byref(size)) else buffer.value.decode("utf-8", "replace")
+
+
+def _processes(library: Any, index: int, address: bytes) -> Processes:
+    """List the processes of a GPU, with the memory that each holds there."""
+    name, room, stride = "mxSmlGetSingleGpuProcess", 32, HOLDER.size + GPUS_OF_HOLDER * ENTRY.size
+    while True:
+        count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(stride * room)
+        if code := library.mxSmlGetSingleGpuProcess(index, ctypes.byref(count), buffer):
+            return _why(name, code)
+        if count.value < room or room >= MOST_PROCESSES:
+            break
+        room *= 4
+    found = []
+    for place in range(min(count.value, room)):
+        pid, _, gpus = HOLDER.unpack_from(buffer, place * stride)
+        entries = (ENTRY.unpack_from(buffer, place * stride + HOLDER.size + each * ENTRY.size) for each in range(min(gpus, GPUS_OF_HOLDER)))
+        found.append(DeviceProcess(pid, "compute", sum(held for at, _, held in entries if at == address)))
+    return tuple(found)
+
+
+LIBRARY = PolledBackend(
+    "metax",
+    kind="gpu",
+    source="mxsml",
+    connect=connect,
+    fields=LIBRARY_ROWS,
+    identity={
+        **{"vendor_index": "index", "name": "name", "uuid": "uuid", "pci_bus_id": "address", "serial": "serial"},
+        **{"driver_version": "driver", "firmware": "firmware"},
+    },
+    interval=2.0,
+    processes="mxSmlGetSingleGpuProcess()",
+    advice=f"see whether mx-smi lists any GPU; in a container, {PASS}",
+)
+backend = SourcesBackend("metax", "gpu", {"mxsml": LIBRARY, "mx-smi": TOOL})

@@ -1,4 +1,4 @@
-"""MetaX GPUs, from a command that prints as ``mx-smi`` does."""
+"""MetaX GPUs, from a C library with the vendor's structs, and from a command that prints as ``mx-smi`` does."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends import registry
+from accelmetrics.backends import metax, registry
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.backends.metax import backend, parse, parse_list, parse_table
+from accelmetrics.backends.metax import TOOL, parse, parse_list, parse_table
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
-from tests.simulators.metax import HEADS, HELP, IDLE, MOFFETT, answer, listing, process, slow, summary, table
+from tests.simulators.metax import HEADS, HELP, IDLE, MOFFETT, answer, build, listing, process, slow, summary, table
 from tests.support.fuzzing import fuzz
 from tests.support.readings import of, read
+from tests.support.waiting import until, until_reason
 
 MIB = 1 << 20
 MEMORY = {
@@ -56,7 +58,7 @@ def test_every_metric_of_every_gpu(tool: CommandStandIn) -> None:
     snapshot = read("metax")
     assert of(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
     assert (snapshot.metrics["gpu.1.powerWatts"], snapshot.metrics["gpu.1.retiredPagesDoubleBit"]) == (163.015, 5)
-    assert snapshot.unavailable == {}
+    assert snapshot.unavailable.keys() == {"gpu.0.memoryTemp", "gpu.1.memoryTemp"}  # which only the library has
     assert tool.calls == [["-h"], ["--summary"], [], RARE, ["-L"]]
     first, second = snapshot.devices
     assert first.identity == DeviceIdentity(
@@ -175,15 +177,161 @@ def test_the_tool_of_another_vendor_is_passed_over(tmp_path: Path, tool: Command
 
 
 def test_fuzz_blocks() -> None:
-    fuzz(backend, parse, summary(0, 1), summary(0, board="AENA1"))
-    fuzz(backend, parse, slow(0, 1), source="mx-smi --show")
+    fuzz(TOOL, parse, summary(0, 1), summary(0, board="AENA1"))
+    fuzz(TOOL, parse, slow(0, 1), source="mx-smi --show")
 
 
 def test_fuzz_tables() -> None:
     samples = (table(0, 1, release=release, processes=(process(0, 4242), IDLE)) for release in HEADS)
-    fuzz(backend, parse_table, *samples, source="mx-smi")
+    fuzz(TOOL, parse_table, *samples, source="mx-smi")
 
 
 def test_lines_of_the_list_that_name_no_gpu_are_passed_over() -> None:
     found = [sample.record for sample in parse_list(f"{HELP}\n{listing(0)}GPU#1 (UUID: )\n  SGPU#3 25% Available (UUID: GPU-1) s\n")]
     assert found == [{"bus": "0000:37:00.0", "uuid": "GPU-0a1b2c3d-0000-4000-8000-000000000000"}]
+
+
+# The library
+
+OF_THE_LIBRARY = {
+    **OF_THE_SUMMARY,
+    **{name: NOW_AND_THEN[name] for name in NOW_AND_THEN if name not in ("retiredPagesDoubleBit",)},
+    **{"correctedSramErrors": 5, "correctedMemoryErrors": 7, "uncorrectedMemoryErrors": 8, "unCorrectedMemoryErrors": 8},
+}
+
+
+class Library:
+    """The library and what it answers."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self.answers()
+
+    def answers(self, *lines: str) -> None:
+        """Replace what it answers: ``usage 0 12``, ``fail.mxSmlGetMemoryInfo 0 4``."""
+        draft = self._state.with_suffix(".draft")
+        draft.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        draft.replace(self._state)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("mxsml"))
+
+
+@pytest.fixture
+def library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """Two GPUs, on a machine without the tool."""
+    monkeypatch.setenv("MXSML_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.setattr(metax, "LIBRARIES", (str(built),))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    return Library(tmp_path / "state")
+
+
+def test_every_metric_of_the_library_and_who_a_gpu_is(library: Library) -> None:
+    library.answers("usage 1 0", "hbm 1 5225")
+    snapshot = read("metax")
+    assert of(snapshot) == OF_THE_LIBRARY
+    assert (snapshot.metrics["gpu.1.gpu"], snapshot.metrics["gpu.1.memoryTemp"], snapshot.backends[0].source) == (0, 52.25, "mxsml")
+    told_by_the_tool = {"gpu.0.retiredPagesDoubleBit", "gpu.0.performanceState", "gpu.1.retiredPagesDoubleBit", "gpu.1.performanceState"}
+    assert {key: why.reason for key, why in snapshot.unavailable.items()} == dict.fromkeys({"gpu.0.memoryTemp", *told_by_the_tool}, NONE)
+    assert snapshot.devices[0].identity == DeviceIdentity(
+        "gpu",
+        "metax",
+        0,
+        name="MXC500",
+        uuid="GPU-0a1b2c3d-0000-4000-8000-000000000000",
+        pci_bus_id="0000:37:00.0",
+        serial="TP6B24_15_3_0",
+        driver_version="3.8.30",
+        firmware="1.33.5.0",
+        memory_total_bytes=65536 * MIB,
+    )
+
+
+def test_the_library_and_the_tool_tell_a_gpu_by_one_identity(
+    library: Library, tool: CommandStandIn, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = metax.LIBRARY.open().devices[0]
+    assert tool.calls == []
+    assert identity == TOOL.open().devices[0]
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (0x1 | 0x400, {"throttled": 0, "throttle.gpuIdle": 1, "throttle.swPowerCap": 0}),
+        (0x2, {"throttled": 0, "throttle.applicationsClocksSetting": 1}),
+        (0x4, {"throttled": 1, "throttle.swPowerCap": 1, "throttle.hwPowerBrakeSlowdown": 0}),
+        (0x100, {"throttled": 1, "throttle.hwPowerBrakeSlowdown": 1}),
+        (0x80000000, {"throttled": 1, "throttle.gpuIdle": 0}),
+    ],
+)
+def test_why_clocks_are_low(library: Library, bits: int, expected: dict[str, int]) -> None:
+    library.answers(f"reasons 0 {bits}")
+    assert {name: of(read("metax"))[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "metric", "reason"),
+    [
+        ("fail.mxSmlGetMemoryInfo 0 4", "memoryTotalBytes", Reason.DRIVER_ERROR),
+        ("fail.mxSmlGetBoardPowerInfo 0 8", "powerWatts", Reason.NO_PERMISSION),
+        ("fail.mxSmlGetClocks 0 3", "smClock", NONE),
+        ("fail.mxSmlGetTotalEccErrors 0 26", "correctedMemoryErrors", Reason.DRIVER_ERROR),
+        ("way 0 4294967295", "powerWatts", IMPOSSIBLE),
+        ("hotspot 0 6553500", "temp", IMPOSSIBLE),
+        ("usage 0 4000", "gpu", IMPOSSIBLE),
+        ("max_speed 0 0", "maxPcieLinkGen", NONE),
+        ("limit 0 0", "enforcedPowerLimitWatts", NONE),
+    ],
+)
+def test_what_the_library_refuses_costs_its_own_values_of_its_own_gpu(library: Library, line: str, metric: str, reason: Reason) -> None:
+    library.answers(line)
+    snapshot = read("metax")
+    assert snapshot.unavailable[f"gpu.0.{metric}"].reason == reason
+    assert of(snapshot, 1).keys() == OF_THE_LIBRARY.keys()
+
+
+def test_a_boards_power_that_the_library_tells_of_both_gpus_stands_once(library: Library) -> None:
+    library.answers("board 1 0")
+    snapshot = read("metax")
+    assert snapshot.metrics["gpu.0.powerWatts"] == 162.015
+    assert "gpu.1.powerWatts" not in snapshot.metrics
+
+
+@pytest.mark.parametrize("count", [0, 2, 40])
+def test_who_uses_a_gpu_by_the_library(library: Library, count: int) -> None:
+    """What a process holds of other GPUs is not counted."""
+    library.answers(f"processes 1 {count}")
+    first, second = read("metax").devices
+    assert (first.processes, second.processes) == ((), tuple(DeviceProcess(4242 + place, "compute", 1 << 33) for place in range(count)))
+
+
+@pytest.mark.parametrize(("line", "words"), [("brand 1 1", "C-class GPUs of one die"), ("dies 0 2", "of one die"), ("init 0 1", "error 1")])
+def test_what_is_not_read_by_the_library_is_read_by_the_tool(
+    library: Library, built: Path, tool: CommandStandIn, line: str, words: str
+) -> None:
+    library.answers(line)
+    assert read("metax").backends[0].source == "mx-smi --summary+mx-smi"
+    with pytest.raises(SourceError, match=words):
+        metax.LIBRARY.open()
+
+
+def test_a_gpu_that_the_library_no_longer_lists_is_lost_and_comes_back(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(metax.LIBRARY, "clock", clock)
+    with Sampler(["metax"], clock=clock) as sampler:
+        until(sampler, clock, lambda snapshot: "gpu.1.temp" in snapshot.metrics)
+        library.answers("count 0 1")
+        until_reason(sampler, clock, "gpu.1.temp", Reason.DEVICE_LOST)
+        library.answers()
+        until_reason(sampler, clock, "gpu.1.temp", None)
+
+
+def test_a_machine_without_gpus_that_the_library_finds(library: Library) -> None:
+    library.answers("count 0 0")
+    with pytest.raises(SourceError, match="mxSmlInit: there is no device") as caught:
+        registry.load("metax").open()
+    assert (caught.value.reason, "--device=/dev/mxcd" in caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, True)

@@ -1,10 +1,14 @@
-"""What ``mx-smi`` prints: summary, tables of four releases, errors and links, the list of GPUs; and what Moffett's ``mx-smi`` prints."""
+"""A C library with the functions of ``libmxsml``; what ``mx-smi`` prints: summary, tables of four releases, errors and links, the list of
+GPUs; and what Moffett's ``mx-smi`` prints."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from tests.simulators.commands import CommandStandIn
+from tests.simulators.nvml._build import compiler
 
 HELP = """
 USAGE:
@@ -25,6 +29,13 @@ MOFFETT = """Mon Nov  2 09:15:00 2026
 │Card0 S30  700MHz  930mV   44C  6W   0%  0:36:00.0 0MiB/61440MiB 2023000000001│
 └──────────────────────────────────────────────────────────────────────────────┘
 """
+
+
+def build(directory: Path) -> Path:
+    """Compile the library."""
+    library, source = directory / "libmxsml.so", Path(__file__).parent / "mxsml.c"
+    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(source)], check=True)
+    return library
 
 
 def address(number: int) -> str:
