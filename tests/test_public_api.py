@@ -110,42 +110,32 @@ def test_the_import_loads_nothing() -> None:
     assert run(program).split() == ["__future__", "accelmetrics", "accelmetrics._version"]
 
 
-def test_a_sample_of_the_host_loads_neither_models_nor_vendor_libraries() -> None:
-    loaded = run("""
+MONITOR = 'with accelmetrics.Monitor(backends=["host"]) as monitor, monitor.window("epoch"): pass'
+
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ('accelmetrics.Sampler(["host"]).sample()', "pydantic pynvml rich"),
+        # Looking for all vendors' hardware and for plug-ins is a part of every first reading.
+        (
+            "accelmetrics.sample()",
+            "pydantic pynvml importlib.metadata email subprocess tempfile pathlib socket urllib.parse traceback logging shutil",
+        ),
+        # A Monitor and what it loads are 6 MiB, for as long as a program runs; a program that iterates over one has an event loop.
+        (MONITOR, "asyncio ssl uuid platform subprocess pathlib socket concurrent.futures importlib.metadata pydantic psutil pynvml"),
+    ],
+    ids=["host", "everything", "monitor"],
+)
+def test_no_more_is_loaded_than_is_needed(code: str, heavy: str) -> None:
+    program = f"""
         import os, sys
         os.environ.pop("ACCELMETRICS_VALIDATE", None)
         import accelmetrics
-        accelmetrics.Sampler(["host"]).sample()
-        print(sorted({"pydantic", "pynvml", "rich"} & {name.partition(".")[0] for name in sys.modules}))
-    """)
-    assert loaded == "[]\n"
-
-
-def test_a_sample_of_everything_loads_no_more_than_it_needs() -> None:
-    """Looking for all vendors' hardware and for plug-ins is a part of every first reading."""
-    loaded = run("""
-        import os, sys
-        os.environ.pop("ACCELMETRICS_VALIDATE", None)
-        import accelmetrics
-        accelmetrics.sample()
-        heavy = "pydantic pynvml importlib.metadata email subprocess tempfile pathlib socket urllib.parse traceback logging shutil"
-        print(sorted(set(heavy.split()) & set(sys.modules)))
-    """)
-    assert loaded == "[]\n"
-
-
-def test_a_monitor_loads_no_event_loop() -> None:
-    """It and what it loads are 6 MiB, for as long as a program runs; a program that iterates over a monitor has one."""
-    loaded = run("""
-        import os, sys
-        os.environ.pop("ACCELMETRICS_VALIDATE", None)
-        import accelmetrics
-        with accelmetrics.Monitor(backends=["host"]) as monitor, monitor.window("epoch"):
-            pass
-        heavy = "asyncio ssl uuid platform subprocess pathlib socket concurrent.futures importlib.metadata pydantic psutil pynvml"
-        print(sorted(set(heavy.split()) & set(sys.modules)))
-    """)
-    assert loaded == "[]\n"
+        {code}
+        print(sorted(set({heavy.split()}) & set(sys.modules)))
+    """
+    assert run(program) == "[]\n"
 
 
 def test_the_registry_and_the_entry_points_name_the_same_backends() -> None:
@@ -175,26 +165,11 @@ def test_a_package_that_is_missing_costs_only_what_needs_it(missing: str) -> Non
 
 
 def test_the_readme_shows_what_there_is() -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    for words in (
-        "make dump",
-        "make test",
-        "accelmetrics.sample()",
-        "docs/metrics.md",
-        "docs/sampling.md",
-        "docs/backends.md",
-        "ARCHITECTURE.md",
-    ):
-        assert words in readme
-    for link in (
-        "docs/metrics.md",
-        "docs/sampling.md",
-        "docs/backends.md",
-        "docs/wandb-differences.md",
-        "docs/hardware.md",
-        "ARCHITECTURE.md",
-    ):
-        assert (Path(__file__).parents[1] / link).is_file(), link
+    root = Path(__file__).parents[1]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    links = {"ARCHITECTURE.md", *(f"docs/{page}.md" for page in ("metrics", "sampling", "backends"))}
+    assert [words for words in ("make dump", "make test", "accelmetrics.sample()", *links) if words not in readme] == []
+    assert [link for link in (*links, "docs/wandb-differences.md", "docs/hardware.md") if not (root / link).is_file()] == []
 
 
 def test_the_version_as_numbers_is_that_of_the_text() -> None:

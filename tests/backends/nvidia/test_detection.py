@@ -11,6 +11,7 @@ from accelmetrics.backends import nvidia
 from accelmetrics.backends.nvidia import backend
 from tests.backends.nvidia.machine import run_program, write_tree
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.pci import function
 
 
 @pytest.fixture
@@ -19,61 +20,44 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "library_name", lambda: "libnvidia-ml-that-is-not-here.so.1")
 
 
-def add_pci(root: Path, address: str, vendor: str, kind: str) -> None:
-    base = f"/sys/bus/pci/devices/{address}"
-    write_tree(root, {f"{base}/vendor": f"{vendor}\n", f"{base}/class": f"{kind}\n"})
+GPU = ("0x10de", "0x030200")
+NO_GPUS = [("0x10de", "0x040300"), ("0x10de", "0x0c0330"), ("0x10de", "0x068000"), ("0x1002", "0x030000")]
+"""Sound, USB and switches of NVIDIA, and GPUs of others."""
 
 
-def test_nothing(root: Path, no_library: None) -> None:
-    """No library and no GPU: absent, and nothing is advised."""
+@pytest.mark.parametrize(
+    ("bus", "file", "visible", "devices", "evidence", "advice"),
+    [
+        ([], "", None, 0, "no NVIDIA GPU on the PCI bus", None),
+        ([GPU, ("0x10de", "0x030000")], "", None, 2, "2 NVIDIA GPUs on the PCI bus", "install the NVIDIA driver"),
+        ([GPU, *NO_GPUS], "", None, 1, "1 NVIDIA GPU on the PCI bus", "install the NVIDIA driver"),
+        ([GPU], "/.dockerenv", None, 1, "", "--gpus all"),
+        ([GPU], "/run/.containerenv", None, 1, "", "--gpus all"),
+        *(([GPU], "", value, 1, "", "NVIDIA_VISIBLE_DEVICES") for value in ("", "void", "none")),
+        ([], "/dev/nvidiactl", None, 0, "", "install the NVIDIA driver"),  # a driver is there: reason enough to try
+    ],
+)
+@pytest.mark.usefixtures("no_library")
+def test_without_a_library(
+    bus: list[tuple[str, str]],
+    file: str,
+    visible: str | None,
+    devices: int,
+    evidence: str,
+    advice: str | None,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is there is counted, and the advice is to install the driver, or what passes the GPUs to a container."""
+    for number, (vendor, kind) in enumerate(bus):
+        function(root, f"0000:{number:02x}:00.0", vendor, kind=kind)
+    write_tree(root, {file: ""} if file else {})
+    if visible is not None:
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", visible)
     found = backend.detect()
-    assert (found.present, found.devices, found.advice) == (False, 0, "")
-    assert "is not installed" in found.evidence
-    assert "no NVIDIA GPU on the PCI bus" in found.evidence
-
-
-def test_gpus_without_a_library(root: Path, no_library: None) -> None:
-    """Present, counted, and advised to install the driver."""
-    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
-    add_pci(root, "0000:11:00.0", "0x10de", "0x030000")
-    found = backend.detect()
-    assert (found.present, found.devices) == (True, 2)
-    assert "2 NVIDIA GPUs on the PCI bus" in found.evidence
-    assert "install the NVIDIA driver" in found.advice
-
-
-def test_only_gpus_are_counted(root: Path, no_library: None) -> None:
-    """Sound, USB and switches of NVIDIA, and GPUs of others, are none."""
-    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
-    add_pci(root, "0000:10:00.1", "0x10de", "0x040300")
-    add_pci(root, "0000:10:00.2", "0x10de", "0x0c0330")
-    add_pci(root, "0000:20:00.0", "0x10de", "0x068000")
-    add_pci(root, "0000:30:00.0", "0x1002", "0x030000")
-    assert backend.detect().devices == 1
-
-
-@pytest.mark.parametrize("mark", ["/.dockerenv", "/run/.containerenv"])
-def test_gpus_in_a_container_without_a_library(root: Path, no_library: None, mark: str) -> None:
-    """The flag that passes them."""
-    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
-    write_tree(root, {mark: ""})
-    assert "--gpus all" in backend.detect().advice
-
-
-@pytest.mark.parametrize("value", ["", "void", "none"])
-def test_a_container_that_asks_for_no_gpu(root: Path, no_library: None, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """The variable is named."""
-    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
-    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", value)
-    assert "NVIDIA_VISIBLE_DEVICES" in backend.detect().advice
-
-
-def test_a_device_node_alone(root: Path, no_library: None) -> None:
-    """Reason enough to try: a driver is there."""
-    write_tree(root, {"/dev/nvidiactl": ""})
-    found = backend.detect()
-    assert (found.present, found.devices) == (True, 0)
-    assert "install the NVIDIA driver" in found.advice
+    assert (found.present, found.devices) == (advice is not None, devices)
+    assert "is not installed" in found.evidence and evidence in found.evidence
+    assert (advice or "") in found.advice and bool(found.advice) == (advice is not None)
 
 
 def test_the_library_is_found_and_not_loaded(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +150,8 @@ def test_the_library_of_wsl_outside_of_the_loaders_cache(root: Path, simulator: 
 def test_it_reads_little(root: Path, simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 PCI functions the vendor, of NVIDIA's the class: what a machine has besides costs a file each."""
     for number in range(60):
-        add_pci(root, f"0000:{number:02x}:00.0", "0x10de" if number < 8 else "0x8086", "0x030200" if number < 8 else "0x060400")
+        vendor, kind = GPU if number < 8 else ("0x8086", "0x060400")
+        function(root, f"0000:{number:02x}:00.0", vendor, kind=kind)
     opened: list[str] = []
 
     def noted_open(path: str, *arguments: int) -> int:

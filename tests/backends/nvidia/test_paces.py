@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from accelmetrics.backends.nvidia.calls import CallBuffer
-from tests.backends.nvidia.machine import Consume, Consumer, Simulate, called
+from tests.backends.nvidia.machine import Consumer, called
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 
 FAST = {
@@ -89,41 +88,6 @@ def test_slow_values_follow_at_their_pace(simulator: NvmlSimulator, consumer: Co
     seen = consumer.later(9.0)
     assert seen.metrics["enforcedPowerLimitWatts"] == 333.0
     assert seen.metrics["powerPercent"] == pytest.approx(111 / 333 * 100)
-
-
-def test_blocks_and_names_stay_the_same_objects(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Slow blocks until they are read anew and differ, names and reasons while nothing about them changes."""
-    simulator.gpu[0].set(gpu_util=1)
-    consumer.read(0)
-    before = consumer.later(0.2).reading
-    simulator.gpu[0].set(gpu_util=2)
-    after = consumer.later(0.2).reading
-    assert after.unavailable is before.unavailable
-    assert all(new.names is old.names for new, old in zip(after.blocks, before.blocks, strict=True))
-    assert after.blocks[0] is not before.blocks[0]
-    slow = [(new, old) for new, old in zip(after.blocks, before.blocks, strict=True) if new is old]
-    kept = {name for new, _ in slow for name in new.names}
-    assert kept >= {"enforcedPowerLimitWatts", "encoderUtilization", "maxSmClock", "throttle.gpuIdle"}
-    simulator.gpu[0].set(encoder_util=9)
-    later = consumer.later(1.0).reading
-    assert later.unavailable is before.unavailable
-    changed = [new for new, old in zip(later.blocks, after.blocks, strict=True) if "encoderUtilization" in new.names and new is not old]
-    assert changed[0].names is next(block.names for block in after.blocks if "encoderUtilization" in block.names)
-
-
-def test_what_a_gpu_has_not_costs_nothing(simulate: Simulate, consume: Consume, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of a call that is never made do not look impossible, which would cost decoding row by row at every reading."""
-    simulator = simulate(gpus=1)
-    consumer = consume()
-    consumer.read(0)
-    simulator.rule("nvmlDeviceGetMemoryInfo_v2", error=Ret.NOT_SUPPORTED)
-    simulator.rule("nvmlDeviceGetFieldValues", error=Ret.NOT_SUPPORTED)
-    for _ in range(2):
-        consumer.read(0)
-    decoded: list[object] = []
-    monkeypatch.setattr(CallBuffer, "decode", lambda buffer, raw: decoded.append(buffer))
-    assert consumer.later(0.2).reason("memoryTotalBytes") == "not_supported"
-    assert decoded == []
 
 
 def test_reasons_change_with_what_is_missing(simulator: NvmlSimulator, consumer: Consumer) -> None:
