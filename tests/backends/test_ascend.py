@@ -219,12 +219,6 @@ def test_who_uses_a_chip(tool: CommandStandIn, clock: FakeClock, monkeypatch: py
         assert (second.processes, third.processes) == ((), None)
 
 
-def test_the_process_that_asks_is_found(tool: CommandStandIn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ACCELMETRICS_SYSROOT")
-    says(tool, 0, of=programs((0, 0, os.getpid(), "python", 1024)))
-    assert sampled(clock, pid=os.getpid()).metrics["npu.process.0.memoryAllocatedBytes"] == 1024 * MIB
-
-
 def test_of_output_that_is_cut_the_whole_chips_are_read(tool: CommandStandIn, clock: FakeClock) -> None:
     printed = info(chip(0), chip(1), processes=programs(idle=(0, 1)))
     tool.behave(printed[: printed.rindex("| 0  ")], asked="info")
@@ -406,12 +400,6 @@ def test_a_card_that_fails_costs_no_other(library: Dcmi, clock: FakeClock) -> No
     assert [device.identity.vendor_index for device in snapshot.devices] == [1]
     (device,) = snapshot.devices
     assert snapshot.metrics[f"{device.key}.temp"] == 41
-
-
-def test_who_uses_a_chip_by_the_library(library: Dcmi, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ACCELMETRICS_SYSROOT")
-    library.answers(f"pid 0 {os.getpid()}")
-    assert sampled(clock, pid=os.getpid()).metrics["npu.process.0.memoryAllocatedBytes"] == 1024 * MIB
 
 
 def test_where_the_library_refuses_the_tool_is_read(

@@ -333,14 +333,6 @@ def test_output_that_is_cut_or_late_costs_a_reading_and_no_card(
         assert of(until(sampler, clock, lambda latest: "npu.1.temp" in latest.metrics), 1) == TOOL
 
 
-def test_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(cambricon, "LIBRARIES", ("/nonexistent/libcndev.so",))
-    with pytest.raises(SourceError, match="cnmon was not found") as caught:
-        registry.load("cambricon").open()
-    assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, cambricon.INSTALL)
-
-
 def test_fuzz() -> None:
     fuzz(backend, parse, table(row(0), row(1), processes=process(0, 42, 1024)), source="cnmon")
 

@@ -243,6 +243,42 @@ def test_it_is_found_on_the_bus_and_by_its_nodes(
 
 
 @pytest.mark.parametrize(
+    ("vendor", "pci"),
+    [
+        ("cambricon", ("0xcabc", "0x0370")),
+        ("deepx", ("0x1ff4",)),
+        ("furiosa", ("0x1ed2",)),
+        ("gaudi", ("0x1da3", "0x1020")),
+        ("kunlunxin", ("0x1d22", "0x3688", "0x078000")),
+        ("metax", ("0x9999", "0x4001", "0x030200")),
+        ("moorethreads", ("0x1ed5", "0x0327", "0x030000")),
+        ("qualcomm", ("0x17cb", "0xa100")),
+        ("rebellions", ("0x1eff", "0x1220")),
+    ],
+)
+def test_a_tool_is_not_run_while_a_device_sleeps(
+    vendor: str, pci: tuple[str, ...], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads every device and would wake it: nothing is wrong meanwhile, and it is run once the device is awake."""
+    name = {"furiosa": "furiosa-smi", "gaudi": "hl-smi"}.get(vendor) or TOOLS[vendor].name
+    tool = CommandStandIn(tmp_path, name)
+    tool.behave(HELP.get(vendor, ""), asked="-h")
+    monkeypatch.setenv("PATH", str(tool.directory))
+    sleeping = function(root, "0000:0a:00.0", *pci) / "power/runtime_status"
+    sleeping.parent.mkdir()
+    sleeping.write_text("suspended\n")
+    clock = FakeClock()
+    with Sampler([vendor], clock=clock) as sampler:
+        asleep = sampler.sample().backends[0]
+        assert (tool.calls, asleep.status) == ([], "ok")
+        assert "0000:0a:00.0 is suspended" in asleep.detail
+        sleeping.write_text("active\n")
+        clock.advance(1.1)
+        sampler.sample()
+        assert tool.calls
+
+
+@pytest.mark.parametrize(
     ("vendor", "words"),
     [("deepx", "the format is known from the vendor's source"), ("vastai", "its names are known from one program alone")],
 )

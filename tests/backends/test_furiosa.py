@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,13 +164,6 @@ def test_cores_that_make_no_sense_cost_nothing_else(tree: FuriosaTree, tool: Com
     assert snapshot.metrics["npu.0.memoryAllocatedBytes"] == 2**30
 
 
-@pytest.mark.parametrize("odd", [None, 7, "npu1", {}, {"device": "gpu1"}, {"device": ["npu1"]}, status(0)])
-def test_something_that_is_no_device_of_its_own_costs_no_other(sampler: Sampler, tool: CommandStandIn, odd: object) -> None:
-    tool.behave(listing(status(0), odd, status(1, used=5)), asked="status")
-    snapshot = sampler.sample()
-    assert (snapshot.metrics["npu.0.memoryAllocatedBytes"], snapshot.metrics["npu.1.memoryAllocatedBytes"]) == (2**30, 5)
-
-
 @pytest.mark.parametrize(
     ("stdout", "stderr", "code", "reason", "words"),
     [
@@ -275,21 +267,3 @@ def test_without_its_driver_the_card_is_found_and_not_read(tree: FuriosaTree, mo
     assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "install the package furiosa-smi")
     tree.card(1)
     assert backend.detect().devices == 2
-
-
-def test_the_tools_are_not_run_while_a_card_sleeps(tree: FuriosaTree, tool: CommandStandIn, clock: FakeClock) -> None:
-    """They read every card and would wake it."""
-    tree.card(0)
-    says(tool, 0)
-    FuriosaTree.write(tree.root / "sys/bus/pci/devices/0000:30:00.0/power/runtime_status", "suspended")
-    with Sampler(["furiosa"], clock=clock) as sampler:
-        sampler.sample()
-        assert tool.calls == []
-
-
-def test_the_process_that_asks_is_found(tree: FuriosaTree, tool: CommandStandIn, clock: FakeClock) -> None:
-    tree.card(0)
-    tree.holding(os.getpid(), "npu0pe0")
-    says(tool, 0)
-    with Sampler(["furiosa"], clock=clock, pid=os.getpid()) as sampler:
-        assert sampler.sample().metrics["npu.process.0.powerWatts"] == 39

@@ -328,15 +328,6 @@ def test_modules_that_are_not_known_hide_nothing() -> None:
     assert "not told without hl-smi" in seen.caveats[0]
 
 
-def test_the_tool_is_not_run_while_a_device_sleeps(tree: GaudiTree, tool: HlSmi, clock: FakeClock) -> None:
-    tree.card(0)
-    tool.lists(0)
-    GaudiTree.write(tree.slot(0) / "power/runtime_status", "suspended")
-    with Sampler(["gaudi"], clock=clock) as sampler:
-        sampler.sample()
-        assert tool.calls == []
-
-
 def answer(text: str) -> Iterator[DeviceSample]:
     return map(DeviceSample, rows(text))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -181,12 +180,6 @@ def test_who_uses_a_device_by_the_text(tool: CommandStandIn, clock: FakeClock) -
         says(tool, "", text(0, processes=listed))
         found = sampled(clock).devices[0].processes
         assert (None if found is None else tuple(process.pid for process in found)) == processes
-
-
-def test_the_process_that_asks_is_found(tool: CommandStandIn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ACCELMETRICS_SYSROOT")
-    says(tool, xml(0, processes=PROCESS.format(os.getpid(), "1024 MiB")))
-    assert sampled(clock, pid=os.getpid()).metrics["npu.process.0.memoryAllocatedBytes"] == 1024 * MIB
 
 
 def test_of_output_that_is_cut_the_whole_devices_are_read(tool: CommandStandIn, clock: FakeClock) -> None:

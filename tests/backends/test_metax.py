@@ -142,13 +142,6 @@ def test_the_power_of_a_board_of_two_gpus_stands_once(tool: CommandStandIn) -> N
     assert "gpu.1.powerWatts" not in snapshot.metrics and snapshot.metrics["gpu.1.temp"] == 49
 
 
-def test_the_order_of_rows_makes_no_difference(tool: CommandStandIn) -> None:
-    answer(tool, 1, 0)
-    snapshot = read("metax")
-    assert of(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
-    assert snapshot.metrics["gpu.1.temp"] == 49.5
-
-
 def test_who_uses_a_gpu(tool: CommandStandIn) -> None:
     rows = (process(0, os.getpid(), "1024"), process(1, 4242, "N/A"), process(1, 4243, "2.5 GiB"[:3], "x" * 28))
     tool.behave(table(0, 1, processes=rows))

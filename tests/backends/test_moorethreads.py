@@ -138,14 +138,6 @@ def test_more_used_than_there_is_has_no_share(tool: CommandStandIn) -> None:
     assert reasons == {Reason.INVALID_VALUE}
 
 
-def test_the_order_of_rows_and_of_keys_makes_no_difference(tool: CommandStandIn) -> None:
-    tool.behave(query(dict(reversed(gpu(1).items())), gpu(0)), asked="-q")
-    tool.behave(table(1, 0))
-    snapshot = read("moorethreads")
-    assert of(snapshot) == IN_BOTH | OF_THE_QUERY | OF_THE_TABLE
-    assert snapshot.metrics["gpu.1.temp"] == 55
-
-
 @pytest.mark.parametrize("key", ["Bus Id", "PCI/Bus ID", "Bus Id "])
 def test_the_address_by_the_end_of_its_key(tool: CommandStandIn, key: str) -> None:
     tool.behave(query(gpu(0, PCI={"Device ID": "0x0327", key: "00000000:2A:00.0"}), gpu(1)), asked="-q")
@@ -169,12 +161,6 @@ def test_who_uses_a_gpu(tool: CommandStandIn) -> None:
 def test_a_table_without_processes_does_not_say_that_there_are_none(tool: CommandStandIn) -> None:
     tool.behave(table(0, 1).partition("Processes:")[0])
     assert read("moorethreads").devices[0].processes is None
-
-
-@pytest.mark.parametrize("odd", [None, [], "gpu", 7])
-def test_something_that_is_no_gpu_costs_no_other(tool: CommandStandIn, odd: object) -> None:
-    tool.behave(query(gpu(0), odd, gpu(1)), asked="-q")
-    assert [read("moorethreads").metrics[f"gpu.{number}.powerWatts"] for number in (0, 1)] == [188.5, 189.5]
 
 
 def test_fuzz_query() -> None:

@@ -13,7 +13,6 @@ from accelmetrics.backends.rebellions import backend, parse
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.rebellions import context, grouped_context, listing, npu
 from tests.support.fuzzing import fuzz
@@ -189,24 +188,6 @@ def test_what_a_program_sees() -> None:
 def test_a_document_without_contexts() -> None:
     (sample,) = parse(listing(npu(0)).replace('"contexts": []', '"contexts": null'))
     assert sample.processes == ()
-
-
-def test_the_tool_is_not_run_while_an_npu_sleeps(tool: CommandStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads every NPU and would wake it: nothing is wrong meanwhile, and it is run once the NPU is awake."""
-    device = tmp_path / "root/sys/bus/pci/devices/0000:51:00.0"
-    (device / "power").mkdir(parents=True)
-    for name, text in {"vendor": "0x1eff", "device": "0x1220", "class": "0x120000", "power/runtime_status": "suspended"}.items():
-        (device / name).write_text(f"{text}\n")
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path / "root"))
-    tool.behave(listing(npu(0)))
-    clock = FakeClock()
-    with Sampler(["rebellions"], clock=clock) as sampler:
-        asleep = sampler.sample()
-        assert (tool.calls, asleep.backends[0].status) == ([], "ok")
-        assert "0000:51:00.0 is suspended" in asleep.backends[0].detail
-        (device / "power/runtime_status").write_text("active\n")
-        clock.advance(1.1)
-        assert sampler.sample().metrics["npu.0.temp"] == 41
 
 
 def test_fuzz() -> None:
