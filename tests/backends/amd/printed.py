@@ -35,6 +35,6 @@ def read_card(card: PrintedCard) -> dict[str, Value]:
     return read(ROCM_SMI, next(iter(rocm_smi.samples(({0: card}, {}, True)))))
 
 
-def identify(cards: Mapping[int, PrintedCard], system: PrintedCard) -> Sequence[DeviceIdentity]:
+def identify(cards: Mapping[int, PrintedCard], root: PrintedCard) -> Sequence[DeviceIdentity]:
     """The devices behind what rocm-smi printed."""
-    return listed(rocm_smi.backend(), rocm_smi.samples((dict(cards), system, True)))
+    return listed(rocm_smi.backend(), rocm_smi.samples((dict(cards), root, True)))

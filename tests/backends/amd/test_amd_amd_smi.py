@@ -37,8 +37,8 @@ STATIC = [static(0, "0000:63:00.0", "0x3B7A21C0FFEE0001"), static(1, "0000:43:00
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, system: Path, monkeypatch: pytest.MonkeyPatch) -> AmdSmiStandIn:
-    del system
+def stand_in(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> AmdSmiStandIn:
+    del root
     command = AmdSmiStandIn(tmp_path)
     monkeypatch.setenv("PATH", command.path)
     monkeypatch.setattr("accelmetrics.backends.amd.amd_smi.DIRECTORIES", ())
@@ -301,25 +301,24 @@ def test_each_failure_has_its_words_and_is_got_over(stand_in: AmdSmiStandIn, cas
 
 
 @pytest.fixture
-def both(stand_in: AmdSmiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[AmdSmiStandIn, RocmSmiStandIn]:
+def both(stand_in: AmdSmiStandIn, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[AmdSmiStandIn, RocmSmiStandIn]:
     """Both commands, and neither ROCm's library nor a card that the kernel shows."""
     rocm = RocmSmiStandIn(tmp_path)
     rocm.behave(output("mi250_pair_5_4"))
     stand_in.behave(*good())
     monkeypatch.setenv("PATH", f"{stand_in.directory}:{rocm.path}")
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
+    del tree
     return stand_in, rocm
 
 
-def test_a_command_runs_only_where_nothing_better_opened(both: tuple[AmdSmiStandIn, RocmSmiStandIn], system: Path) -> None:
+def test_a_command_runs_only_where_nothing_better_opened(both: tuple[AmdSmiStandIn, RocmSmiStandIn], root: Path) -> None:
     better, worse = both
     assert amd.open().source == "amd-smi"
     assert worse.calls == []
     better.behave("", errors="broken", status=1)
     assert amd.open().source == "rocm-smi"
     calls = len(better.calls), len(worse.calls)
-    machines.rx_7900(Tree(system))
+    machines.rx_7900(Tree(root))
     assert amd.open().source == "sysfs"
     assert (len(better.calls), len(worse.calls)) == calls
 
@@ -338,8 +337,8 @@ def test_where_nothing_opens_each_source_says_why_and_the_one_that_is_there_give
         assert words in caught.value.message
 
 
-def test_a_command_is_not_run_while_a_card_sleeps(both: tuple[AmdSmiStandIn, RocmSmiStandIn], system: Path) -> None:
-    card = machines.rx_7900(Tree(system))
+def test_a_command_is_not_run_while_a_card_sleeps(both: tuple[AmdSmiStandIn, RocmSmiStandIn], root: Path) -> None:
+    card = machines.rx_7900(Tree(root))
     readers = [each.backend(interval=1e-9).open().reader(OPTIONS) for each in (amd_smi, rocm_smi)]
     calls = len(both[0].calls), len(both[1].calls)
     card.write({"power/runtime_status": "suspended"})

@@ -54,8 +54,8 @@ def installed(
 
 
 @pytest.fixture
-def card(system: Path) -> Device:
-    return machines.mi300x(Tree(system))
+def card(root: Path) -> Device:
+    return machines.mi300x(Tree(root))
 
 
 def read(driver: Driver) -> Reading:
@@ -223,15 +223,15 @@ def test_the_library_is_left_alone_while_a_card_sleeps(rocm: Rocm, card: Device)
     assert backend.open().source == "sysfs"
 
 
-def test_without_rocm_no_module_is_imported_and_nothing_is_printed(system: Path, tmp_path: Path) -> None:
+def test_without_rocm_no_module_is_imported_and_nothing_is_printed(root: Path, tmp_path: Path) -> None:
     """Importing it prints two lines on standard output, and raises ``KeyError``."""
-    machines.rx_7900(Tree(system))
+    machines.rx_7900(Tree(root))
     package = tmp_path / "path/amdsmi"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("print('Unable to find libamd_smi.so')\nraise KeyError('libamd_smi.so')\n")
     (package / "_version.py").write_text('__version__ = "7.0.2"\n')
     script = "from accelmetrics.backends.amd import backend; import sys; sys.exit(backend.open().source)"
-    environment = {"ACCELMETRICS_SYSROOT": str(system), "PYTHONPATH": f"{Path.cwd()}:{tmp_path / 'path'}", "ROCM_PATH": str(tmp_path)}
+    environment = {"ACCELMETRICS_SYSROOT": str(root), "PYTHONPATH": f"{Path.cwd()}:{tmp_path / 'path'}", "ROCM_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr.strip()) == ("", "sysfs")
 
@@ -320,9 +320,9 @@ def test_a_card_without_ecc_has_no_error_counts(rocm: Rocm, card: Device) -> Non
         assert "correctedMemoryErrors" not in values(reading)
 
 
-def test_an_energy_counter_that_nothing_documents_is_read_by_no_source(rocm: Rocm, system: Path) -> None:
+def test_an_energy_counter_that_nothing_documents_is_read_by_no_source(rocm: Rocm, root: Path) -> None:
     """A Radeon's, which the library gives and the files do not."""
-    machines.rx_7900(Tree(system))
+    machines.rx_7900(Tree(root))
     radeon = {name: value for name, value in mi300x(machines.CARD).items() if "socket_power" not in name}
     rocm.behave({**radeon, "0.power.average_socket_power": 241})
     for name in ("sysfs", "amdsmi", ""):

@@ -56,15 +56,6 @@ class Module:
 
 
 @pytest.fixture
-def tree(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """A machine without ROCm."""
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
-    monkeypatch.delenv("ROCM_HOME", raising=False)
-    monkeypatch.setattr(amdsmi, "DEFAULT_ROOT", str(tmp_path / "opt"))
-    return Tree(system)
-
-
-@pytest.fixture
 def card(tree: Tree) -> Device:
     return machines.rx_7900(tree)
 
@@ -174,7 +165,7 @@ def test_doctor_says_nothing_of_a_module_that_was_not_asked_for_or_is_used(card:
     assert "amdsmi" not in evidence()
 
 
-def test_without_any_source_both_say_why(system: Path, card: Device) -> None:
+def test_without_any_source_both_say_why(root: Path, card: Device) -> None:
     for path in [*card.path.glob("*_*"), *card.path.glob("hwmon/*/*")]:
         path.unlink()
     (card.path / "hwmon/hwmon3").rmdir()

@@ -164,7 +164,7 @@ def test_hygons_tool_of_the_same_name_is_passed_over(stand_in: RocmSmiStandIn, t
         assert (error.reason, "rocm-smi-lib" in error.advice) == (Reason.DRIVER_UNAVAILABLE, True)
 
 
-def test_a_missing_tool_says_what_to_install(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_tool_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("accelmetrics.backends.amd.rocm_smi.DIRECTORIES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     error = opening_failure()
@@ -173,8 +173,8 @@ def test_a_missing_tool_says_what_to_install(system: Path, monkeypatch: pytest.M
     assert "rocm-smi-lib" in error.advice
 
 
-def test_what_the_kernel_shows_to_be_wrong_comes_first_among_the_advice(stand_in: RocmSmiStandIn, system: Path) -> None:
-    device = system / "sys/bus/pci/devices/0000:03:00.0"
+def test_what_the_kernel_shows_to_be_wrong_comes_first_among_the_advice(stand_in: RocmSmiStandIn, root: Path) -> None:
+    device = root / "sys/bus/pci/devices/0000:03:00.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x1002")
     (device / "class").write_text("0x030000")

@@ -17,9 +17,9 @@ BUSES = (0x43, 0x83)
 
 
 @pytest.fixture
-def tree(system: Path) -> Tree:
+def tree(root: Path) -> Tree:
     """A machine without cards."""
-    return Tree(system)
+    return Tree(root)
 
 
 def join(tree: Tree, weight: int = 15) -> None:

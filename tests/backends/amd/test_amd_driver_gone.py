@@ -1,7 +1,6 @@
 """A kernel driver that is unloaded, or lets go of a card, while the PCI bus goes on to show the card and its link."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +18,9 @@ from tests.support.readings import values
 OPTIONS = ReadOptions(pid=1)
 
 
-@pytest.fixture
-def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
-    """A machine without ROCm and without commands."""
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
-    return Tree(system)
+@pytest.fixture(autouse=True)
+def _no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
 
 
 def rx_7900(tree: Tree) -> Device:

@@ -38,7 +38,7 @@ def reason(card: PrintedCard, metric: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _no_hardware(system: object) -> None:
+def _no_hardware(root: object) -> None:
     """Nothing is known but what is printed."""
 
 
@@ -159,9 +159,9 @@ def test_an_apu_without_its_gtt_has_no_memory_to_report() -> None:
         assert "carve-out" in missing.detail
 
 
-def test_the_kernel_decides_what_is_integrated_where_it_knows(system: Path) -> None:
+def test_the_kernel_decides_what_is_integrated_where_it_knows(root: Path) -> None:
     card = {"pci bus": "0000:C4:00.0"}
-    device = system / "sys/bus/pci/devices/0000:c4:00.0"
+    device = root / "sys/bus/pci/devices/0000:c4:00.0"
     device.mkdir(parents=True)
     for header, expected in ((b"\x80\x00\x02\x03", True), (b"\x08\x01\x03\x00", True), (b"\x78\x00\x01\x03", False)):
         (device / "gpu_metrics").write_bytes(header)

@@ -85,7 +85,7 @@ EXPECTED: dict[tuple[str, int], dict[str, float]] = {
 
 
 @pytest.fixture(autouse=True)
-def _no_hardware(system: object) -> None:
+def _no_hardware(root: object) -> None:
     """Whether a card is integrated is told from the output alone."""
 
 

@@ -53,7 +53,7 @@ def replaced(document: Any, extreme: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _no_hardware(system: Path) -> None:
+def _no_hardware(root: Path) -> None:
     """Nothing is known but what is answered."""
 
 

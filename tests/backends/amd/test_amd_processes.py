@@ -21,8 +21,8 @@ MIB = 1024
 
 
 @pytest.fixture
-def tree(system: Path) -> Tree:
-    tree = Tree(system)
+def tree(root: Path) -> Tree:
+    tree = Tree(root)
     tree.whole_machine()
     return tree
 
@@ -50,8 +50,8 @@ def test_processes_are_looked_for_where_they_are_wanted(tree: Tree, mocker: Mock
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_card_without_processes_is_unused_only_where_all_processes_are_seen(system: Path, whole: bool) -> None:
-    tree = Tree(system)
+def test_a_card_without_processes_is_unused_only_where_all_processes_are_seen(root: Path, whole: bool) -> None:
+    tree = Tree(root)
     machines.rx_7900(tree)
     machines.phoenix(tree)
     for pid in range(1000, 2500):

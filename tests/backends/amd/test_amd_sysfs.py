@@ -64,14 +64,6 @@ GOLDEN: dict[str, tuple[Callable[[Tree], Any], list[dict[str, float]]]] = {
 }
 
 
-@pytest.fixture
-def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
-    """A machine without ROCm."""
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
-    return Tree(system)
-
-
 def pick(reading: Reading, names: Sequence[str]) -> list[float]:
     return [values(reading)[name] for name in names]
 

@@ -15,12 +15,10 @@ TIMEOUT = 0.5
 
 
 @pytest.fixture
-def cards(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Device, Device]:
+def cards(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Device]:
     """Two cards on a machine without ROCm, of which none was read yet."""
     monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi.DEFAULT_ROOT", str(tmp_path))
-    return machines.mi250(Tree(system))
+    return machines.mi250(tree)
 
 
 class HungFile:

@@ -1,4 +1,4 @@
-"""A machine without any hardware, and a ``gcipuinfo`` that does what a test says."""
+"""A ``gcipuinfo`` that does what a test says."""
 
 import sys
 from collections.abc import Generator
@@ -12,18 +12,9 @@ from tests.simulators.graphcore import GcipuinfoStandIn
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The root that stands in front of ``/sys``, ``/proc`` and ``/dev``: empty."""
-    root = tmp_path / "root"
-    root.mkdir()
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
-    return root
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path, system: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[GcipuinfoStandIn, None, None]:
+def stand_in(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[GcipuinfoStandIn, None, None]:
     """The module, importable; whatever hangs in the end is let go, so that no test leaves a stuck thread to the next."""
-    del system
+    del root
     module = GcipuinfoStandIn(tmp_path)
     monkeypatch.syspath_prepend(str(module.directory))
     monkeypatch.delitem(sys.modules, "gcipuinfo", raising=False)

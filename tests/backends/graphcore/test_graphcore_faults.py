@@ -35,8 +35,8 @@ def eventually(sampler: Sampler, condition: Callable[[Snapshot], bool]) -> Snaps
     return found[-1]
 
 
-def test_a_machine_without_the_module_says_what_to_install(system: Path) -> None:
-    del system
+def test_a_machine_without_the_module_says_what_to_install(root: Path) -> None:
+    del root
     (found,) = diagnose(["graphcore"]).backends
     assert (found.status, found.reason) == ("absent", Reason.DRIVER_UNAVAILABLE)
     assert "No module named 'gcipuinfo'" in found.problem
@@ -114,9 +114,9 @@ with Sampler(["graphcore"], isolation="process") as sampler:
 """
 
 
-def test_a_library_that_ends_the_process_takes_only_the_child_with_it(stand_in: GcipuinfoStandIn, system: Path) -> None:
+def test_a_library_that_ends_the_process_takes_only_the_child_with_it(stand_in: GcipuinfoStandIn, root: Path) -> None:
     stand_in.behave([c600(0)])
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "ACCELMETRICS_SYSROOT": str(system)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "ACCELMETRICS_SYSROOT": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", ISOLATED, str(stand_in.directory)], capture_output=True, text=True, env=environment, timeout=40
     )

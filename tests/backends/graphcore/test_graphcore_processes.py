@@ -34,8 +34,8 @@ def test_a_process_that_was_named_is_shown_its_own(stand_in: GcipuinfoStandIn) -
 
 
 @pytest.mark.parametrize(("children", "shown"), [(True, {"ipu.0", "ipu.1"}), (False, {"ipu.0"})])
-def test_descendants_count_where_they_are_watched(stand_in: GcipuinfoStandIn, system: Path, children: bool, shown: set[str]) -> None:
-    (system / "proc").symlink_to("/proc")
+def test_descendants_count_where_they_are_watched(stand_in: GcipuinfoStandIn, root: Path, children: bool, shown: set[str]) -> None:
+    (root / "proc").symlink_to("/proc")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         holders = (str(os.getpid()), str(child.pid), "1", str(2**22 + 9))
         stand_in.behave([c600(number, user_process_id=pid) for number, pid in enumerate(holders)])
