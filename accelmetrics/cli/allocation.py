@@ -19,24 +19,28 @@ from accelmetrics.visibility.allocation import Allocation, AllocationFinding, al
 if TYPE_CHECKING:
     from accelmetrics.integrations.ray_allocation import RayAllocation
 
-RAY_HEAD = ("ACTOR", "GROUP", "NODE", "PID", "ASKED", "SEES")
+RAY_HEAD = ("ACTOR", "GROUP", "NODE", "PID", "ASKED", "SEES", "USES")
+PROBE_HEAD = ("PROBE", "NODE", "PID", "LIST")
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\
   accelmetrics allocation                                   every process that uses a device
   accelmetrics allocation --pid 4711 --children             the ranks below a launcher, such as torchrun
   accelmetrics allocation --role actor=101,102,rollout=103 --expect actor=0-1,rollout=2-3
   accelmetrics allocation --ray --pool actor=8x2,rollout=4   the actors of a Ray cluster: 8 GPUs on each of 2 nodes, 4 on one
+  accelmetrics allocation --ray --pool actor=2-3,rollout=0-1   those devices of one node
+  accelmetrics allocation --ray --probe                      what a process sees to which Ray gives one of the free GPUs
   accelmetrics allocation --json | jq -r '.findings[].text'
 
 A process's role is what --role says, else the variable ACCELMETRICS_ROLE of its environment; its rank is what its launcher
 left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists are those it was started with.
 
-With --ray: what Ray gave to the actors of all nodes, by its own tables; nothing runs in them. An actor is of a pool when its
-name, its class's or its placement group's begins with the pool's, or matches it as a pattern ('*Worker*').
+With --ray: what Ray gave to the actors and tasks of all nodes, by its own tables; nothing runs in them. An actor is of a pool when
+its name, its class's or its placement group's begins with the pool's, or matches it as a pattern ('*Worker*').
 
 Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or a process
-outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; 2 for
-arguments that cannot be used."""
+outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; with --ray,
+when a pool differs from what --pool says, several actors were given one device without --shared, an actor of this machine uses
+another device than Ray gave it, or a probe failed or saw more than one device; 2 for arguments that cannot be used."""
 
 
 def pids(text: str) -> list[int]:
@@ -61,11 +65,15 @@ roles = partial(_by_role, read=pids)
 pools = partial(_by_role, read=settings.devices.parse)
 
 
-def counts(text: str) -> list[int]:
-    """Parse devices of a node, and on how many nodes: ``8x2``."""
+def counts(text: str) -> list[int] | list[str]:
+    """Parse devices of a node, and on how many nodes, ``8x2``; or the numbers of the devices of one node, ``2-3``."""
+    numbers = re.fullmatch(r"\s*(\d{1,4})-(\d{1,4})\s*", text)
+    if numbers is not None and int(numbers[1]) <= int(numbers[2]):
+        return [str(number) for number in range(int(numbers[1]), int(numbers[2]) + 1)]
     found = re.fullmatch(r"\s*([1-9]\d*)(?:x([1-9]\d*))?\s*", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of devices: write 8, or 8x2 for 8 on each of 2 nodes")
+        words = "write 8, or 8x2 for 8 on each of 2 nodes, or 2-3 for those two devices"
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of devices: {words}")
     return [int(found[1])] * int(found[2] or 1)
 
 
@@ -97,7 +105,12 @@ OPTIONS: arguments.Groups = {
             "type": ray_pools,
             "action": "extend",
             "metavar": "NAME=NxNODES,…",
-            "help": "with --ray, devices by role: actor=8x2,rollout=4",
+            "help": "with --ray, devices by role: actor=8x2,rollout=4; or which of a node's: actor=2-3",
+        },
+        "--shared": {"action": "store_true", "help": "with --ray: several actors on one device are as meant"},
+        "--probe": {
+            "action": "store_true",
+            "help": "with --ray: start an actor on each free device, for the seconds that it takes to say which list it sees",
         },
         "--json": {"action": "store_true", "help": "print it as one JSON object"},
     },
@@ -113,6 +126,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
             options.pool and options.ray is None,
             "--pool is of the actors of a Ray cluster: give --ray too, or --expect for processes of this machine",
         ),
+        ((options.shared or options.probe) and options.ray is None, "--shared and --probe are of a Ray cluster: give --ray too"),
         (
             options.ray is not None and (options.pids or options.role or options.expect),
             "--pid, --role and --expect are of processes of this machine, and --ray is of a cluster's actors",
@@ -128,7 +142,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not installed beside accelmetrics here: use the environment of the job")
         from accelmetrics.integrations.ray_allocation import allocation_at
 
-        found = allocation_at(options.ray, _grouped(options.pool))
+        found = allocation_at(options.ray, _grouped(options.pool), shared=options.shared, probe=options.probe)
         text = render_ray(found, out.width, out.terminal)
     out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else text)
     return 0 if found.as_expected else 1
@@ -154,31 +168,42 @@ def render(found: Allocation, width: int, cut: bool) -> str:
 
 
 def render_ray(found: RayAllocation, width: int, cut: bool) -> str:
-    """Return a line an actor, cut to the width where that is wanted, then the pools and the findings."""
-    rows = [
-        (actor.name, actor.group or "-", actor.node or "-", str(actor.pid or "-"), f"{actor.wanted:g}", ", ".join(actor.sees) or "none")
-        for actor in found.actors
-    ]
-    expected = [
-        f"{pool.role}: expected {', '.join(map(str, pool.expected))} a node; "
-        f"holds {', '.join(f'{len(devices)} on {node}' for node, devices in pool.held.items()) or 'none'}"
-        for pool in found.pools
-    ]
-    return _laid_out(
-        [RAY_HEAD, *rows] if rows else [], "No actor that has to do with devices was found.", expected, found.findings, width, cut
-    )
+    """Return a line an actor, cut to the width where that is wanted, then the probes, the pools and the findings."""
+    rows = []
+    for actor in found.actors:
+        place = (actor.group or "-", actor.node or "-", str(actor.pid or "-"), f"{actor.wanted:g}")
+        sees = "?" if actor.sees is None else ", ".join(actor.sees) or "none"
+        rows.append((actor.title, *place, sees, "-" if actor.uses is None else ", ".join(actor.uses) or "none"))
+    seen = []
+    for probe in found.probes:
+        lists = ", ".join(f"{name}={value}" for name, value in probe.lists.items())
+        seen.append((probe.device, probe.node, str(probe.pid), lists or "none"))
+    expected = []
+    for pool in found.pools:
+        meant = f"devices {', '.join(pool.devices)}" if pool.devices else f"{', '.join(map(str, pool.expected))} a node"
+        held = (f"{', '.join(devices) if pool.devices else len(devices)} on {node}" for node, devices in pool.held.items())
+        expected.append(f"{pool.role}: expected {meant}; holds {', '.join(held) or 'none'}")
+    none = "No actor that has to do with devices was found."
+    probes = [PROBE_HEAD, *seen] if seen else []
+    return _laid_out([RAY_HEAD, *rows] if rows else [], none, expected, found.findings, width, cut, probes)
 
 
 def _laid_out(
-    rows: Sequence[Sequence[str]], none: str, pools: Sequence[str], findings: Sequence[AllocationFinding], width: int, cut: bool
+    rows: Sequence[Sequence[str]],
+    none: str,
+    pools: Sequence[str],
+    findings: Sequence[AllocationFinding],
+    width: int,
+    cut: bool,
+    more: Sequence[Sequence[str]] = (),
 ) -> str:
-    table = [clipped(line, width) if cut else line for line in aligned(rows)] if rows else [none]
+    table, probes = ([clipped(line, width) if cut else line for line in aligned(each)] if each else [] for each in (rows, more))
     expected = [line for pool in pools for line in wrapped(pool, width, "")]
     words = []
     for finding in findings:
         first, *rest = wrapped(finding.text, width, "  ")
         words += [f"- {first[2:]}", *rest]
-    return "\n\n".join("\n".join(part) for part in (table, expected, words or ["Nothing to remark."]) if part) + "\n"
+    return "\n\n".join("\n".join(part) for part in (table or [none], probes, expected, words or ["Nothing to remark."]) if part) + "\n"
 
 
 def _keys(keys: Sequence[str]) -> str:

@@ -1,35 +1,52 @@
-"""Which actors of a Ray cluster were given which devices, by Ray's own tables, and whether that is what was meant.
+"""Which actors and tasks of a Ray cluster were given which devices, by Ray's own tables, and whether that is what was meant.
 
 >>> from accelmetrics.integrations.ray_allocation import ray_allocation
 >>> print(ray_allocation({"actor": [8, 8]}).to_json())                       # doctest: +SKIP
 
-Nothing runs in the actors. What their processes then use is read on each machine by ``accelmetrics allocation``.
+Nothing runs in the actors. The tables are those that Ray's state API reads, from the cluster's control service and from each node, without
+the dashboard that the state API needs. What the processes of this machine use is read from its drivers and compared with that.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
+import psutil
 import ray
 from ray.util.placement_group import placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError
 from accelmetrics.schemas.snapshot import plain, rfc3339
-from accelmetrics.visibility.allocation import AllocationFinding, joined
+from accelmetrics.visibility.allocation import AllocationFinding, allocation, joined, visible_devices
 
 ACCELERATORS = ("GPU", "TPU", "neuron_cores", "HPU", "NPU")
 """What Ray calls the resources that are devices."""
 RESOURCE = re.compile(rf"({'|'.join(ACCELERATORS)})(?:_group_(?:\d+_)?[0-9a-f]+)?")
 """A device, or one of a placement group: ``GPU``, ``GPU_group_<id>``, ``GPU_group_<bundle>_<id>``."""
 WAITING = {"DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING"}
+TASK_WAITS, TASK_RUNS = "PENDING_NODE_ASSIGNMENT", ("SUBMITTED_TO_WORKER", "RUNNING", "GETTING_AND_PINNING_ARGS")
+"""What Ray's states of a task begin with."""
+MOST_TASKS = 10_000
+"""Tasks that are read, as by the state API."""
+ANSWER_SECONDS = 10.0
+"""For a table of Ray's."""
+PROBE_SECONDS = 60.0
+"""For a probe to start: Ray starts a process of Python for each."""
+LISTS = ("_VISIBLE_DEVICES", "_VISIBLE_CORES", "_VISIBLE_CHIPS", "_VISIBLE_MODULES")
+"""What names of variables end in by which Ray hands devices out."""
+FAILING = frozenset({"pool_differs", "other_device", "shared_device", "probe"})
+"""Findings after which the answer to what was asked is no."""
 
 
 class RayNode(NamedTuple):
@@ -59,16 +76,18 @@ class RayGroup(NamedTuple):
 
 
 class RayActor(NamedTuple):
-    """An actor that has devices, waits for some, or belongs to a placement group or a pool that has.
+    """An actor or a task that has devices, waits for some, or belongs to a placement group or a pool that has.
 
     Attributes:
-        name: Its name; its class where it has none.
-        kind: Its class.
+        name: Its name; its class, or its function, where it has none.
+        kind: Its class, or its function.
         group: The name of its placement group; empty without one.
         node: The node that it runs on; empty before it does.
         pid: Its process; 0 before it has one.
         wanted: The devices that it asked for; parts of one too.
-        sees: What it was given, in Ray's numbers on its node: ``GPU 0``.
+        sees: What it was given, in Ray's numbers on its node: ``GPU 0``; None where the node of a task did not say.
+        uses: What it uses by the driver, in the same numbers; None on other machines, and where the driver does not say.
+        task: Whether it is a task.
     """
 
     name: str
@@ -77,12 +96,19 @@ class RayActor(NamedTuple):
     node: str
     pid: int
     wanted: float
-    sees: tuple[str, ...]
+    sees: tuple[str, ...] | None
+    uses: tuple[str, ...] | None = None
+    task: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name, with a word before that of a task."""
+        return f"task {self.name}" if self.task else self.name
 
     @property
     def label(self) -> str:
         """What findings call it."""
-        return f"{self.name} (PID {self.pid})" if self.pid else self.name
+        return f"{self.title} (PID {self.pid})" if self.pid else self.title
 
 
 class RayPool(NamedTuple):
@@ -91,24 +117,43 @@ class RayPool(NamedTuple):
     Attributes:
         role: Its name: what the names of its actors, of their class or of their placement group begin with, or a pattern of them.
         expected: Devices on each of its nodes.
+        devices: The numbers of the devices of its one node, where those were meant.
         held: By node, the devices that its actors hold.
     """
 
     role: str
     expected: tuple[int, ...]
+    devices: tuple[str, ...]
     held: dict[str, tuple[str, ...]]
 
 
+class RayProbe(NamedTuple):
+    """What a process saw to which Ray gave one device.
+
+    Attributes:
+        node: Its node.
+        device: What Ray gave it: ``GPU 0``.
+        pid: Its number.
+        lists: By variable, what Ray set: ``{"CUDA_VISIBLE_DEVICES": "0"}``.
+    """
+
+    node: str
+    device: str
+    pid: int
+    lists: dict[str, str]
+
+
 class RayAllocation(NamedTuple):
-    """The devices of a Ray cluster's actors.
+    """The devices of a Ray cluster's actors and tasks.
 
     Attributes:
         timestamp: When the tables were read (RFC 3339, UTC).
         nodes: The living nodes.
         groups: The placement groups that reserve devices.
-        actors: The actors.
+        actors: The actors and tasks.
         pools: What was meant, by role.
         findings: What to know.
+        probes: What probes saw, where they were asked for.
     """
 
     timestamp: str
@@ -117,11 +162,12 @@ class RayAllocation(NamedTuple):
     actors: tuple[RayActor, ...]
     pools: tuple[RayPool, ...]
     findings: tuple[AllocationFinding, ...]
+    probes: tuple[RayProbe, ...] = ()
 
     @property
     def as_expected(self) -> bool:
-        """Whether every pool has what was meant for it."""
-        return not any(finding.kind == "pool_differs" for finding in self.findings)
+        """Whether every pool has what was meant for it, and every actor the device that Ray gave it, alone unless that was asked for."""
+        return not any(finding.kind in FAILING for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole in new plain containers, ready for ``json``."""
@@ -132,109 +178,305 @@ class RayAllocation(NamedTuple):
         return json.dumps(self.to_dict(), indent=indent)
 
 
-def ray_allocation(pools: Mapping[str, Sequence[int]] | None = None) -> RayAllocation:
-    """Compare what the actors of the connected cluster were given with what was meant.
+Pools = Mapping[str, Sequence[int | str]]
+
+
+def ray_allocation(pools: Pools | None = None, *, shared: bool = False, probe: bool = False) -> RayAllocation:
+    """Compare what the actors and tasks of the connected cluster were given with what was meant, and with what they use here.
 
     Args:
-        pools: By role, devices on each of its nodes: ``{"actor": [8, 8]}``. A role is what the names of its actors, of their class or of
-            their placement group begin with, or a pattern of them (``*Worker*``).
+        pools: By role, devices on each of its nodes: ``{"actor": [8, 8]}``; or the numbers of the devices of one node, as texts:
+            ``{"actor": ["2", "3"]}``. A role is what the names of its actors, of their class or of their placement group begin with, or a
+            pattern of them (``*Worker*``).
+        shared: Whether several actors may have the same device. Where pools name one device each, it is theirs to share in any case.
+        probe: Whether to start an actor on each device that is free, for as long as it takes to look at what it sees.
 
     Raises:
         InvalidOptionError: A pool without nodes, or with a node without devices.
         SourceError: Ray is not connected, or its tables cannot be read.
     """
-    meant = {role: tuple(counts) for role, counts in (pools or {}).items()}
-    for role, counts in meant.items():
-        if not counts or any(type(count) is not int or count < 1 for count in counts):
-            raise InvalidOptionError(f"the pool {role!r} has {list(counts)!r}: it must have the devices of each node, such as [8, 8]")
+    meant = {role: tuple(each) for role, each in (pools or {}).items()}
+    for role, each in meant.items():
+        numbers = each and all(isinstance(one, str) and one.isdecimal() for one in each)
+        if not numbers and (not each or any(type(one) is not int or one < 1 for one in each)):
+            raise InvalidOptionError(
+                f"the pool {role!r} has {list(each)!r}: it must have the devices of each node, such as [8, 8], or numbers of devices "
+                "as texts, such as ['2', '3']"
+            )
     if not ray.is_initialized():
         raise SourceError(Reason.DRIVER_UNAVAILABLE, "Ray is not connected: call ray.init(address=...) before")
     outcome = guarded(_read, meant)
     if outcome.value is None:
         why = outcome.failure.detail if outcome.failure is not None else ""
         raise SourceError(Reason.DRIVER_ERROR, f"the tables of Ray {ray.__version__} cannot be read: {why}")
-    return outcome.value._replace(findings=tuple(_findings(outcome.value)))
+    made, remarks = outcome.value
+    findings = [*_findings(made, shared), *remarks]
+    if probe:
+        probes = guarded(_probe, _names(_alive()))
+        found, said = probes.value or ((), ())
+        why = "" if probes.failure is None else f"nothing could be probed: {probes.failure.detail}"
+        findings += [*said, *([AllocationFinding("probe", why)] if why else ())]
+        made = made._replace(probes=found)
+    return made._replace(findings=tuple(findings))
 
 
-def allocation_at(address: str, pools: Mapping[str, Sequence[int]] | None = None) -> RayAllocation:
-    """Connect to a cluster, compare, and leave it.
+def allocation_at(address: str, pools: Pools | None = None, *, shared: bool = False, probe: bool = False) -> RayAllocation:
+    """Connect to a cluster, compare, and leave it. No cluster is started.
 
     Args:
         address: ``auto``, or ``HOST:PORT`` of the cluster's head.
-        pools: As for :func:`ray_allocation`.
+        pools: As for :func:`ray_allocation`, like the next two.
+        shared: Whether several actors may have the same device.
+        probe: Whether to start an actor on each device that is free.
 
     Raises:
-        InvalidOptionError: As for :func:`ray_allocation`; so is the next.
+        InvalidOptionError: As for :func:`ray_allocation`; so is the next. And an address at which Ray would start a cluster.
         SourceError: There is no such cluster, or its tables cannot be read.
     """
+    if address == "local" or "://" in address:
+        raise InvalidOptionError(f"{address!r} is no address of a running cluster: give HOST:PORT of its head, or auto")
     outcome = guarded(ray.init, address=address, log_to_driver=False, logging_level="ERROR")
     if outcome.failure is not None:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no cluster of Ray answers at {address!r}: {outcome.failure.detail}")
     try:
-        return ray_allocation(pools)
+        return ray_allocation(pools, shared=shared, probe=probe)
     finally:
         ray.shutdown()
 
 
-def _read(meant: Mapping[str, tuple[int, ...]]) -> RayAllocation:
-    """Read Ray's tables."""
-    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+def _alive() -> dict[str, Any]:
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def _names(alive: Mapping[str, Any]) -> dict[str, str]:
     names: dict[str, str] = {}
     for node_id, told in alive.items():
         names[node_id] = node_name(told, names.values())
+    return names
+
+
+def _read(meant: Mapping[str, tuple[int | str, ...]]) -> tuple[RayAllocation, list[AllocationFinding]]:
+    """Read Ray's tables; return what they say, and remarks on what they do not."""
+    alive = _alive()
+    names = _names(alive)
     groups = {}
     for group_id, group in placement_group_table().items():
         places = group["bundles_to_node_id"]
         bundles = [(names.get(places[index], ""), devices_among(wants)) for index, wants in group["bundles"].items()]
         if group["state"] != "REMOVED" and any(count for _, count in bundles):
             groups[group_id] = RayGroup(group["name"] or group_id, group["state"], tuple(bundles))
-    actors = sorted(_actors(names, groups, meant), key=lambda actor: (actor.node, actor.sees, actor.name))
+    remarks: list[AllocationFinding] = []
+    channel = _channel()(ray.get_runtime_context().gcs_address, options=(("grpc.max_receive_message_length", -1),))
+    try:
+        found = [*_actors(channel, names, groups), *_tasks(channel, alive, names, groups, remarks)]
+    finally:
+        channel.close()
+    found = [actor for actor in found if actor.wanted or actor.sees or actor.group or any(_belongs(actor, role) for role in meant)]
+    here = [name for node_id, name in names.items() if alive[node_id].get("NodeManagerHostname") == socket.gethostname()]
+    found = _with_uses(found, here, remarks)
+    actors = sorted(found, key=lambda actor: (actor.node, actor.sees or (), actor.name))
     held = {role: defaultdict[str, dict[str, None]](dict) for role in meant}  # by role and node, the devices
     for role, actor in product(meant, actors):
         if actor.sees and _belongs(actor, role):
             held[role][actor.node].update(dict.fromkeys(actor.sees))
-    return RayAllocation(
-        rfc3339(time.time_ns()),
-        tuple(RayNode(name, devices_among(alive[node_id]["Resources"])) for node_id, name in names.items()),
-        tuple(groups.values()),
-        tuple(actors),
-        tuple(RayPool(role, counts, {node: tuple(names) for node, names in held[role].items()}) for role, counts in meant.items()),
-        (),
+    made = []
+    for role, each in meant.items():
+        counts, numbers = tuple(one for one in each if isinstance(one, int)), tuple(one for one in each if isinstance(one, str))
+        made.append(RayPool(role, counts or (len(numbers),), numbers, {node: tuple(names) for node, names in held[role].items()}))
+    return (
+        RayAllocation(
+            rfc3339(time.time_ns()),
+            tuple(RayNode(name, devices_among(alive[node_id]["Resources"])) for node_id, name in names.items()),
+            tuple(groups.values()),
+            tuple(actors),
+            tuple(made),
+            (),
+        ),
+        remarks,
     )
 
 
-def _actors(names: Mapping[str, str], groups: Mapping[str, RayGroup], roles: Collection[str]) -> Iterator[RayActor]:
-    """Yield the actors that have to do with devices.
+def _channel() -> Callable[..., Any]:
+    """Return Ray's own function for a connection to its services, which brings the cluster's token and certificates."""
+    try:
+        from ray._private.grpc_utils import init_grpc_channel
+    except ImportError:  # until 2.46
+        from ray._private.utils import init_grpc_channel
+    made: Callable[..., Any] = init_grpc_channel
+    return made
 
-    Only Ray's internal table says which devices an actor was given; what is public tells how many it asked for.
+
+def _actors(channel: Any, names: Mapping[str, str], groups: Mapping[str, RayGroup]) -> Iterator[RayActor]:
+    """Yield the actors that live or wait.
+
+    The table that the state API reads says which devices an actor was given; what that API hands on tells how many it asked for.
     """
-    from ray._private.state import state
     from ray.core.generated.gcs_pb2 import ActorTableData
+    from ray.core.generated.gcs_service_pb2 import GetAllActorInfoRequest
+    from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
 
-    for packed in state._connect_and_get_accessor().get_actor_table(None, None):
-        told = ActorTableData.FromString(packed)
+    for told in ActorInfoGcsServiceStub(channel).GetAllActorInfo(GetAllActorInfoRequest(), timeout=ANSWER_SECONDS).actor_table_data:
         status = ActorTableData.ActorState.Name(told.state)
         if status != "ALIVE" and status not in WAITING:
             continue
-        given = {
-            f"{found[1]} {part.index}"
-            for entry in told.resource_mapping
-            if (found := RESOURCE.fullmatch(entry.name))
-            for part in entry.resource_ids
-        }
         group = groups.get(told.placement_group_id.hex())
-        alive = status == "ALIVE"
-        actor = RayActor(
+        alive, place = status == "ALIVE", told.address
+        node_id = place.node_id if hasattr(place, "node_id") else place.raylet_id  # as Ray called it until 2.46
+        yield RayActor(
             told.name or told.class_name,
             told.class_name,
             group.name if group is not None else "",
-            names.get(told.address.node_id.hex(), "") if alive else "",
+            names.get(node_id.hex(), "") if alive else "",
             told.pid if alive else 0,
             devices_among(told.required_resources),
-            tuple(sorted(given, key=lambda device: (device.split()[0], int(device.split()[1])))),
+            _named((entry.name, [part.index for part in entry.resource_ids]) for entry in told.resource_mapping),
         )
-        if actor.wanted or actor.sees or group is not None or any(_belongs(actor, role) for role in roles):
-            yield actor
+
+
+def _tasks(
+    channel: Any, alive: Mapping[str, Any], names: Mapping[str, str], groups: Mapping[str, RayGroup], remarks: list[AllocationFinding]
+) -> Iterator[RayActor]:
+    """Yield the tasks that run with devices, or wait for some. Which devices a task was given, the raylet of its node says by process."""
+    from ray.core.generated.common_pb2 import TaskStatus, TaskType
+    from ray.core.generated.gcs_service_pb2 import GetTaskEventsRequest
+    from ray.core.generated.gcs_service_pb2_grpc import TaskInfoGcsServiceStub
+
+    request = GetTaskEventsRequest(limit=MOST_TASKS)
+    events = TaskInfoGcsServiceStub(channel).GetTaskEvents(request, timeout=ANSWER_SECONDS).events_by_task
+    if len(events) >= MOST_TASKS:
+        remarks.append(AllocationFinding("tasks_unknown", f"there are more than {MOST_TASKS} tasks: some are not looked at"))
+    given: dict[str, dict[int, tuple[str, ...]] | None] = {}
+    for told in events:
+        times, wanted = told.state_updates.state_ts_ns, devices_among(told.task_info.required_resources)
+        if not wanted or not times or told.task_info.type != TaskType.Value("NORMAL_TASK"):
+            continue
+        status = TaskStatus.Name(max(times, key=times.__getitem__))
+        runs = status.startswith(TASK_RUNS)
+        if not runs and status != TASK_WAITS:
+            continue
+        node_id, pid = told.state_updates.node_id.hex(), told.state_updates.worker_pid
+        if runs and node_id not in alive:
+            continue
+        if runs and node_id not in given:
+            outcome = guarded(_given_to_workers, alive[node_id])
+            given[node_id] = outcome.value
+            if outcome.failure is not None:
+                words = f"{names[node_id]} does not say which devices its tasks were given: {outcome.failure.detail}"
+                remarks.append(AllocationFinding("tasks_unknown", words))
+        held = given.get(node_id)
+        group = groups.get(told.task_info.placement_group_id.hex())
+        yield RayActor(
+            told.task_info.name or told.task_info.func_or_class_name,
+            told.task_info.func_or_class_name,
+            group.name if group is not None else "",
+            names[node_id] if runs else "",
+            pid if runs else 0,
+            wanted,
+            () if not runs else None if held is None else held.get(pid, ()),
+            task=True,
+        )
+
+
+def _given_to_workers(node: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
+    """Return, by process of a node, the devices that it was given."""
+    from ray.core.generated.node_manager_pb2 import GetNodeStatsRequest
+    from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
+
+    channel = _channel()(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}", options=(("grpc.max_receive_message_length", -1),))
+    try:
+        workers = NodeManagerServiceStub(channel).GetNodeStats(GetNodeStatsRequest(), timeout=ANSWER_SECONDS).core_workers_stats
+    finally:
+        channel.close()
+    return {
+        worker.pid: _named((name, [slot.slot for slot in used.resource_slots]) for name, used in worker.used_resources.items())
+        for worker in workers
+    }
+
+
+def _named(given: Iterable[tuple[str, Iterable[int]]]) -> tuple[str, ...]:
+    """Return the devices among resources and their numbers, in order: those of a placement group stand there several times."""
+    found = {(match[1], number) for name, numbers in given if (match := RESOURCE.fullmatch(name)) for number in numbers}
+    return tuple(f"{kind} {number}" for kind, number in sorted(found))
+
+
+def _with_uses(actors: Sequence[RayActor], here: Collection[str], remarks: list[AllocationFinding]) -> list[RayActor]:
+    """Say of those of this machine which GPUs they use, by the driver.
+
+    Ray numbers the GPUs of a node in the order of the list that its raylet was started with; the workers are the raylet's children.
+    """
+    raylets: dict[int, list[int]] = defaultdict(list)
+    for actor in actors:
+        if actor.pid and actor.node in here:
+            with suppress(psutil.Error):
+                parent = psutil.Process(actor.pid).parent()
+                if parent is not None and parent.name() == "raylet":
+                    raylets[parent.pid].append(actor.pid)
+    uses: dict[int, tuple[str, ...]] = {}
+    try:
+        for raylet, pids in raylets.items():
+            order = [device.key for device in visible_devices(raylet) if device.kind == "gpu"]
+            for worker in allocation(sorted(set(pids))).workers:
+                keys = [use.device for use in worker.used]
+                uses[worker.pid] = tuple(f"GPU {order.index(key)}" if key in order else key for key in keys)
+    except AccelMetricsError as error:
+        remarks.append(AllocationFinding("use_unknown", f"which devices the actors of this machine use cannot be told: {error}"))
+    return [actor._replace(uses=uses.get(actor.pid)) for actor in actors]
+
+
+def _probe(names: Mapping[str, str]) -> tuple[tuple[RayProbe, ...], tuple[AllocationFinding, ...]]:
+    """Start an actor with one device on each device that is free, have each say what it sees, and end them all."""
+    from ray._private.state import available_resources_per_node
+
+    class Probe:  # local, so that it travels whole: a node needs no accelmetrics
+        def seen(self, endings: tuple[str, ...]) -> tuple[int, dict[str, list[str]], dict[str, str]]:
+            import os
+
+            import ray
+
+            lists = {name: value for name, value in os.environ.items() if name.endswith(endings) and not name.startswith("NVIDIA_")}
+            return os.getpid(), ray.get_runtime_context().get_accelerator_ids(), lists
+
+    started: dict[Any, str] = {}
+    actors = []
+    try:
+        for node_id, free in available_resources_per_node().items():
+            for kind in ACCELERATORS:
+                for _ in range(int(free.get(kind, 0)) if node_id in names else 0):
+                    wants: dict[str, Any] = {"num_gpus": 1} if kind == "GPU" else {"resources": {kind: 1}}
+                    strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+                    actor = ray.remote(Probe).options(num_cpus=0, scheduling_strategy=strategy, **wants).remote()
+                    actors.append(actor)
+                    started[actor.seen.remote(LISTS)] = names[node_id]
+        if not started:
+            return (), (AllocationFinding("nothing_free", "no device is free: nothing was probed"),)
+        ready, late = ray.wait(list(started), num_returns=len(started), timeout=PROBE_SECONDS)
+        found, findings = [], []
+        for answer in ready:
+            pid, given, lists = ray.get(answer)
+            device = joined([f"{kind} {number}" for kind, numbers in given.items() for number in numbers])
+            found.append(RayProbe(started[answer], device, pid, lists))
+    finally:
+        for actor in actors:
+            guarded(ray.kill, actor)
+    if late:
+        where = joined(sorted({started[answer] for answer in late}))
+        text = f"{len(late)} of {len(started)} probes did not start within {PROBE_SECONDS:g} s, on {where}"
+        findings.append(AllocationFinding("probe", text))
+    found.sort()
+    for probe in found:
+        for name, value in probe.lists.items():
+            if "," in value:
+                text = f"the probe that Ray gave {probe.device} of {probe.node} saw several devices: {name}={value}"
+                findings.append(AllocationFinding("probe", text, (probe.pid,)))
+    for one, other in combinations(found, 2):
+        if one.node == other.node and one.lists == other.lists:
+            text = f"the probes that Ray gave {one.device} and {other.device} of {one.node} saw the same list: {_lists(one)}"
+            findings.append(AllocationFinding("probe", text, (one.pid, other.pid)))
+    return tuple(found), tuple(findings)
+
+
+def _lists(probe: RayProbe) -> str:
+    return ", ".join(f"{name}={value}" for name, value in probe.lists.items()) or "none"
 
 
 def node_name(told: Mapping[str, Any], taken: Collection[str]) -> str:
@@ -252,13 +494,16 @@ def _belongs(actor: RayActor, role: str) -> bool:
     return any(name.startswith(role) or fnmatchcase(name, role) for name in (actor.name, actor.kind, actor.group) if name)
 
 
-def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
+def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
     """List everything to know, what was asked for first."""
     for pool in made.pools:
         members = [actor for actor in made.actors if _belongs(actor, pool.role)]
-        if sorted(map(len, pool.held.values())) != sorted(pool.expected):
-            meant = f"{pool.role}: meant for {_devices_in(pool.expected, 'on each of {} nodes')}"
-            there = joined([f"{len(devices)} on {node}" for node, devices in pool.held.items()])
+        held = [{device.split()[1] for device in devices} for devices in pool.held.values()]
+        differs = held != [{*pool.devices}] if pool.devices else sorted(map(len, pool.held.values())) != sorted(pool.expected)
+        if differs:
+            words = f"device{'s' * (len(pool.devices) > 1)} {joined(pool.devices)} of a node"
+            meant = f"{pool.role}: meant for {words if pool.devices else _devices_in(pool.expected, 'on each of {} nodes')}"
+            there = joined([f"{joined(devices) if pool.devices else len(devices)} on {node}" for node, devices in pool.held.items()])
             why = f"its actors hold {there}" if there else "its actors hold none" if members else "no actor has such a name"
             yield AllocationFinding("pool_differs", f"{meant}, {why}", tuple(actor.pid for actor in members if actor.pid))
     largest = max((node.devices for node in made.nodes), default=0.0)
@@ -270,18 +515,28 @@ def _findings(made: RayAllocation) -> Iterator[AllocationFinding]:
             yield AllocationFinding("waits", f"the placement group {group.name} ({group.state.lower()}) {waits}")
     for actor in made.actors:
         if not actor.node and actor.wanted:
-            yield AllocationFinding("waits", f"{actor.label} waits for {_devices_in([actor.wanted], '')}")
-        elif actor.node and not actor.sees:
+            able = len([node for node in made.nodes if node.devices >= actor.wanted])
+            where = f"{able} node{'s have' if able > 1 else ' has'} as many" if able else f"the largest node has {largest:g}"
+            yield AllocationFinding("waits", f"{actor.label} waits for {_devices_in([actor.wanted], '')}, and {where}")
+        elif actor.node and actor.sees == ():
             text = f"{actor.label} on {actor.node} was given no device" + (f", in the placement group {actor.group}" if actor.group else "")
             yield AllocationFinding("no_device", text, (actor.pid,))
+        others = [device for device in actor.uses or () if device not in (actor.sees or ())]
+        if others and actor.sees is not None:
+            given = joined(actor.sees) or "no device"
+            text = f"{actor.label}: Ray gave it {given} of {actor.node}, and the driver sees it on {joined(others)}"
+            yield AllocationFinding("other_device", text, (actor.pid,), tuple(others))
     holders: dict[tuple[str, str], list[RayActor]] = defaultdict(list)
     for actor in made.actors:
-        for device in actor.sees:
+        for device in actor.sees or ():
             holders[actor.node, device].append(actor)
     for (place, device), actors in holders.items():
         if len(actors) > 1:
-            text = f"{joined([actor.label for actor in actors])} share {device} of {place}"
-            yield AllocationFinding("shared_device", text, tuple(actor.pid for actor in actors), (device,))
+            naming = [pool.role for pool in made.pools if device.split()[1] in pool.devices]
+            asked = shared or all(any(_belongs(actor, role) for role in naming) for actor in actors)
+            text = f"{joined([actor.label for actor in actors])} share {device} of {place}" + (", as meant" if asked else "")
+            pids = tuple(actor.pid for actor in actors)
+            yield AllocationFinding("shared_as_meant" if asked else "shared_device", text, pids, (device,))
     for node in made.nodes:
         used = len([name for name, _ in holders if name == node.name])
         reserved = sum(count for group in made.groups for name, count in group.bundles if name == node.name)
