@@ -32,6 +32,7 @@ MEASURES: dict[str, Measure] = {
     "ranks": running.ranks,
     "own": running.own_facts,
     "steps": running.steps,
+    "models": running.models,
     "findings": running.findings,
     "page": running.page,
     "exporters": running.exporters,

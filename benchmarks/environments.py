@@ -21,6 +21,7 @@ INSTALL_SECONDS = 300
 
 WANDB = ("wandb==0.31.*",)
 PEERS = ("nvitop==1.7.*", "gpustat==1.1.*")
+TORCH = ("torch==2.13.0", "psutil", "pydantic")
 
 
 class EnvironmentUnavailable(MissingHere):
@@ -34,6 +35,15 @@ def wandb_python() -> Path:
         EnvironmentUnavailable: pip cannot install it.
     """
     return python("wandb-venv", WANDB)
+
+
+def torch_python() -> Path:
+    """The interpreter of an environment that has PyTorch, and what this package needs.
+
+    Raises:
+        EnvironmentUnavailable: pip cannot install it.
+    """
+    return python("torch-venv", TORCH)
 
 
 def peers_python() -> Path:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from accelmetrics.monitor.window import PENDING
-from benchmarks.environments import wandb_python
+from benchmarks.environments import torch_python, wandb_python
 from benchmarks.programs import finish, run, side_by_side, started, wait_for_line
 from benchmarks.rows import Row, Scale, ratio, seconds, spread
 from benchmarks.workers.stepping import STEPS_PER_ROW
@@ -159,6 +159,16 @@ def steps(scale: Scale) -> Iterator[Row]:
     what = f"`run.step()` with four numbers beside a step of {STEP * 1e3:.0f} ms, median, over a method that does nothing"
     note = f"{seconds(ours)}, {seconds(control)}; `run.row()` every second {seconds(row)}"
     yield spread(what, [(result["ours"] - result["control"]) * 1e6 for result in results], " µs", (50, None), note)
+
+
+def models(scale: Scale) -> Iterator[Row]:
+    """What `run.watch(model)` adds to a step that it measures."""
+    python = torch_python()
+    results = [run(None, "modelling", 2 * max(10, scale.readings // 10), python=python) for _ in range(scale.rounds)]
+    measured, plain = (statistics.median(result[name] for result in results) for name in ("measured", "plain"))
+    what = "a training step of a transformer on one CPU core that `run.watch(model)` measures, over one that it does not, CPU time"
+    note = f"{seconds(measured)}, {seconds(plain)}, {results[0]['numbers']} numbers; one in 100 is measured unless told otherwise"
+    yield spread(what, [result["measured"] / result["plain"] for result in results], "×", (1.25, 1.1), note)
 
 
 def findings(scale: Scale) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from accelmetrics.backends.guard import WarnOnce, guarded, warn_user
 from accelmetrics.integrations.torch_store import CLOSING, TorchStoreRows, node_place
@@ -35,8 +35,13 @@ from accelmetrics.schemas.statistics import COUNTER, WindowAggregator
 from accelmetrics.schemas.text import kind_of, shown
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTILIZATION
 
+if TYPE_CHECKING:
+    from accelmetrics.integrations.torch_watch import ModelWatch
+
 T = TypeVar("T")
 
+ATTENTION = ("*attn*", "*attention*")
+"""Modules that libraries of models name so."""
 BRIEF = "brief"
 """Of each device utilisation, share of memory, power, temperature and energy; of the job its throughput and work per joule."""
 BRIEF_NAMES = (UTILIZATION, MEMORY_PERCENT, POWER, TEMPERATURE)
@@ -181,6 +186,7 @@ class TrainingRun:
         self._choice = row_choice(self._tell)
         self._other_nodes: TorchStoreRows | None = None
         self._for_others: TrainingRun | None = None
+        self._watched: list[ModelWatch] = []
 
     def start(self) -> TrainingRun:
         """Begin to read, in the background. Starting twice changes nothing; a run that was closed goes on."""
@@ -190,6 +196,9 @@ class TrainingRun:
     def close(self) -> None:
         """Take one last reading, deliver what was logged, and end: seconds at most. Closing twice changes nothing."""
         until = time.monotonic() + CLOSING
+        for watched in self._watched:
+            self._contain("close", watched.remove)
+        self._watched.clear()
         if self._other_nodes is not None:
             self._contain("close", self._other_nodes.end)
         self._contain("close", self.monitor.stop)
@@ -211,9 +220,31 @@ class TrainingRun:
             values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are those of this
                 step in this process: throughput and work per joule follow from them. None is left out.
         """
+        for watched in self._watched:
+            values = {**values, **watched.take()}
         self._contain("step", self.monitor.log, step, **values)
         if unused:
             self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
+
+    def watch(self, model: Any, every: int = 100, modules: str | Iterable[str] = ATTENTION, prefix: str = "watch") -> None:
+        """Measure a model of PyTorch every so many steps of its optimizer, until the run is closed. Never synchronises a device.
+
+        The next :meth:`step` logs it: ``watch/grad_norm`` and ``watch/weight_norm`` of the model, and of each module
+        ``watch/grad_norm/<module>``, ``watch/weight_norm/<module>``, ``watch/activation_mean/<module>``, ``watch/activation_std/<module>``,
+        ``watch/activation_zeros/<module>`` (the share of zeros of its output, 0 to 1).
+
+        Args:
+            model: The module; after it was wrapped for several devices, if it is.
+            every: Steps of the optimizer from one that is measured to the next; the first is measured.
+            modules: Patterns of names of modules, attention when left out: ``"*mlp*"``. Of modules within each other the outer one.
+            prefix: What names begin with.
+        """
+        self._contain("watch", self._watch, model, every, modules, prefix)
+
+    def _watch(self, model: Any, every: int, modules: str | Iterable[str], prefix: str) -> None:
+        from accelmetrics.integrations.torch_watch import ModelWatch
+
+        self._watched.append(ModelWatch(model, every, modules, prefix, self._tell))
 
     def row(
         self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",), *unused: object, **unknown: object

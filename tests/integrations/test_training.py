@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import runpy
+import sys
 from contextlib import ExitStack
 from itertools import repeat
 from pathlib import Path
@@ -274,3 +275,13 @@ def test_the_example_of_an_own_loop_runs(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [500, 1000, 1500, 2000]
     assert all("system/readings" in row for row in rows)
+
+
+def test_a_model_without_pytorch_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the steps are logged as they are."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with accelmetrics.training(backends=[gpus(1)], share=None) as run:
+        run.watch(object())
+        run.step(1, loss=0.5)
+    assert [dict(step.values) for step in run.monitor.steps] == [{"loss": 0.5}]
+    assert "watch failed" in caplog.text
