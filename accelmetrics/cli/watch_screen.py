@@ -34,7 +34,6 @@ from accelmetrics.views.terminal.choices import (
     PROCESS_FIELDS,
     PROCESS_ORDERS,
     Choices,
-    Dialog,
     InputLine,
     Overlay,
     Pane,
@@ -444,7 +443,7 @@ class WatchScreen(ScreenProgram):
             self.choices,
             label=source.label,
             message=self.said or usual,
-            dialog=None if self._asked is None else self._dialog(self._asked[1]),
+            dialog=() if self._asked is None else self._dialog(self._asked[1]),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
         )
         self._show(screen, picture(self._view, source.trails, given, size, self.style), size)
@@ -492,12 +491,13 @@ class WatchScreen(ScreenProgram):
         else:
             self._asked, self._signal = (handle, row), CHOICES[0]
 
-    def _dialog(self, row: ProcessRow) -> Dialog:
+    def _dialog(self, row: ProcessRow) -> tuple[str, ...]:
         """Word the question whether the signal is to be sent to a process."""
         name = self._signal.name
-        return Dialog(
+        return (
             f"send {name} to process {row.pid}?",
-            (f"user {row.user or 'unknown'}, on {', '.join(row.devices)}", row.command or "its command is not known"),
+            f"user {row.user or 'unknown'}, on {', '.join(row.devices)}",
+            row.command or "its command is not known",
             f"y sends {name}   left right: another signal   any other key sends nothing",
         )
 

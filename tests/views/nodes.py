@@ -8,6 +8,7 @@ from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, DeviceSlot
 from accelmetrics.schemas.record import Finding, Findings, Record
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.views.terminal.picture import Picture
 
 SECOND = 1_000_000_000
 START = 1_790_000_000 * SECOND
@@ -105,3 +106,8 @@ class Node:
         sources = list(self.sources.values())
         snapshot = Snapshot(self.time_ns, self.hostname, metrics, slots, gaps, sources, self.processes, self.unlisted)
         return Record(snapshot, findings=Findings(tuple(self.found)))
+
+
+def plain(drawn: Picture) -> list[str]:
+    """Return the lines of a picture as text alone."""
+    return ["".join(text for text, _ in line) for line in drawn.lines]

@@ -14,7 +14,7 @@ from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLin
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture
 from accelmetrics.views.terminal.style import ScreenStyle
-from tests.views.nodes import Node
+from tests.views.nodes import Node, plain
 
 COLOURLESS = ScreenStyle("none", braille=False)
 SIZES = [(1, 1), (20, 2), (20, 5), (40, 10), (80, 24), (120, 40), (200, 60), (250, 80)]
@@ -62,7 +62,7 @@ def test_every_picture_fits_its_terminal(nodes: int, devices: int) -> None:
         for size in SIZES:
             for style in (COLOURLESS, ScreenStyle("true", ascii=True)):
                 drawn = draw([*given, strange], choices, size, style)
-                lines = drawn.plain()
+                lines = plain(drawn)
                 assert len(lines) == size[1]
                 assert {cells(line) for line in lines} == {size[0]}
                 assert all(line.isprintable() for line in lines)
@@ -74,24 +74,24 @@ def test_the_worst_comes_first_and_says_why() -> None:
     drawn = draw(answers(), size=(120, 24))
     assert set(drawn.nodes[:3]) == {"n5:22235", "n6:22235", "n7:22235"}
     assert drawn.nodes[3] == "n3:22235"
-    rows = {line[2:4]: line for line in drawn.plain()}
+    rows = {line[2:4]: line for line in plain(drawn)}
     assert "X-" in rows["n5"]
     assert "gpu.3 LOST for 4 min" in rows["n5"]
     assert "amdgpu is not loaded" in rows["n6"]
     assert "no answer: connection refused" in rows["n7"]
     assert "!36" in rows["n3"]
     assert "88 °C" in rows["n3"]
-    assert [line[1] for line in drawn.plain()[2:6]] == ["X", "X", "X", "!"]
+    assert [line[1] for line in plain(drawn)[2:6]] == ["X", "X", "X", "!"]
 
 
 def test_the_first_line_is_the_fleet_in_numbers() -> None:
-    first = draw(answers(), size=(120, 24)).plain()[0]
+    first = plain(draw(answers(), size=(120, 24)))[0]
     for words in ("8 nodes", "56 gpu", "X 1 no answer", "X 1 lost", "! 1 hot", "kW", "worst first"):
         assert words in first
 
 
 def test_many_devices_are_a_letter_each() -> None:
-    rows = draw(answers(devices=64), size=(120, 24)).plain()
+    rows = plain(draw(answers(devices=64), size=(120, 24)))
     assert "X" in next(line for line in rows if line[2:4] == "n5")[10:80]
 
 
@@ -100,17 +100,17 @@ def test_nodes_are_put_in_order_and_filtered() -> None:
     assert draw(given, Choices(node_order="name", node_reverse=True)).nodes[0] == "n7:22235"
     assert draw(given, Choices(node_order="util")).nodes[0] == "n6:22235"
     assert draw(given, Choices(node_filter="lost>0")).nodes == ("n5:22235",)
-    assert "hides all 8 nodes" in "\n".join(draw(given, Choices(node_filter="nothing")).plain())
+    assert "hides all 8 nodes" in "\n".join(plain(draw(given, Choices(node_filter="nothing"))))
 
 
 def test_what_was_said_long_ago_is_told() -> None:
     (old,) = answers(1)
-    rows = draw([old._replace(age_seconds=60.0)], size=(120, 10)).plain()
+    rows = plain(draw([old._replace(age_seconds=60.0)], size=(120, 10)))
     assert "said 1 min ago" in rows[2]
 
 
 def test_details_list_each_device_of_the_chosen_node() -> None:
-    text = "\n".join(draw(answers(), Choices(node="n5:22235", overlay="details")).plain())
+    text = "\n".join(plain(draw(answers(), Choices(node="n5:22235", overlay="details"))))
     assert "n5.cluster.example" in text
     assert text.index("gpu.3") < text.index("gpu.0")
 
@@ -119,4 +119,4 @@ def test_the_chosen_node_is_seen() -> None:
     given = answers() * 20
     for size in SIZES[3:]:
         drawn = draw(given, Choices(node="n2:22235"), size)
-        assert drawn.plain()[drawn.place[0]].startswith("> n2")
+        assert plain(drawn)[drawn.place[0]].startswith("> n2")

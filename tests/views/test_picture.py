@@ -17,14 +17,14 @@ from accelmetrics.schemas.record import CannotTell, Findings
 from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
-from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, Dialog, InputLine
+from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLine
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import ScreenStyle, shortened
 from accelmetrics.views.terminal.tables import COLUMNS, process_lines
 from accelmetrics.views.trails import Trails
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.records import record
-from tests.views.nodes import GIB, HEALTHY, Node
+from tests.views.nodes import GIB, HEALTHY, Node, plain
 
 COLOURLESS = ScreenStyle(colours="none", braille=False)
 SIZES = [(20, 5), (24, 8), (40, 10), (60, 15), (79, 23), (80, 24), (100, 30), (120, 40), (181, 45), (200, 60), (250, 80)]
@@ -67,7 +67,7 @@ class Watched:
 
     def text(self, choices: Choices = USUAL_CHOICES, size: tuple[int, int] = (80, 24), style: ScreenStyle = COLOURLESS) -> str:
         """Return what is drawn, without styles."""
-        return "\n".join(self.draw(choices, size, style).plain())
+        return "\n".join(plain(self.draw(choices, size, style)))
 
 
 def lose_some(node: Node) -> None:
@@ -134,7 +134,7 @@ CHOICES = {
     "help": Choices(overlay="help", signals=True),
     "findings": Choices(overlay="findings"),
     "summary": Choices(overlay="summary", summary=("gpu.0  mean 93 %  " * 20, "", "実験 " * 60), overlay_top=1),
-    "dialog": Choices(dialog=Dialog("signal", ("SIGTERM to 48120", "python " * 50), "y sends it"), message="実験" * 50),
+    "dialog": Choices(dialog=("signal", "SIGTERM to 48120", "python " * 50, "y sends it"), message="実験" * 50),
     "typing": Choices(input=InputLine("filter", "user=ann " * 30, 200, "there is no such field"), device_filter="util>50"),
     "empty": Choices(device_filter="nothing-like-this", process_filter="nor-this"),
 }
@@ -147,7 +147,7 @@ def test_every_picture_fits_its_terminal(name: str) -> None:
         for number, size in enumerate((*SIZES, *TINY)):
             style = (COLOURLESS, ScreenStyle(ascii=True), ScreenStyle("16"))[number % 3]
             drawn = watched.draw(choices, size, style)
-            lines = drawn.plain()
+            lines = plain(drawn)
             assert len(lines) == size[1]
             assert {cells(line) for line in lines} == {size[0]}, (choices, size, lines)
             assert all(line.isprintable() for line in lines)
@@ -161,7 +161,7 @@ def test_every_picture_fits_its_terminal(name: str) -> None:
 def test_a_reading_of_a_sampler_can_be_drawn() -> None:
     view, trails = node_view(record()), Trails()
     trails.add(view)
-    text = "\n".join(picture(view, trails, size=os.terminal_size((120, 40)), style=COLOURLESS).plain())
+    text = "\n".join(plain(picture(view, trails, size=os.terminal_size((120, 40)), style=COLOURLESS)))
     assert re.search(r"^> gpu\.0 .* 86% .*1\.0/80 +300/700", text, re.MULTILINE)
     assert re.search(r"^  gpu\.1 .* 0% .*70/700", text, re.MULTILINE)
 
@@ -187,14 +187,14 @@ def test_no_value_and_no_name_breaks_a_picture(
         node.set(key, found, only=True)
         node.miss(key, tuple(HEALTHY.keys() - found.keys()), reason, name)
     watched = Watched(node, 4)
-    lines = watched.draw(choices, size, style).plain()
+    lines = plain(watched.draw(choices, size, style))
     assert len(lines) == size[1]
     assert {cells(line) for line in lines} == {size[0]}
     assert all(line.isprintable() for line in lines)
 
 
 def test_widths_are_those_that_a_terminal_has() -> None:
-    for line in Watched(Node(8)).draw(size=(120, 40)).plain():
+    for line in plain(Watched(Node(8)).draw(size=(120, 40))):
         assert cell_len(line) == 120
 
 
@@ -212,7 +212,7 @@ def test_the_chosen_device_is_always_seen(size: tuple[int, int], form: str) -> N
         row, column = drawn.place
         device = watched.view.device(key)
         assert device is not None
-        here = drawn.plain()[row][column:]
+        here = plain(drawn)[row][column:]
         if drawn.across == 1:
             assert here.startswith(">")
             assert key in here.split()[0] + here.split()[1]
@@ -226,8 +226,8 @@ def test_the_chosen_process_is_seen_where_processes_are(size: tuple[int, int]) -
     watched = Watched(Node(64), 3)
     for pid in (48120, 48135, 48151):
         drawn = watched.draw(Choices(pane="processes", process=pid), size)
-        if any("processes" in line for line in drawn.plain()) and drawn.page > 1:
-            assert str(pid) in drawn.plain()[drawn.place[0]]
+        if any("processes" in line for line in plain(drawn)) and drawn.page > 1:
+            assert str(pid) in plain(drawn)[drawn.place[0]]
 
 
 def legible(line: str, allowed: set[str]) -> list[str]:
@@ -241,7 +241,7 @@ def test_no_number_is_cut_in_half(name: str) -> None:
     watched = NODES[name]()
     rows: dict[str, DeviceView] = {device.label: device for device in watched.view.devices}
     for size in SIZES:
-        for line in watched.draw(size=size).plain():
+        for line in plain(watched.draw(size=size)):
             label = next(iter(re.findall(r"^[> ][!X -](gpu[\d.]+) ", line)), "")
             if label in rows and "│" not in line:
                 device = rows[label]
@@ -259,7 +259,7 @@ def test_a_text_is_never_shortened_within_a_number() -> None:
 
 def test_a_lost_device_says_so_in_its_row_and_what_to_do_in_its_details() -> None:
     watched = NODES["eight-lost"]()
-    (row,) = [line for line in watched.draw().plain() if line.startswith(" Xgpu.3")]
+    (row,) = [line for line in plain(watched.draw()) if line.startswith(" Xgpu.3")]
     assert "LOST" in row
     assert "80?" in row  # what it gave last
     details = watched.text(Choices(overlay="details", device="gpu.3"), (100, 50))
@@ -270,16 +270,16 @@ def test_a_lost_device_says_so_in_its_row_and_what_to_do_in_its_details() -> Non
 
 
 def test_a_call_that_hangs_is_told_in_the_row() -> None:
-    (row,) = [line for line in NODES["eight-lost"]().draw().plain() if line.startswith(" Xgpu.5")]
+    (row,) = [line for line in plain(NODES["eight-lost"]().draw()) if line.startswith(" Xgpu.5")]
     assert "timed out 12 s" in row
 
 
 def test_the_first_line_counts_what_is_wrong() -> None:
     watched = NODES["eight-lost"]()
-    first = watched.draw(size=(120, 24)).plain()[0]
+    first = plain(watched.draw(size=(120, 24)))[0]
     for words in ("node7", "8 gpu", "X 2 lost", "! 1 hot", "! 2 findings", "cpu 12%", "kW"):
         assert words in first
-    high = watched.draw(size=(120, 40)).plain()
+    high = plain(watched.draw(size=(120, 40)))
     assert "cpu 12%" not in high[0]
     assert re.match(r"host  cpu 12%  mem 40%", high[1])
 
@@ -300,8 +300,8 @@ def test_a_machine_without_devices_says_what_to_do() -> None:
 
 def test_before_the_first_reading_it_says_so() -> None:
     drawn = picture(None, Trails(), size=os.terminal_size((80, 24)), style=COLOURLESS)
-    assert drawn.plain()[0].startswith("reading")
-    assert "q quit" in drawn.plain()[-1]
+    assert plain(drawn)[0].startswith("reading")
+    assert "q quit" in plain(drawn)[-1]
 
 
 def test_what_is_missing_is_a_word_and_never_0() -> None:
@@ -324,7 +324,7 @@ def test_one_device_has_graphs_beside_each_other(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("size", "graphs", "columns"), [((80, 24), 1, 6), ((120, 40), 2, 8), ((200, 60), 3, 11)], ids=str)
 def test_eight_devices_have_rows_graphs_and_processes(size: tuple[int, int], graphs: int, columns: int) -> None:
-    lines = NODES["eight"]().draw(size=size).plain()
+    lines = plain(NODES["eight"]().draw(size=size))
     text = "\n".join(lines)
     assert sum(bool(re.match(r"[> ][!X -]gpu\.\d ", line)) for line in lines) == 8
     assert len(re.findall(r"── (?:power|util|memory|temp|clock) gpu", text)) >= graphs
@@ -336,14 +336,14 @@ def test_eight_devices_have_rows_graphs_and_processes(size: tuple[int, int], gra
 def test_sixty_four_devices_are_a_map_with_the_worst_beside_it() -> None:
     watched = NODES["sixty-four-lost"]()
     drawn = watched.draw()
-    text = "\n".join(drawn.plain())
+    text = "\n".join(plain(drawn))
     assert drawn.across == 8
     assert "X gpu.3" in text
     assert "! gpu.2" in text
     assert "of 64 devices: least, median, greatest" in text
     wide = watched.draw(size=(200, 60))
     assert wide.across == 1
-    assert all(f"gpu.{number} " in "\n".join(wide.plain()) for number in range(64))
+    assert all(f"gpu.{number} " in "\n".join(plain(wide)) for number in range(64))
 
 
 def test_a_history_shows_where_nothing_was_read() -> None:
@@ -370,7 +370,7 @@ def test_devices_are_put_in_order_and_filtered() -> None:
     assert [device for device in by_power if device is not None and "utilization" not in device.values] == by_power[-2:]
     filtered = watched.draw(Choices(device_filter="state=bad"))
     assert filtered.devices == ("gpu.3", "gpu.5")
-    assert filtered.plain()[-1].startswith("2 of 8 devices: state=bad  q quit")
+    assert plain(filtered)[-1].startswith("2 of 8 devices: state=bad  q quit")
 
 
 def test_processes_are_put_in_order_and_filtered() -> None:
@@ -379,7 +379,7 @@ def test_processes_are_put_in_order_and_filtered() -> None:
     assert drawn.processes == (48123, 48122, 48121, 48120)
     drawn = watched.draw(Choices(process_filter="device=gpu.2"))
     assert drawn.processes == (48121,)
-    text = "\n".join(drawn.plain())
+    text = "\n".join(plain(drawn))
     assert "processes 1 of 4" in text
     assert "filter device=gpu.2" in text
 
@@ -414,7 +414,7 @@ def test_what_is_found_of_several_devices_is_one_line() -> None:
     for number in (1, 3, 5):
         node.find("hot", "warning", f"gpu.{number}", "core above 80 °C")
     node.find("hot", "warning", "gpu.7", "core above 81 °C")
-    lines = Watched(node).draw(size=(120, 60)).plain()
+    lines = plain(Watched(node).draw(size=(120, 60)))
     (at,) = [number for number, line in enumerate(lines) if line.startswith("── findings 36")]
     assert [line.split("  ")[0] for line in lines[at + 1 : at + 4]] == ["X gpu.0 and 31 more", "! gpu.1,3,5", "! gpu.7"]
     assert not lines[at].rstrip().endswith("f shows all ─")
@@ -427,12 +427,12 @@ def test_what_has_gone_is_not_chosen() -> None:
 
 def test_a_question_and_what_is_typed_have_the_terminals_mark() -> None:
     watched = NODES["eight"]()
-    drawn = watched.draw(Choices(dialog=Dialog("send SIGTERM", ("48120 ann python train.py",), "y sends it, any other key does not")))
-    assert "y sends it" in drawn.plain()[drawn.place[0]]
-    assert any("48120 ann python train.py" in line for line in drawn.plain())
+    drawn = watched.draw(Choices(dialog=("send SIGTERM", "48120 ann python train.py", "y sends it, any other key does not")))
+    assert "y sends it" in plain(drawn)[drawn.place[0]]
+    assert any("48120 ann python train.py" in line for line in plain(drawn))
     drawn = watched.draw(Choices(input=InputLine("filter", "user=ann", 5)))
     assert drawn.place == (23, len("filter: ") + 5)
-    assert drawn.plain()[-1].startswith("filter: user=ann")
+    assert plain(drawn)[-1].startswith("filter: user=ann")
 
 
 def test_values_that_are_old_are_marked() -> None:

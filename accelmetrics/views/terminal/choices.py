@@ -22,21 +22,6 @@ Form = Literal["auto", "list", "map"]
 
 
 @dataclass(frozen=True)
-class Dialog:
-    """A question that is asked before something is done.
-
-    Attributes:
-        title: What it is about.
-        lines: What will be done, and to what.
-        keys: What answers it: ``y sends it, any other key does not``.
-    """
-
-    title: str
-    lines: tuple[str, ...]
-    keys: str
-
-
-@dataclass(frozen=True)
 class InputLine:
     """A line that is being typed, in place of the foot.
 
@@ -77,7 +62,8 @@ class Choices:
         form: Whether devices are a list or a map; ``auto``: as there is room.
         paused: Whether what is shown stands still.
         overlay: What is shown in place of the lists.
-        dialog: A question that is open; None for none.
+        dialog: A question that is open, line by line: what it is about; what will be done, and to what; what answers it, such as
+            ``y sends it, any other key does not``. Empty for none.
         input: A line that is being typed; None for none.
         message: What is said at the foot; empty for the keys.
         device_top: How many rows of the devices are scrolled away.
@@ -109,7 +95,7 @@ class Choices:
     form: Form = "auto"
     paused: bool = False
     overlay: Overlay = ""
-    dialog: Dialog | None = None
+    dialog: tuple[str, ...] = ()
     input: InputLine | None = None
     message: str = ""
     device_top: int = 0

@@ -9,7 +9,7 @@ from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import cells, duration, printable, quantity
 from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, SourceRow
-from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices, Dialog
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of, rule
 from accelmetrics.views.terminal.tables import device_words
 
@@ -182,13 +182,14 @@ def summary_lines(choices: Choices, width: int, style: ScreenStyle) -> list[Draw
     return lines + [Line(style, width).add(row).parts() for row in rows]
 
 
-def dialog_lines(dialog: Dialog, width: int, style: ScreenStyle) -> list[Drawn]:
+def dialog_lines(dialog: Sequence[str], width: int, style: ScreenStyle) -> list[Drawn]:
     """Ask before something is done."""
+    title, *lines, keys = dialog
     pages = Pages(width, style)
-    pages.title(dialog.title)
-    for line in dialog.lines:
+    pages.title(title)
+    for line in lines:
         pages.text(line)
-    pages.text(dialog.keys, "title")
+    pages.text(keys, "title")
     pages.title("")
     return pages.lines
 

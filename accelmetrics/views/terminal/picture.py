@@ -73,10 +73,6 @@ class Picture:
         """Return the lines as they are written to a terminal."""
         return [ansi(line, style.colours) for line in self.lines]
 
-    def plain(self) -> list[str]:
-        """Return the lines as text alone."""
-        return ["".join(text for text, _ in line) for line in self.lines]
-
 
 def picture(
     view: NodeView | None,
@@ -171,7 +167,7 @@ class _Body:
             self._overlay()
         else:
             self._draw()
-        if choices.dialog is not None:
+        if choices.dialog:
             asked = dialog_lines(choices.dialog, width, style)[:height]
             self.lines = [*padded(self.lines, height - len(asked), width), *asked]
             self.place = (max(0, height - 2), 2)
