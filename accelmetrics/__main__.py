@@ -1,6 +1,6 @@
 """``python -m accelmetrics`` is the command ``accelmetrics``."""
 
-from accelmetrics.cli.main import program
+from accelmetrics.cli import program
 
 if __name__ == "__main__":
     program()

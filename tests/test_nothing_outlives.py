@@ -26,7 +26,7 @@ setsid sleep 120 &
 touch "$HOME/at-work"
 while :; do sleep 1; done
 """
-COMMAND = "from accelmetrics.cli.main import program; program()"
+COMMAND = "from accelmetrics.cli import program; program()"
 SAMPLER = """
 import os, sys, threading
 import accelmetrics

@@ -24,7 +24,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for file in sorted(PACKAGE.rglob("*")):
             if file.is_file() and file.suffix != ".pyc":
                 written.write(file, Path("accelmetrics", file.relative_to(PACKAGE)))
-        written.writestr("__main__.py", "from accelmetrics.cli.main import program\nprogram()\n")
+        written.writestr("__main__.py", "from accelmetrics.cli import program\nprogram()\n")
     return path
 
 

@@ -4,21 +4,17 @@ Exit status: 0 done; 1 it could not be done (a file that cannot be written, a pa
 with a finding); 2 arguments that cannot be used; 130 ended by Ctrl-C; 141 the reader of the output has gone. The last two
 are what a shell shows for programs that those signals end, and nothing is printed for them.
 
-Nothing is imported before it is needed, and nothing is taken apart at the end: a collector may start this command once a
-second.
+Nothing is imported before it is needed: a collector may start this command once a second.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import NoReturn
 
 from accelmetrics.cli.options import PROGRAM, Parser, UsageError, configure, origin
 from accelmetrics.cli.output import Stdout, say
@@ -26,8 +22,6 @@ from accelmetrics.monitor.settings import Setting
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError, without_passwords
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
-YOUNG = 50_000
-"""Objects between two collections: more than starting up makes, none of which is garbage."""
 
 POSIX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios", "tty"})
 COMMANDS = {
@@ -65,21 +59,6 @@ EXAMPLES = """\
   accelmetrics COMMAND --help         a command's options, with examples
 
 documentation: docs/README.md"""
-
-
-def program() -> NoReturn:
-    """Be the process: run its command line and end it, without waiting for a driver call that may never return."""
-    try:
-        gc.set_threshold(YOUNG)
-        status = main()
-        try:
-            for stream in filter(None, (sys.stdout, sys.stderr)):
-                stream.flush()
-        except OSError:  # there is nowhere left to say so
-            status = status or FAILED
-        os._exit(status)
-    except KeyboardInterrupt:
-        os._exit(INTERRUPTED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -54,7 +54,7 @@ def test_ctrl_c_ends_a_stream_quietly() -> None:
 @pytest.mark.parametrize("delay", [0.01, 0.03, 0.06, 0.1])
 def test_ctrl_c_at_any_moment_shows_no_traceback_of_ours(delay: float) -> None:
     """While it starts, while it reads, while it waits: whichever it is at, after this or that pause."""
-    program = "import sys; from accelmetrics.cli.main import program; sys.stderr.write('go'); sys.stderr.flush(); program()"
+    program = "import sys; from accelmetrics.cli import program; sys.stderr.write('go'); sys.stderr.flush(); program()"
     process = subprocess.Popen(
         [sys.executable, "-c", program, *STREAM], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -64,6 +64,22 @@ def test_ctrl_c_at_any_moment_shows_no_traceback_of_ours(delay: float) -> None:
     process.send_signal(signal.SIGINT)
     errors = rest_of(process)[1]
     assert (errors, process.returncode) == ("", 130) or ("KeyboardInterrupt" in errors and "accelmetrics" not in errors)
+
+
+def test_ctrl_c_while_modules_are_loaded_shows_nothing() -> None:
+    """Half of what a start takes is loading modules: none of them is named in a traceback."""
+    program = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'accelmetrics.cli.main':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from accelmetrics.cli import program\n"
+        "program()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *STREAM], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_ctrl_c_while_a_driver_hangs(simulator: NvmlSimulator) -> None:

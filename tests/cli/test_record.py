@@ -38,7 +38,7 @@ HOST = ("record", "--backends", "host")
 MIB = 2**20
 PATIENT = """
 from accelmetrics import Monitor
-from accelmetrics.cli.main import program
+from accelmetrics.cli import program
 stop = Monitor.stop
 Monitor.stop = lambda monitor, timeout=0: stop(monitor, 60)
 program()

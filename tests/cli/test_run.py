@@ -155,7 +155,7 @@ def test_a_signal_before_the_command_began_ends_it_unstarted(tmp_path: Path) -> 
         "import accelmetrics.cli.run as run\n"
         "made = run.exporters\n"
         "run.exporters = lambda *given: (os.kill(os.getpid(), signal.SIGTERM), made(*given))[1]\n"
-        "from accelmetrics.cli.main import program\n"
+        "from accelmetrics.cli import program\n"
         "program()\n"
     )
     arguments = [sys.executable, "-c", program, *RUN, "--quiet", "--", "touch", str(tmp_path / "made")]

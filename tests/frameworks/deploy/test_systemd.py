@@ -26,7 +26,7 @@ PROGRAM = """\
 #!{python}
 import sys
 sys.path[:0] = ["/opt/accelmetrics/checkout", "/opt/accelmetrics/packages"]
-from accelmetrics.cli.main import program
+from accelmetrics.cli import program
 sys.exit(program())
 """
 # Installed packages are the machine's own here, and so is the driver; a real machine needs none of this.
