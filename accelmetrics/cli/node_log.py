@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS, KernelError
 from accelmetrics.cli.monitoring import DATA
 from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
-from accelmetrics.schemas.identity import DeviceSlot
+from accelmetrics.schemas.identity import DeviceSlot, pci_address
 from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Finding, Record
-from accelmetrics.schemas.snapshot import Snapshot, has_values
+from accelmetrics.schemas.snapshot import Snapshot, has_values, rfc3339
 from accelmetrics.schemas.text import duration, in_words, printable
 
 LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
@@ -30,6 +32,7 @@ class NodeLog:
     """Compares each record with the one before, and logs what has begun and what is over; findings at the level of their severity."""
 
     def __init__(self) -> None:
+        self._began_ns = time.time_ns()
         self._slots: dict[str, DeviceSlot] = {}
         self._silent: dict[str, tuple[str, int]] = {}  # by device: why it gives nothing, and since when
         self._sources: dict[str, int] = {}  # silent ones, and since when
@@ -83,7 +86,9 @@ class NodeLog:
         before, self._findings = self._findings, {(one.rule, one.key): one for one in record.findings}
         begun = [one for which, one in self._findings.items() if which not in before]
         for one in begun:
-            _say(LEVELS[one.severity], printable(f"{one} ({one.advice})"), "finding", finding=one.to_dict())
+            lasts = one.since_ns < self._began_ns  # since before a restart, when it was logged
+            words = printable(f"{'still: ' if lasts else ''}{one} ({one.advice})")
+            _say(logging.INFO if lasts else LEVELS[one.severity], words, "finding", finding=one.to_dict())
         for which, one in before.items():
             if which not in self._findings:
                 seconds = _seconds(one.since_ns, record.snapshot.time_ns)
@@ -97,13 +102,29 @@ class NodeLog:
             count = taken.metrics.get(f"{key}.xidErrors")
             if count is None:
                 continue
-            more = count - self._xids.get(key, 0)
+            known = KNOWN_XIDS.before.get(pci_address(slot.identity.pci_bus_id), {})
+            more = count - self._xids.get(key, sum(known.values()))
             self._xids[key] = count
             if more > 0 and key not in told:
                 code = taken.metrics.get(f"{key}.lastXid")
                 words = f"{key} ({slot.unique_id}): Xid {'without a code' if code is None else f'{code:.0f}'}"
                 many = f", the last of {more:.0f}" if more > 1 else ""
                 _say(logging.WARNING, words + many, "xid", device=key, uuid=slot.unique_id, code=code, count=more)
+
+    def of_kernel(self, errors: Sequence[KernelError]) -> None:
+        """Log errors of the kernel's log that are no listed device's: an NVSwitch's, or those of a GPU that the driver has lost."""
+        listed = {pci_address(slot.identity.pci_bus_id) for slot in self._slots.values()}
+        found: dict[tuple[str, int], list[KernelError]] = {}
+        for error in errors:
+            if error.switch or error.address not in listed:
+                found.setdefault((error.address, error.code), []).append(error)
+        for (address, code), alike in found.items():
+            last = alike[-1]
+            what, name = (f"NVSwitch {address}", f"SXid {code}") if last.switch else (f"GPU {address}, which is not listed", f"Xid {code}")
+            many = f", the last of {len(alike)}" if len(alike) > 1 else ""
+            words = printable(f"{what}: {name}: {last.words}, at {rfc3339(int(last.time * 1e9))}{many}")
+            level = logging.ERROR if last.words.startswith("Fatal") else logging.WARNING
+            _say(level, words, "sxid" if last.switch else "xid", address=address, code=code, count=len(alike))
 
 
 def _why_silent(taken: Snapshot, key: str) -> Unavailable | None:

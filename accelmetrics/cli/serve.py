@@ -154,8 +154,10 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
     Raises:
         AccelMetricsError: It cannot listen, or something that was asked for is not there.
     """
+    from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS
     from accelmetrics.exporters.registry import exporting, load
     from accelmetrics.monitor.job_summaries import JobSummaries
+    from accelmetrics.monitor.node_state import NodeState
     from accelmetrics.schemas.catalogue.host import PROCESS
     from accelmetrics.visibility.processes import process_labels
 
@@ -185,10 +187,16 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
     # Prometheus says again, in another unit, what one with a name says.
     own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
-    node_log = NodeLog()
+    node_log, state = NodeLog(), NodeState(options.state)
+    # A child process that reads would not know of it.
+    errors = [] if options.isolation == "process" else state.follow_kernel_log()
 
     def serve(record: Record) -> None:
+        errors.extend(KNOWN_XIDS.look())
         node_log.take(record)
+        node_log.of_kernel(errors)
+        errors.clear()
+        state.take(record)
         if not options.pid:  # the watched process is this command
             taken = record.snapshot
             metrics = {key: value for key, value in taken.metrics.items() if key not in own}
@@ -204,14 +212,16 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
         feed = exporting("prometheus", serve, processes=options.processes or int(options.ui))
         sinks = [feed, *exporters(options, out)]
         watching = monitor(options, sinks, attribution=attribution, **_sharing(options))
-        summaries = JobSummaries(watching, options.summaries)
+        watching.restore_findings(state.findings)
+        summaries = JobSummaries(watching, options.summaries, earlier=state.jobs)
+        state.keep(summaries)
         attribution.add(claim_sources(options, summaries))
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
         try:
             endpoint.open()
         except OSError as error:
             raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error.strerror or error}") from error
-        with watching, closing(summaries), attribution:
+        with watching, closing(summaries), closing(state), attribution:
             base = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}"
             address = f"{base}/metrics"
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})

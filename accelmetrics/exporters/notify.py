@@ -136,7 +136,8 @@ class NotifyExporter:
         self.metrics = MetricSelection("core")  # it looks at findings alone
         self._pause, self._clock = pause, clock
         self._due = float("-inf")
-        self._known: frozenset[Finding] = frozenset()
+        self._began_ns = time.time_ns()
+        self._known: frozenset[Finding] | None = None
         self._waiting: list[tuple[str, Finding]] = []
         self._more = 0
         self._labels: Mapping[str, str] = {}
@@ -150,6 +151,8 @@ class NotifyExporter:
         Raises:
             ConnectionError: The message was not taken; what it had is part of the next one.
         """
+        if self._known is None:  # findings that go on since before a restart were sent then
+            self._known = frozenset(one for one in record.findings.current if one.since_ns < self._began_ns)
         before, self._known = self._known, frozenset((*record.findings.current, *record.findings.ended))
         self._labels = record.labels
         for event, findings in ((OVER, record.findings.ended), (BEGUN, record.findings.current)):

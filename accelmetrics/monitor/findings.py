@@ -75,6 +75,11 @@ class _Judge:
         self._measure: Measure | None = made.value
         self.failure: Unavailable | None = made.failure
 
+    def restore(self, finding: Finding, at: float) -> None:
+        """Go on with a finding that was there before: it ends like one of this run."""
+        state = self._states[finding.key] = _State(at)
+        state.finding = self.findings[finding.key] = finding
+
     def judge(self, given: RuleInput, changed: list[Finding]) -> None:
         """Judge one reading; what begins and ends is added to ``changed``."""
         if self._measure is None:
@@ -163,9 +168,18 @@ class FindingEngine:
         self._joined = True
         self.due = float("-inf")
         self._ended: deque[Finding] = deque(maxlen=ENDED)
+        self._restored: Sequence[tuple[str, Finding]] = ()
         self._marks: tuple[object, ...] = ()  # what the lacks of rules were found with
         self._logged: set[str] = set()
         self._lacks: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
+
+    def restore(self, found: Sequence[tuple[str, Finding]]) -> None:
+        """Go on with findings of an earlier run from the next reading on: those that still hold keep their beginnings.
+
+        Args:
+            found: Each with the identity of the device that it is about, which may have another key now; empty for other things.
+        """
+        self._restored = found
 
     def judge(self, snapshot: Snapshot, row: Row, steps: Iterable[Step], joined: bool, last: bool = False) -> Findings:
         """Judge a reading.
@@ -192,7 +206,12 @@ class FindingEngine:
         given.take(snapshot, row, self._steps, self._joined)
         self._steps, self._joined = [], True
         changed: list[Finding] = []
+        restored, self._restored = self._restored, ()
+        keys = {slot.unique_id: slot.key for slot in snapshot.identities}
         for judge in self._judges:
+            for device, finding in restored:
+                if finding.rule == judge.rule.name and (not device or device in keys):
+                    judge.restore(finding._replace(key=keys.get(device, finding.key)), row.at)
             judge.judge(given, changed)
         for step in given.steps:
             if len(self._logged) < MOST:
@@ -203,7 +222,7 @@ class FindingEngine:
             found = ((one[:-1], one) for one in self._cannot_tell())  # its words may count seconds
             self._lacks = {mark: before.get(mark, (one, given.at)) for mark, one in found}
         lacks = tuple(one for one, since in self._lacks.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
-        if changed or lacks != self.findings.cannot_tell:
+        if changed or restored or lacks != self.findings.cannot_tell:
             self._publish(changed, lacks)
         return self.findings
 

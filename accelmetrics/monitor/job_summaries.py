@@ -2,6 +2,9 @@
 
 The file is there from the moment at which the job was noticed, so that an Epilog knows whether to wait for one. How long a device was held
 is the scheduler's word (Prolog to Epilog); what it did meanwhile is what was measured, and the rest of the time is told as not measured.
+
+A job that goes on while the daemon is started anew is one job: what was measured of it before is added. The energy of the time between is
+the rise of the device's own counter; where that is not known, it is said beside the number.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.log import log
+from accelmetrics.schemas.statistics import COUNTER
+from accelmetrics.schemas.text import duration
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 from accelmetrics.visibility.attribution import resolve
 from accelmetrics.visibility.slurm_jobs import Job, read_small
@@ -36,6 +42,46 @@ MEASURES = {
 """What is told of a device: its metric, by the names that it has, and which statistic."""
 
 
+@dataclass
+class Earlier:
+    """What was measured of a job before the daemon was started anew.
+
+    Attributes:
+        began: When the job began, in seconds since 1970: another job may have its number.
+        noticed: When it was found first.
+        written: Until when it was measured.
+        interruptions: How often the daemon was started anew before that.
+        interrupted_seconds: For how long it did not run, all in all.
+        devices: By identity, what its summary said of each device, and ``counter_joules``, what the device's counter said then.
+    """
+
+    began: float
+    noticed: float
+    written: float
+    interruptions: int
+    interrupted_seconds: float
+    devices: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class _Watched:
+    """A job that goes on.
+
+    Attributes:
+        job: The job.
+        window: What is measured, since it was noticed by this process.
+        noticed: When that was.
+        earlier: What was measured before.
+        gaps: By device, the joules by its counter from then until the window's first reading.
+    """
+
+    job: Job
+    window: Window
+    noticed: float
+    earlier: Earlier | None
+    gaps: dict[str, float] = field(default_factory=dict)
+
+
 class JobSummaries:
     """Follows the jobs of this machine. Called with them at each look, from one thread.
 
@@ -43,13 +89,17 @@ class JobSummaries:
         monitor: What measures.
         folder: Where summaries are written.
         wall: Tells the time, in seconds since 1970.
+        earlier: By id, jobs that an earlier daemon measured.
     """
 
-    def __init__(self, monitor: Monitor, folder: str, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, monitor: Monitor, folder: str, wall: Callable[[], float] = time.time, earlier: Mapping[str, Earlier] | None = None
+    ) -> None:
         self._monitor = monitor
         self._folder = Path(folder)
         self._wall = wall
-        self._watched: dict[str, tuple[Job, Window, float]] = {}  # jobs that go on, the window since each was noticed, and when that was
+        self._earlier = dict(earlier or {})
+        self._watched: dict[str, _Watched] = {}  # by id, jobs that go on
         self._failed = ""
         self._closed = False
         self._lock = threading.Lock()
@@ -60,39 +110,72 @@ class JobSummaries:
             if self._closed:  # a look that was going on meanwhile would begin them all anew
                 return
             listed = {job.job_id: job for job in jobs}
-            for job_id, (before, window, noticed) in list(self._watched.items()):
+            for job_id, watched in list(self._watched.items()):
                 job = listed.get(job_id)
                 # The same id with another beginning is another job: Slurm runs a job again under its number.
-                same = job if job is not None and job.began == before.began else None
+                same = job if job is not None and job.began == watched.job.began else None
                 if same is None or same.ended is not None:
                     del self._watched[job_id]
-                    window.end()
-                    self._write(before, window, noticed, self._wall() if same is None else same.ended)
+                    watched.window.end()
+                    self._write(watched, self._wall() if same is None else same.ended)
                     self._prune()
             for job in jobs:
                 if job.ended is None and job.job_id not in self._watched and job.devices:
-                    watched = job, self._monitor.window(f"job {job.job_id}").begin(), self._wall()
+                    earlier = self._earlier.pop(job.job_id, None)
+                    if earlier is not None and earlier.began != job.began:
+                        earlier = None
+                    watched = _Watched(job, self._monitor.window(f"job {job.job_id}").begin(), self._wall(), earlier)
                     self._watched[job.job_id] = watched
-                    self._write(*watched, None)
+                    self._write(watched, None)
+
+    @property
+    def running(self) -> frozenset[str]:
+        """The ids of the jobs that go on."""
+        return frozenset(self._watched.copy())
+
+    def totals(self) -> dict[str, Earlier]:
+        """Return what the jobs that go on have come to until the latest reading: another process may go on from there."""
+        with self._lock:
+            latest, found = self._monitor.latest, {}
+            metrics = {} if latest is None else latest.metrics
+            for job_id, watched in self._watched.items():
+                document = self._document(watched, None)
+                devices = {one["uuid"]: {**one, "counter_joules": metrics.get(f"{one['device']}.{COUNTER}")} for one in document["devices"]}
+                interrupted = document["interruptions"], document["interrupted_seconds"]
+                found[job_id] = Earlier(watched.job.began, document["noticed"], self._wall(), *interrupted, devices)
+            return {**self._earlier, **found}  # those whose file was not found yet may still be
 
     def close(self) -> None:
         """Write what the jobs that go on have come to until now: it is measured no further."""
         with self._lock:
             self._closed = True
             for watched in self._watched.values():
-                watched[1].end()
-                self._write(*watched, None)
+                watched.window.end()
+                self._write(watched, None)
             self._watched.clear()
 
-    def _write(self, job: Job, window: Window, noticed: float, ended: float | None) -> None:
-        """Write a summary; a folder that cannot be written to is told once."""
-        latest = self._monitor.latest
+    def _document(self, watched: _Watched, ended: float | None) -> dict[str, Any]:
+        """Return the summary of a job, with what was measured of it before."""
+        latest, earlier, window = self._monitor.latest, watched.earlier, watched.window
         slots = () if latest is None else tuple(latest.identities)
-        document = summary(job._replace(ended=ended), window, slots, noticed, self._wall())
-        document["hostname"] = self._monitor.labels.get("hostname", "")
+        if latest is not None and earlier is not None:
+            for slot in slots:
+                before = earlier.devices.get(slot.unique_id, {}).get("counter_joules")
+                now, energy = latest.metrics.get(f"{slot.key}.{COUNTER}"), window.energy_joules.get(slot.key)
+                if slot.unique_id in watched.gaps or before is None or now is None or energy is None or energy.source != "counter":
+                    continue
+                if now - energy.joules >= before:  # else it began anew
+                    watched.gaps[slot.unique_id] = now - energy.joules - before
+        job = watched.job._replace(ended=ended)
+        document = summary(job, window, slots, watched.noticed, self._wall(), earlier, watched.gaps)
+        return {**document, "hostname": self._monitor.labels.get("hostname", "")}
+
+    def _write(self, watched: _Watched, ended: float | None) -> None:
+        """Write a summary; a folder that cannot be written to is told once."""
+        document = self._document(watched, ended)
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            replace_file(self._folder / f"{job.job_id}.json", (json.dumps(document) + "\n").encode())
+            replace_file(self._folder / f"{watched.job.job_id}.json", (json.dumps(document) + "\n").encode())
             self._failed = ""
         except OSError as error:
             if str(error) != self._failed:
@@ -117,7 +200,54 @@ def _is_summary(path: Path) -> bool:
     return isinstance(document, dict) and document.get("job_id") == path.stem and document.get("state") in STATES
 
 
-def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: float, now: float) -> dict[str, Any]:
+def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float | None, pause: float) -> dict[str, Any]:
+    """Return what is told of a device, with what was told before the daemon was started anew.
+
+    Args:
+        row: What was measured since.
+        was: What was told before.
+        gap: The joules of the time between; None where they are not known.
+        pause: How long that was, in seconds.
+    """
+    if was is None:
+        return dict(row)
+    both = (was, row)
+
+    def values(name: str) -> list[tuple[float, float]]:
+        return [(one[name], one["measured_seconds"]) for one in both if one[name] is not None]
+
+    def mean(name: str) -> float | None:
+        weight = sum(seconds for _, seconds in values(name))
+        return sum(value * seconds for value, seconds in values(name)) / weight if weight else row[name]
+
+    def total(name: str) -> float | None:
+        return sum(value for value, _ in values(name)) if values(name) else None
+
+    energy = total("energy_joules")
+    lacking = f"not known for {duration(pause)} in which the daemon did not run" if gap is None else ""
+    return {
+        **row,
+        "measured_seconds": was["measured_seconds"] + row["measured_seconds"],
+        "used_seconds": total("used_seconds"),
+        **{
+            name: mean(name) if part == "mean" else max((value for value, _ in values(name)), default=None)
+            for name, (_, part) in MEASURES.items()
+        },
+        "energy_joules": None if energy is None else energy + (gap or 0.0),
+        "energy_source": row["energy_source"] or was["energy_source"],
+        "energy_reason": "; ".join(dict.fromkeys(filter(None, (was["energy_reason"], row["energy_reason"], lacking)))) or None,
+    }
+
+
+def summary(
+    job: Job,
+    window: Window,
+    slots: Sequence[DeviceSlot],
+    noticed: float,
+    now: float,
+    earlier: Earlier | None = None,
+    gaps: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """Return what a job came to, as plain values. Hours are those of devices: two held for three hours are six.
 
     Args:
@@ -126,7 +256,11 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
         slots: The devices of the machine.
         noticed: When the window began, in seconds since 1970.
         now: The time, likewise.
+        earlier: What was measured before the daemon was started anew.
+        gaps: By device, the joules of the time between, where they are known.
     """
+    pause = 0.0 if earlier is None else max(0.0, noticed - earlier.written)
+    before = {} if earlier is None else dict(earlier.devices)
     held = max(0.0, (now if job.ended is None else job.ended) - job.began)
     mine = {holder.device for holder in resolve([job.claim], slots)}
     devices: list[dict[str, Any]] = []
@@ -136,21 +270,21 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
         busy, energy = first(window.summary, slot.key, UTILIZATION), window.energy_joules.get(slot.key)
         measured = 0.0 if busy is None else min(busy.seconds, held)  # readings go on for the moment in which the end was noticed
         found = {name: (first(window.summary, slot.key, names), part) for name, (names, part) in MEASURES.items()}
-        devices.append(
-            {
-                "device": slot.key,
-                "uuid": slot.unique_id,
-                "name": slot.identity.name or slot.identity.vendor,
-                "held_seconds": held,
-                "measured_seconds": measured,
-                # During which it computed: its utilisation over the time that this was read.
-                "used_seconds": None if busy is None else busy.mean / 100.0 * measured,
-                **{name: None if one is None else getattr(one, part) for name, (one, part) in found.items()},
-                "energy_joules": None if energy is None else energy.joules,
-                "energy_source": None if energy is None else energy.source,
-                "energy_reason": None if energy is None else energy.reason or None,
-            }
-        )
+        row = {
+            "device": slot.key,
+            "uuid": slot.unique_id,
+            "name": slot.identity.name or slot.identity.vendor,
+            "held_seconds": held,
+            "measured_seconds": measured,
+            # During which it computed: its utilisation over the time that this was read.
+            "used_seconds": None if busy is None else busy.mean / 100.0 * measured,
+            **{name: None if one is None else getattr(one, part) for name, (one, part) in found.items()},
+            "energy_joules": None if energy is None else energy.joules,
+            "energy_source": None if energy is None else energy.source,
+            "energy_reason": None if energy is None else energy.reason or None,
+        }
+        devices.append(_continued(row, before.pop(slot.unique_id, None), (gaps or {}).get(slot.unique_id), pause))
+    devices += [{name: value for name, value in row.items() if name != "counter_joules"} for row in before.values()]  # not there now
     given = max(len(job.devices), len(devices))  # those that are not read here are held too
 
     def total(name: str) -> float | None:
@@ -166,7 +300,9 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
         "state": STATES[job.ended is not None],
         "began": job.began,
         "ended": job.ended,
-        "noticed": noticed,
+        "noticed": noticed if earlier is None else earlier.noticed,
+        "interruptions": 0 if earlier is None else earlier.interruptions + 1,
+        "interrupted_seconds": 0.0 if earlier is None else earlier.interrupted_seconds + pause,
         "devices_held": given,
         "held_hours": given * held / HOUR,
         "used_hours": None if used is None else used / HOUR,

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
+from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
+from accelmetrics.schemas.identity import pci_address
 from accelmetrics.schemas.metric import LINK, VITAL
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.ring import REPEATED, Layout, Row, Served, device_columns, marked
@@ -247,9 +249,16 @@ def throttled_share(span: float, load: float) -> Measure:
 
 
 def _rises(
-    span: float, standing: bool, overlapping: bool = False, words: Callable[[str], str] = str
+    span: float,
+    standing: bool,
+    overlapping: bool = False,
+    words: Callable[[str], str] = str,
+    ages: Callable[[RuleInput, str, str], Sequence[float]] = lambda given, device, counter: (),
 ) -> Callable[[RuleInput, Iterable[tuple[str, str, float]]], dict[str, float]]:
-    """Return what adds up by how much the counters of each device rose of late, of device, counter and value."""
+    """Return what adds up by how much the counters of each device rose of late, of device, counter and value.
+
+    ``ages`` tells how long ago what a counter holds at its first reading was counted, as far as that is known.
+    """
     last: dict[tuple[str, str], float] = {}
     risen: dict[str, deque[tuple[float, float, str]]] = {}  # by device: when, by how much, of which counter
 
@@ -260,7 +269,10 @@ def _rises(
             last[device, counter] = value
             recent.setdefault(device, 0.0)
             since = value - before if before is not None and value >= before else value if before is not None or standing else 0.0
-            if since > 0:
+            if before is None and (known := ages(given, device, counter)):
+                of_before = ((given.at - age, 1.0, counter) for age in known)
+                risen[device] = deque(sorted([*risen.get(device, ()), *of_before]), maxlen=1024)
+            elif since > 0:
                 risen.setdefault(device, deque(maxlen=1024)).append((given.at, since, counter))
         for device, rises in risen.items():
             while rises and given.at - rises[0][0] > span:
@@ -297,7 +309,14 @@ def recent_xids(codes: Sequence[int], others: bool, span: float) -> Measure:
         others: Whether all codes but these are meant.
         span: For how many seconds one counts.
     """
-    add_up = _rises(span, standing=True, words=lambda code: f"{code}: {meaning(int(code))}")
+
+    def ages(given: RuleInput, device: str, code: str) -> Sequence[float]:
+        addresses = [pci_address(slot.identity.pci_bus_id) for slot in given.snapshot.identities if slot.key == device]
+        # Copied, as another thread may add to them.
+        times = [when for address in addresses for when, one in tuple(KNOWN_XIDS.recent.get(address, ())) if str(one) == code]
+        return [max(0.0, given.snapshot.time_ns / 1e9 - when) for when in times]
+
+    add_up = _rises(span, standing=True, words=lambda code: f"{code}: {meaning(int(code))}", ages=ages)
     listed = frozenset(map(str, codes))
 
     def measure(given: RuleInput) -> Values:

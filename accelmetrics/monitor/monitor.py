@@ -269,6 +269,16 @@ class Monitor:
             run = self._run
         end_all([run], by)
 
+    def restore_findings(self, found: Sequence[tuple[str, Finding]]) -> None:
+        """Go on with findings of an earlier run of this program from the next reading on.
+
+        Args:
+            found: Each with the unique identity of the device that it is about; empty for one about something else.
+        """
+        run = self._current()
+        for engine in filter(None, {run.findings, run.for_all}):
+            engine.restore(found)
+
     def pause(self) -> None:
         """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""
         self._current().pause()

@@ -314,6 +314,7 @@ ENDPOINT = (
     Option("processes", amount, "serve the N processes too that hold most of the devices' memory", 0, "N", SERVE, usual="none"),
     Option("process_labels", names, "of those, what to say beside number and type: user, pod, container, slurm_job", None, "LIST", SERVE),
     Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
+    Option("state", path, "keep running jobs, findings and Xid counts in this file over a restart", None, "FILE", SERVE),
     Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
     Option("share_directory", path, f"{SHARED}; without DIRECTORY: {SHARED_READINGS}", None, "DIRECTORY", SERVE, "--share"),
     Option("share_group", text, "let the processes of this group read them too", None, "NAME", SERVE, usual="this user's and root's alone"),

@@ -306,13 +306,14 @@ def _nvidia() -> dict[str, str]:
 # Read by the daemon
 
 
-def read_small(path: str | Path, trusted: bool = False, folder: int | None = None) -> str:
+def read_small(path: str | Path, trusted: bool = False, folder: int | None = None, largest: int = LARGEST_FILE) -> str:
     """Read a small file.
 
     Args:
         path: The file.
         trusted: Whether it must be root's or this user's, and writable by nobody else.
         folder: The open directory that ``path`` is in.
+        largest: Bytes that it may have.
 
     Raises:
         OSError: It cannot be read, or is a link.
@@ -322,9 +323,9 @@ def read_small(path: str | Path, trusted: bool = False, folder: int | None = Non
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no plain file")
-        data = file.read(LARGEST_FILE + 1)
-    if len(data) > LARGEST_FILE:
-        raise ValueError(f"it has more than {LARGEST_FILE} bytes")
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"it has more than {largest} bytes")
     if trusted and (status.st_uid not in {0, os.geteuid()} or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         raise ValueError(f"it is neither root's nor this user's alone: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
     return data.decode()

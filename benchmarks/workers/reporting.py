@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from accelmetrics.cli.main import YOUNG
+from accelmetrics.cli import YOUNG
 from accelmetrics.schemas.catalogue import expected_names, rows
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.lines import LineWriter

@@ -49,14 +49,27 @@ def server() -> Iterator[Server]:
         yield Server(f"{base.rstrip('/')}/{SECRET}", taken, status)
 
 
-def hot(number: int = 0, until: int | None = None) -> Finding:
-    return Finding(
-        "hot", "warning", f"gpu.{number}", "core at 91 °C, above 80 °C for 300 s", 91.0, 80.0, 10**18, until, "Look at the fans."
-    )
+SINCE = 4 * 10**18
+"""After any exporter here is made."""
+
+
+def hot(number: int = 0, until: int | None = None, since: int = SINCE) -> Finding:
+    return Finding("hot", "warning", f"gpu.{number}", "core at 91 °C, above 80 °C for 300 s", 91.0, 80.0, since, until, "Look at the fans.")
 
 
 def found(*current: Finding, ended: tuple[Finding, ...] = ()) -> Record:
     return record({})._replace(findings=Findings(current, ended, ()), labels={"hostname": "node-7", "team": "vision"})
+
+
+def test_what_goes_on_over_a_restart_is_not_sent_again(server: Server) -> None:
+    """A finding of before that is in the first record was sent then; its end is sent."""
+    exporter = NotifyExporter(server.url, pause=0.0)
+    exporter.export(found(hot(0, since=10**18)))
+    assert server.taken == []
+    exporter.export(found(hot(0, since=10**18), hot(1)))
+    exporter.export(found(hot(1), ended=(hot(0, until=SINCE, since=10**18),)))
+    assert [message["title"] for _, message in server.taken] == ["accelmetrics node-7: 1 finding (warning)", "accelmetrics node-7: 1 over"]
+    exporter.close()
 
 
 def test_what_begins_is_told_at_once_and_the_rest_together(server: Server) -> None:

@@ -449,7 +449,7 @@ class Gpu(Listed):
         if not needed.isdisjoint(OF_LINKS):
             slow.append(Links(library, handle, needed))
         if not needed.isdisjoint(OF_XIDS):
-            self.xids = Xids(self._driver.listener, handle)
+            self.xids = Xids(self._driver.listener, handle, pci_address(self.identity.pci_bus_id))
             slow.append(self.xids)
         shares = self.identity.unified and not needed.isdisjoint(MEMORY_NAMES)
         table = DeviceProcesses(library, handle, self.identity.driver_version) if shares or PROCESSES in needed else None

@@ -1,9 +1,10 @@
 """Xid errors: counted from the driver's events by a thread of its own, so that no reading waits for one.
 
 The thread looks every 2 s whether something has happened, and waits inside the driver for a few milliseconds only:
-closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins at 0 when the GPU
-was registered for events; as long as it is not, or the driver does not say what happened, there is a reason and no number. Errors are
-counted by their code, so that of several between two readings none is lost.
+closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins when the GPU was registered
+for events, at 0 or at what is known of before (``kit/kernel_log.py``); as long as it is not registered, or the driver does not say what
+happened, there is a reason and no number, unless the kernel's log is followed. Errors are counted by their code, so that of several
+between two readings none is lost.
 
 Each GPU has an event set of its own: NVML may answer GPU_IS_LOST for a whole set, and a set of all GPUs would then tell nothing of the
 others. The counts of a lost GPU stay: the driver reports a loss itself (Xid 79), and no call to the GPU is needed to know them.
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import Number, Value
+from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS, LARGEST_CODE
 from accelmetrics.backends.nvidia.calls import Paced
 from accelmetrics.backends.nvidia.metrics import SECOND
 from accelmetrics.backends.nvidia.nvml import (
@@ -40,8 +42,6 @@ XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
 EVENT = struct.Struct("=QQQ8x")
 """Device, type and data of ``nvmlEventData_t``; the ids of the MIG instance, with which its first form ends before, are not used."""
-LARGEST_CODE = 1023
-"""Above this no code is believed. Such an error is counted, and not as one of a code."""
 WAIT_MS = 5
 PAUSE = 2.0
 """How long a wait inside the driver is, and seconds between two of them."""
@@ -141,16 +141,19 @@ class XidListener:
 class Xids(Paced):
     """One GPU's Xid errors: registered at its first reading, and then looked up in memory once a second."""
 
-    def __init__(self, listener: XidListener, handle: Handle) -> None:
+    def __init__(self, listener: XidListener, handle: Handle, address: str) -> None:
         super().__init__(SECOND)
         self._listener = listener
         self._handle = handle
+        self._address = address
         self._registered = False
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
         self.schedule(now, status != 0)
+        if KNOWN_XIDS.log is not None:
+            return self.known()
         if status == NOT_SUPPORTED:
             self.due = math.inf
         elif status:
@@ -161,9 +164,9 @@ class Xids(Paced):
 
     def known(self) -> dict[str, Number]:
         """Return the counts, without a call; empty while they are not known."""
-        if not self._registered or self._listener.failures.get(self._handle.value, 0):
+        if KNOWN_XIDS.log is None and (not self._registered or self._listener.failures.get(self._handle.value, 0)):
             return {}
-        counts = self._listener.counts[self._handle.value]
+        counts = KNOWN_XIDS.total(self._address, self._listener.counts.get(self._handle.value, {}))
         codes = [code for code in counts if code]
         last = {"lastXid": codes[-1]} if codes else {}
         return {"xidErrors": sum(counts.values()), **last, **{f"xid.{code}.errors": counts[code] for code in codes}}

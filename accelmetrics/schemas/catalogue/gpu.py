@@ -64,7 +64,7 @@ FAULTS = (
         "gpu.{i}.xidErrors",
         "1",
         "counter",
-        "Xid errors that the driver has reported since this program began to listen.",
+        "Xid errors that the driver has reported since this program began to listen; `serve` adds those that it knows of before.",
         "accel_xid_errors_total",
         'hw.errors{hw.type="gpu",error.type="xid"}',
         integer=True,

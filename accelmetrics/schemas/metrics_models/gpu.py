@@ -11,7 +11,7 @@ class GpuMetrics(CommonMetrics):
     gpu: float | None = Field(None, alias="gpu", ge=0, le=100, description="Share of the time during which at least one kernel was running. Unit: %.")
     memory_read_write_activity: float | None = Field(None, alias="memoryReadWriteActivity", ge=0, le=100, description="The same value as `memory`, under the name that W&B gives it on AMD. Unit: %.")
     memory_over_drive: float | None = Field(None, alias="memoryOverDrive", ge=0, description="By how much the memory clock is raised above its default limit. Unit: %.")
-    xid_errors: int | None = Field(None, alias="xidErrors", ge=0, description="Xid errors that the driver has reported since this program began to listen. Unit: 1.")
+    xid_errors: int | None = Field(None, alias="xidErrors", ge=0, description="Xid errors that the driver has reported since this program began to listen; `serve` adds those that it knows of before. Unit: 1.")
     last_xid: int | None = Field(None, alias="lastXid", ge=1, description="Code of the newest of them; there is none before the first. Unit: 1.")
     recovery_action: int | None = Field(None, alias="recoveryAction", ge=0, description="What the driver asks for to recover the GPU: 0 nothing, 1 a reset of it, 2 a reboot, 3 to drain peer-to-peer traffic, 4 to drain and reset it, 5 to recover its IMEX domain, 6 a reset of its bus, 7 a restart of the whole system. Unit: 1.")
     nvlink_tx_bytes_total: int | None = Field(None, alias="nvlinkTxBytesTotal", ge=0, description="Bytes of payload sent over all NVLinks since the driver was loaded. Unit: By.")

@@ -1,0 +1,214 @@
+"""What a restart of the node's daemon must not lose, in a file: running jobs, findings that last, and counts of Xid errors.
+
+The file is written every half minute, when a finding or a job begins or is over, and at the end. It holds until the machine starts anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
+
+from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS, MOST_RECENT, PATH, KernelError, KernelLog
+from accelmetrics.backends.kit.system import read_text
+from accelmetrics.exporters.files import replace_file
+from accelmetrics.monitor.job_summaries import Earlier, JobSummaries
+from accelmetrics.schemas.document import describe, recorded
+from accelmetrics.schemas.identity import pci_address
+from accelmetrics.schemas.identity_models import FindingEntry
+from accelmetrics.schemas.log import log
+from accelmetrics.schemas.record import Finding, Record
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.visibility.slurm_jobs import read_small
+
+EVERY = 30.0
+"""Seconds from one writing to the next."""
+LARGEST = 8 << 20
+BOOT = "/proc/sys/kernel/random/boot_id"
+LONGEST_FIRST_LOOK = 2.0
+"""Seconds that reading what the kernel's log holds at the start takes at most; later looks go on."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Xids(_Part):
+    counts: list[tuple[NonNegativeInt, NonNegativeInt]]
+    recent: list[tuple[NonNegativeFloat, NonNegativeInt]] = Field(max_length=MOST_RECENT)
+
+
+class _Device(_Part):
+    device: str
+    uuid: str
+    name: str
+    held_seconds: NonNegativeFloat
+    measured_seconds: NonNegativeFloat
+    used_seconds: float | None
+    utilization_percent_mean: float | None
+    memory_used_bytes_max: float | None
+    power_watts_mean: float | None
+    temperature_celsius_max: float | None
+    energy_joules: float | None
+    energy_source: Literal["counter", "integrated"] | None
+    energy_reason: str | None
+    counter_joules: float | None
+
+
+class _Job(_Part):
+    began: float
+    noticed: float
+    written: float
+    interruptions: NonNegativeInt
+    interrupted_seconds: NonNegativeFloat
+    devices: dict[str, _Device]
+
+
+class _State(_Part):
+    version: Literal[1]
+    boot_id: str
+    sequence: int = Field(ge=-1)
+    xids: dict[str, _Xids]
+    findings: list[tuple[str, FindingEntry]]
+    jobs: dict[str, _Job]
+
+
+class NodeState:
+    """The state of a daemon, in its file.
+
+    Args:
+        path: The file; None where nothing is kept.
+
+    Attributes:
+        jobs: By id, what was measured of jobs before this start.
+        findings: What lasted then, each with the identity of its device.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path is None else Path(path)
+        self.jobs: dict[str, Earlier] = {}
+        self.findings: Sequence[tuple[str, Finding]] = ()
+        self._summaries: JobSummaries | None = None
+        self._boot = read_text(BOOT) or ""
+        self._latest: Record | None = None
+        self._lasting: tuple[Finding, ...] = ()
+        self._running: frozenset[str] = frozenset()
+        self._counted: dict[str, Mapping[int, int]] = {}  # by address, the Xid errors of the last record
+        self._due = 0.0
+        self._failed = ""
+        sequence = -1
+        if self._path is not None and (state := self._read()) is not None:
+            self.jobs = {name: Earlier(**dict(job) | {"devices": job.model_dump()["devices"]}) for name, job in state.jobs.items()}
+            self.findings = [(device, recorded(Finding, entry)) for device, entry in state.findings]
+            sequence = state.sequence
+            if not KNOWN_XIDS.before and KNOWN_XIDS.log is None:  # else they are of this process: its configuration was read again
+                KNOWN_XIDS.before = {address: dict(known.counts) for address, known in state.xids.items()}
+                KNOWN_XIDS.recent = {address: deque(known.recent, maxlen=MOST_RECENT) for address, known in state.xids.items()}
+        self._sequence = sequence
+
+    def follow_kernel_log(self) -> list[KernelError]:
+        """Begin to follow the kernel's log, where that is allowed; return what it has of errors that were not counted before."""
+        found: list[KernelError] = []
+        if KNOWN_XIDS.log is None:
+            try:
+                KNOWN_XIDS.log = KernelLog(self._sequence)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENXIO):
+                    log.info("Xid errors of the kernel's log are not read: %s: %s", PATH, error.strerror)
+                return found
+            until, before = time.monotonic() + LONGEST_FIRST_LOOK, -2
+            while time.monotonic() < until and before != KNOWN_XIDS.log.sequence:
+                before = KNOWN_XIDS.log.sequence
+                found += KNOWN_XIDS.look()
+        return found
+
+    def keep(self, summaries: JobSummaries) -> None:
+        """Keep these jobs too."""
+        self._summaries = summaries
+
+    def take(self, record: Record) -> None:
+        """Note a record, and write the file where that is due."""
+        self._latest = record
+        self._note_xids(record.snapshot)
+        before = self._lasting, self._running
+        self._lasting = tuple(record.findings)
+        self._running = frozenset() if self._summaries is None else self._summaries.running
+        if time.monotonic() >= self._due or before != (self._lasting, self._running):
+            self.write()
+
+    def close(self) -> None:
+        """Write the file for the last time."""
+        self.write()
+        self._path = None
+
+    def write(self) -> None:
+        """Write the file; why it cannot be written is logged once."""
+        if self._path is None or self._latest is None:
+            return
+        self._due = time.monotonic() + EVERY
+        devices = {slot.key: slot.unique_id for slot in self._latest.snapshot.identities}
+        xids = {}
+        for address in sorted(KNOWN_XIDS.addresses | self._counted.keys()):
+            known, counted = KNOWN_XIDS.total(address, {}), self._counted.get(address, {})
+            counts = [(code, max(known.get(code, 0), counted.get(code, 0))) for code in {**known, **counted}]
+            xids[address] = {"counts": counts, "recent": list(KNOWN_XIDS.recent.get(address, ()))}
+        state = {
+            "version": 1,
+            "boot_id": self._boot,
+            "sequence": self._sequence if KNOWN_XIDS.log is None else KNOWN_XIDS.log.sequence,
+            "xids": xids,
+            "findings": [(devices.get(one.key, ""), one.to_dict()) for one in self._lasting],
+            "jobs": {} if self._summaries is None else {name: asdict(job) for name, job in self._summaries.totals().items()},
+        }
+        try:
+            replace_file(self._path, json.dumps(state).encode(), 0o600)
+            self._failed = ""
+        except OSError as error:
+            why = error.strerror or str(error)
+            if why != self._failed:
+                self._failed = why
+                log.warning("what a restart should not lose is not kept: %s: %s", self._path, why)
+
+    def _read(self) -> _State | None:
+        """Return what the file says; one that cannot be used is told in a line, and one that is somebody else's is left alone."""
+        assert self._path is not None
+        try:
+            text = read_small(self._path, trusted=True, largest=LARGEST)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            why = (error.strerror if isinstance(error, OSError) else "") or error
+            log.warning("%s is not used, and nothing is kept over a restart: %s", self._path, why)
+            self._path = None
+            return None
+        try:
+            state = _State.model_validate_json(text)
+        except (ValidationError, RecursionError) as error:
+            why = describe(error) if isinstance(error, ValidationError) else "it is nested too deeply"
+            log.warning("%s is not used, and will be replaced: it is no state of this release: %s", self._path, why)
+            return None
+        return state if state.boot_id == self._boot else None  # counters and the kernel's log began anew
+
+    def _note_xids(self, taken: Snapshot) -> None:
+        """Take over the counts of a reading, and when errors were that the kernel's log does not tell of."""
+        for slot in taken.identities:
+            counts = {
+                int(name.split(".")[1]): int(value)
+                for name, value in taken.values_of(slot.key).items()
+                if name.startswith("xid.") and name.endswith(".errors")
+            }
+            address = pci_address(slot.identity.pci_bus_id)
+            known = self._counted.get(address) or KNOWN_XIDS.total(address, {})
+            if counts and KNOWN_XIDS.log is None:
+                for code, count in counts.items():
+                    if count > known.get(code, 0):
+                        KNOWN_XIDS.note(address, taken.time_ns / 1e9, code)
+            if counts:
+                self._counted[address] = counts
