@@ -6,6 +6,7 @@ address of its own: an example must neither be kept from a port nor reach anothe
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -165,3 +166,25 @@ def test_there_are_examples() -> None:
     """What is looked for is found: a page of another form would be a test of nothing."""
     assert {example.page for example in EXAMPLES} == set(PAGES)
     assert any("tensorboard" in example.text for example in COMMANDS)
+
+
+def test_the_adapter_of_trackio_shows_the_mig_instance_that_a_program_has(tmp_path: Path) -> None:
+    """Beside it there is no GPU for the program; of all GPUs the whole ones are shown."""
+    (tmp_path / "trackio").mkdir()
+    (tmp_path / "trackio/__init__.py").touch()
+    (tmp_path / "trackio/gpu.py").touch()
+    program = """
+import accelmetrics, json, os
+instances = [device.uuid for device in accelmetrics.devices("accelerators") if device.parent]
+os.environ["CUDA_VISIBLE_DEVICES"] = instances[1]
+import for_trackio
+print(json.dumps([for_trackio.read(), sorted({key.split("/")[1] for key in for_trackio.read(all_gpus=True)})]))
+"""
+    with NvmlSimulator(gpus=2, profile="h100") as nvidia:
+        nvidia.partition(0, ["1g.10gb", "2g.20gb"])
+        path = os.pathsep.join(map(str, (tmp_path, ROOT / "examples/adapters", ROOT)))
+        env = {**os.environ, **nvidia.environment(), "PYTHONPATH": path}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=HANG, check=True)
+    seen, every = json.loads(done.stdout)
+    assert (seen["gpu/0/total_memory"], {key.split("/")[1] for key in seen}) == (20.0, {"0"})
+    assert every == ["0", "1"]

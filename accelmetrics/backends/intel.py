@@ -1,8 +1,9 @@
 """Intel's GPUs: integrated ones, Arc, Flex and Max, through the files of the kernel drivers ``i915`` and ``xe``, which any user may read.
 
-No device is opened, and none is woken. What programs use stands in their ``fdinfo``: root sees those of all, and so all that is used
-together; a user sees the own ones. Where not all are seen, ``gpu`` is the share of time in which the GT of render and compute was awake:
-it falls asleep some time after its work is done, so that this is more than the engines worked. The memory that a card has stands nowhere.
+No device is woken. What programs use stands in their ``fdinfo``: root sees those of all, and so all that is used together; a user sees
+the own ones. Where not all are seen, ``gpu`` is the share of time in which the GT of render and compute was awake: it falls asleep some
+time after its work is done, so that this is more than the engines worked. The memory of a card stands in no file: its driver is asked,
+through the render node of a card that is awake, which is open for that moment alone.
 
 - Energy is the card's; where that counter is missing or stands at 0 (B580, Linux 6.16), the package's.
 - A discrete card shows the link inside it, 2.5 GT/s over one lane. The link to the slot is that of the switch on the card.
@@ -15,7 +16,13 @@ The layout is that of the drivers' sources and of published trees of A380, B580,
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
+import struct
+import time
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 from accelmetrics.backends.contract import Number
@@ -40,6 +47,7 @@ from accelmetrics.backends.kit import (
 from accelmetrics.backends.kit.fields import Row, pcie_generation
 from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.backends.kit.sysfs import DeviceDirectory
+from accelmetrics.backends.kit.system import is_asleep, link_name, list_directory, reason_of, sysroot
 
 INTEGRATED = "0000:00:02.0"
 """Where the GPU of a processor is, in every one of them."""
@@ -125,18 +133,97 @@ FIELDS = (
             ("maxPcieLinkWidth", "max_link_width", None),
         )
     ),
-    Field("memoryAllocatedBytes", "@clients.memory", "B", words="drm-resident-*, else drm-total-*, of all in /proc/*/fdinfo"),
-    Field("memoryTotalBytes", ("lmem_total_bytes", "device/tile0/vram0/total_bytes"), "B"),
+    Field(
+        "memoryAllocatedBytes",
+        ("vram.used", "@clients.memory"),
+        "B",
+        words="DRM_IOCTL_XE_DEVICE_QUERY, DRM_IOCTL_I915_QUERY; else drm-resident-* or drm-total-* of all in /proc/*/fdinfo",
+    ),
+    Field(
+        "memoryTotalBytes",
+        ("lmem_total_bytes", "device/tile0/vram0/total_bytes", "vram.total"),
+        "B",
+        words="DRM_IOCTL_XE_DEVICE_QUERY, DRM_IOCTL_I915_QUERY",
+    ),
     *MEMORY,
 )
 IDENTITY = {"pci_bus_id": "@pci", "name": "model", "unified": "integrated"}
 
 
+XE_QUERY, I915_QUERY = 0xC0286440, 0xC0106479
+"""``DRM_IOCTL_XE_DEVICE_QUERY`` and ``DRM_IOCTL_I915_QUERY``."""
+XE_REGIONS, I915_REGIONS = 1, 4
+"""What is asked for with each: the regions of memory."""
+REGION, REGION_SIZE, OF_DEVICE = struct.Struct("@HHIQQ"), 88, 1
+"""The class and the number of a region, its size, and of ``xe`` what is used of it, of ``i915`` what is free."""
+MOST_BYTES = 1 << 16
+
+
+def _ask_xe(fd: int, answer: Any, size: int) -> int:
+    """Ask ``xe`` for the regions; return how long they are."""
+    from fcntl import ioctl  # which Windows has not
+
+    question = bytearray(struct.pack("@QIIQ2Q", 0, XE_REGIONS, size, ctypes.addressof(answer), 0, 0))
+    ioctl(fd, XE_QUERY, question)
+    return int(struct.unpack_from("@I", question, 12)[0])
+
+
+def _ask_i915(fd: int, answer: Any, size: int) -> int:
+    """Ask ``i915`` for them."""
+    from fcntl import ioctl
+
+    item = ctypes.create_string_buffer(struct.pack("@QiIQ", I915_REGIONS, size, 0, ctypes.addressof(answer)), 24)
+    ioctl(fd, I915_QUERY, bytearray(struct.pack("@IIQ", 1, 0, ctypes.addressof(item))))
+    return int(struct.unpack_from("@i", item, 8)[0])
+
+
+def card_memory(node: str, driver: str) -> tuple[int, int]:
+    """Ask a driver for the bytes of memory that a card has, and how many of them are in use: 0 where this user is not told.
+
+    Raises:
+        OSError: The render node cannot be opened, or the driver refuses.
+    """
+    ask, head = (_ask_xe, 8) if driver == "xe" else (_ask_i915, 16)
+    fd = os.open(sysroot() + node, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = ask(fd, ctypes.create_string_buffer(1), 0)
+        if not head <= size <= MOST_BYTES:
+            raise OSError(errno.EOPNOTSUPP, "the driver lists no regions of memory")
+        answer = ctypes.create_string_buffer(size)
+        ask(fd, answer, size)
+    finally:
+        os.close(fd)
+    (count,) = struct.unpack_from("@I", answer)
+    regions = [REGION.unpack_from(answer, head + REGION_SIZE * each) for each in range(min(count, (size - head) // REGION_SIZE))]
+    own = [(all_, all_ - rest if driver == "i915" else rest) for kind, _, _, all_, rest in regions if kind == OF_DEVICE]
+    return sum(all_ for all_, _ in own), sum(used for _, used in own)
+
+
 class Card(DeviceDirectory):
-    """A card's files, with its name and whether it is part of the processor: only a card of its own has sensors."""
+    """A card's files, with its name, its memory and whether it is part of the processor: only a card of its own has sensors."""
+
+    _memory: tuple[object, object] = (None, None)
+    _stands = -inf
+    """Until when that is not asked for again, on the monotonic clock."""
+
+    def _asked(self) -> tuple[object, object]:
+        """Return the memory of the card and how much is in use, asked for once a second; once for all where only the first is told."""
+        now = time.monotonic()
+        if now >= self._stands:
+            self._memory, self._stands = (None, None), now + 1.0
+            names = [name for name in list_directory(f"{self.path}/device/drm") if name.startswith("renderD")]
+            if names and (address := str(super().get("@pci"))) != INTEGRATED and not is_asleep(address):
+                try:
+                    size, used = card_memory(f"/dev/dri/{names[0]}", link_name(f"{self.path}/device/driver"))
+                    self._memory, self._stands = (size or None, used or None), self._stands if used else inf
+                except OSError as error:
+                    self._memory = reason_of(error, f"/dev/dri/{names[0]}"), None
+        return self._memory
 
     def get(self, place: str) -> object:
         """Return what stands at a place, as every device's files do; ``model`` is its name, ``integrated`` whether it shares a chip."""
+        if place.startswith("vram."):
+            return self._asked()[place == "vram.used"]
         if place not in ("model", "integrated"):
             return super().get(place)
         number = text(super().get("device/device"))

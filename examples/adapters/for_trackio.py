@@ -9,7 +9,8 @@ import accelmetrics
 def read(device=None, all_gpus=False):
     found = {}
     devices = accelmetrics.sample("accelerators", max_age=0.5, visible=not all_gpus and "renumber").devices
-    for place, one in enumerate(one for one in devices if one.parent is None):  # an NPU beside a GPU has the same index
+    listed = {one.key for one in devices}  # a program that has a MIG instance sees that, and not its GPU
+    for place, one in enumerate(one for one in devices if one.parent not in listed):  # an NPU beside a GPU has the same index
         if device in (None, place):
             now, used, total = one.metrics, one.metrics.memory_used_bytes, one.metrics.memory_total_bytes
             values = {"utilization": now.utilization, "power": now.power_watts, "temp": now.temperature}

@@ -22,7 +22,7 @@ from accelmetrics.visibility.doctor import unread_devices
 from tests.simulators.amdgpu import Content
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.drm import fdinfo
-from tests.simulators.intel import CALM, CARD, INTEGRATED, IntelTree
+from tests.simulators.intel import CALM, CARD, INTEGRATED, IntelTree, RenderNodes
 from tests.simulators.kunlunxin import HELP as KUNLUNXIN, INTEL
 from tests.support.fuzzing import fuzz
 from tests.support.waiting import wait_for
@@ -544,3 +544,81 @@ def test_fuzz(backend: PolledBackend) -> None:
 @pytest.mark.parametrize(("source", "text"), [("xpu-smi", table(card(0), card(1))), ("xpu-smi dump", DUMP)])
 def test_fuzz_the_tool(source: str, text: str) -> None:
     fuzz(intel.TOOL, lambda said: map(DeviceSample, rows(said)), text, source=source)
+
+
+# The memory of a card
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def nodes(tree: IntelTree, monkeypatch: pytest.MonkeyPatch) -> RenderNodes:
+    made = RenderNodes(tree.root)
+    monkeypatch.setattr("fcntl.ioctl", made.ioctl)
+    return made
+
+
+@pytest.mark.parametrize(("driver", "rest"), [("xe", 3 * GIB), ("i915", 13 * GIB)])
+def test_the_memory_of_a_card_is_what_its_driver_says(
+    tree: IntelTree, nodes: RenderNodes, sampler: Sampler, driver: str, rest: int
+) -> None:
+    """Of a card of two tiles that of both. Its render node is closed again."""
+    getattr(tree, driver)()
+    nodes.card(0, (1, 16 * GIB, rest), (1, 16 * GIB, rest))
+    snapshot = sampler.sample()
+    told = of(snapshot)
+    assert (told["memoryTotalBytes"], told["memoryAllocatedBytes"], told["memoryFreeBytes"]) == (32 * GIB, 6 * GIB, 26 * GIB)
+    assert told["memoryAllocated"] == 18.75
+    assert snapshot.devices[0].identity.memory_total_bytes == 32 * GIB
+    assert not [fd for fd in Path("/proc/self/fd").iterdir() if "renderD" in os.path.realpath(fd)]
+
+
+@pytest.mark.parametrize(("driver", "rest"), [("xe", 0), ("i915", 16 * GIB)])
+def test_a_driver_that_does_not_tell_this_user_what_is_in_use_is_asked_once(
+    tree: IntelTree, nodes: RenderNodes, sampler: Sampler, clock: FakeClock, driver: str, rest: int
+) -> None:
+    """It says 0 then, which is no measurement: what the programs of this user hold together is not all."""
+    getattr(tree, driver)()
+    nodes.card(0, (1, 16 * GIB, rest))
+    sampler.sample()
+    asked = len(nodes.asked)
+    snapshot = again(sampler, clock, 5.0)
+    assert snapshot.metrics["gpu.0.memoryTotalBytes"] == 16 * GIB
+    assert why(snapshot, "memoryAllocatedBytes", "memoryAllocated") == [Reason.NO_PERMISSION] * 2
+    assert len(nodes.asked) == asked
+
+
+def test_a_card_whose_driver_does_not_know_the_question(tree: IntelTree, nodes: RenderNodes, sampler: Sampler) -> None:
+    tree.xe()
+    nodes.card(0)
+    nodes.regions.clear()
+    assert why(sampler.sample(), "memoryTotalBytes") == [Reason.DRIVER_ERROR]
+
+
+def test_a_render_node_that_may_not_be_opened(
+    tree: IntelTree, nodes: RenderNodes, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.xe()
+    nodes.card(0, (1, 16 * GIB, 0))
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(intel, "card_memory", refused)
+    snapshot = sampler.sample()
+    assert snapshot.unavailable["gpu.0.memoryTotalBytes"] == (Reason.NO_PERMISSION, "/dev/dri/renderD128 may not be read by this user")
+    assert snapshot.metrics["gpu.0.temp"] == ARC["temp"]
+
+
+@pytest.mark.parametrize("status", ["suspended", "active"])
+def test_a_card_that_sleeps_and_a_gpu_of_a_processor_are_not_asked(
+    tree: IntelTree, nodes: RenderNodes, sampler: Sampler, status: str
+) -> None:
+    """Asking would wake the one, and the other has no memory of its own."""
+    if status == "suspended":
+        tree.set(tree.xe(), {"power/runtime_status": status})
+    else:
+        tree.xe(0, INTEGRATED, "0x9a49", integrated=True)
+    nodes.card(0, (1, 16 * GIB, GIB))
+    sampler.sample()
+    assert nodes.asked == []

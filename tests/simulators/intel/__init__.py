@@ -5,6 +5,9 @@ Layouts are those of the drivers ``xe``, ``i915`` and ``intel_vpu``; the values 
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -88,6 +91,76 @@ class IntelTree(DrmTree):
         told |= {f"freq0/throttle/reason_{name}": value for name, value in CALM.items()}
         told |= {"gtidle/name": f"gt{number}-{kind}", "gtidle/idle_status": "gt-c0", "gtidle/idle_residency_ms": 40_000}
         return {f"{below}/{name}": value for name, value in told.items()}
+
+
+class _XeQuery(ctypes.Structure):
+    _fields_ = (
+        *(("extensions", ctypes.c_uint64), ("query", ctypes.c_uint32), ("size", ctypes.c_uint32), ("data", ctypes.c_uint64)),
+        ("reserved", ctypes.c_uint64 * 2),
+    )
+
+
+class _I915Item(ctypes.Structure):
+    _fields_ = (("query_id", ctypes.c_uint64), ("length", ctypes.c_int32), ("flags", ctypes.c_uint32), ("data", ctypes.c_uint64))
+
+
+class _I915Query(ctypes.Structure):
+    _fields_ = (("items", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("data", ctypes.c_uint64))
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (
+        *(("kind", ctypes.c_uint16), ("instance", ctypes.c_uint16), ("page", ctypes.c_uint32)),
+        *(("size", ctypes.c_uint64), ("rest", ctypes.c_uint64), ("reserved", ctypes.c_uint64 * 8)),
+    )
+
+
+class RenderNodes:
+    """What the drivers answer to ``ioctl`` on render nodes, with the structs of ``xe_drm.h`` and ``i915_drm.h``.
+
+    Attributes:
+        regions: By render node, the regions of memory of its card: class, size, and what is used (of ``i915`` what is free).
+        asked: The render nodes, once for each call.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.regions: dict[str, list[tuple[int, int, int]]] = {}
+        self.asked: list[str] = []
+
+    def card(self, number: int, *regions: tuple[int, int, int]) -> None:
+        """Give a card these regions, behind that of the host's memory."""
+        node = self._root / f"dev/dri/renderD{128 + number}"
+        node.parent.mkdir(parents=True, exist_ok=True)
+        node.touch()
+        self.regions[node.name] = [(0, 1 << 35, 1 << 34), *regions]
+
+    def ioctl(self, fd: int, request: int, argument: bytearray) -> int:
+        """Answer, as ``fcntl.ioctl`` does."""
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        self.asked.append(name)
+        head = {0xC0286440: 8, 0xC0106479: 16}.get(request)
+        if head is None or name not in self.regions:
+            raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+        regions = [_Region(kind, place, 4096, size, rest) for place, (kind, size, rest) in enumerate(self.regions[name])]
+        body = bytes(ctypes.c_uint32(len(regions))).ljust(head, b"\0") + b"".join(map(bytes, regions))
+        if head == 8:
+            question = _XeQuery.from_buffer(argument)
+            if question.query != 1 or question.size not in (0, len(body)):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            if question.size:
+                ctypes.memmove(question.data, body, len(body))
+            question.size = len(body)
+            return 0
+        assert _I915Query.from_buffer(argument).items == 1
+        item = _I915Item.from_address(_I915Query.from_buffer(argument).data)
+        if item.query_id != 4 or 0 < item.length < len(body):
+            item.length = -errno.EINVAL
+        else:
+            if item.length:
+                ctypes.memmove(item.data, body, len(body))
+            item.length = len(body)
+        return 0
 
 
 _SENSORS: Mapping[str, Content] = {
