@@ -12,7 +12,7 @@ import pytest
 from accelmetrics import Snapshot
 from accelmetrics.exporters.console import ConsoleExporter, host_line, line, table
 from accelmetrics.exporters.registry import create
-from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Finding, Findings, Record
 from accelmetrics.schemas.text import bar, block
@@ -161,14 +161,6 @@ def test_a_table_elsewhere_is_lines() -> None:
     stream = io.StringIO()
     export(ConsoleExporter("table", stream=stream), record())
     assert stream.getvalue() == LINE + "\n"
-
-
-def test_a_table_needs_rich(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing is said when it is made; lines need nothing."""
-    monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[rich\]'"):
-        ConsoleExporter("table")
-    ConsoleExporter()
 
 
 def test_a_table_in_place_on_a_terminal(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from accelmetrics.exporters.influx import HEADER, InfluxExporter, PointWriter, escaped, measurement_name
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
-from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, MissingDependencyError
+from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
@@ -332,14 +331,6 @@ def test_the_interval_is_not_cut_to_a_whole_number() -> None:
         fields = read(monitor).fields
         assert fields["interval"] == interval and f" interval={float(interval)!r}," in monitor
         assert f",ticks={base.monitor.ticks}i," in monitor and fields["exporter.jsonl.sent"] == 9
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without httpx a server cannot be written to, and the message says what to install; a file can."""
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[influx\]'"):
-        InfluxExporter("http://127.0.0.1:8086")
-    InfluxExporter(str(tmp_path / "run.lp"))
 
 
 def test_measurements_escape_less_than_tags() -> None:

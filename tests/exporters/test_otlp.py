@@ -14,7 +14,7 @@ import pytest
 from accelmetrics._version import __version__
 from accelmetrics.exporters.otlp import OtlpExporter, RequestBuilder
 from accelmetrics.exporters.registry import create
-from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
+from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Exporter, Finding, Findings, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import COMMAND, environment
@@ -235,16 +235,6 @@ def test_options_that_cannot_be_used_are_said_at_once(options: dict[str, object]
     with pytest.raises(InvalidOptionError, match=says) as caught:
         OtlpExporter(**options)  # type: ignore[arg-type]
     assert "s3cr3t" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "package"), [("grpc", "grpc"), ("http", "httpx"), ("http", "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")]
-)
-def test_a_missing_package_is_named(protocol: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its packages the exporter says, when it is made, what to install."""
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[otlp\]'"):
-        create(f"otlp?protocol={protocol}")
 
 
 def test_findings_are_points_while_they_last() -> None:

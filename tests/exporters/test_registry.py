@@ -15,7 +15,7 @@ import pytest
 
 from accelmetrics.exporters import registry
 from accelmetrics.schemas import plug_ins
-from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricSelection
 
@@ -186,6 +186,34 @@ def test_what_cannot_be_meant_is_refused(text: str, error: type[Exception], word
     """The message names what was wrong and what to write."""
     with pytest.raises(error, match=words):
         registry.create(text)
+
+
+OTLP_MESSAGES = "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "package", "needs_nothing"),
+    [
+        ("console:table", "rich", "rich", "console"),
+        ("influx:http://127.0.0.1:8086", "influx", "httpx", "influx:run.lp"),
+        ("prometheus", "prometheus", "prometheus_client", ""),
+        ("prometheus", "prometheus", "tornado", "textfile:run.prom"),
+        ("textfile:run.prom", "prometheus", "prometheus_client", ""),
+        ("otlp?protocol=grpc", "otlp", "grpc", "otlp?protocol=http"),
+        ("otlp?protocol=http", "otlp", "httpx", "otlp?protocol=grpc"),
+        ("otlp?protocol=http", "otlp", OTLP_MESSAGES, ""),
+        ("mlflow", "mlflow", "mlflow", ""),
+        ("tensorboard:runs", "tensorboard", "tensorboard", ""),
+        *((name, name, name, "") for name in ("aim", "clearml", "swanlab", "trackio")),
+    ],
+)
+def test_a_missing_package_is_named(text: str, extra: str, package: str, needs_nothing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the exporter is made, with the command that installs it; what does without the package is made."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=rf"pip install 'accelmetrics\[{extra}\]'"):
+        registry.create(text)
+    if needs_nothing:
+        registry.create(needs_nothing)
 
 
 @pytest.mark.parametrize(

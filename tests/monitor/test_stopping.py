@@ -115,8 +115,10 @@ def test_an_exporter_that_cannot_open_does_not_hold_up_a_stop() -> None:
     with Monitor(INTERVAL, [exporter], backends=[gpus(1)]) as monitor:
         until(lambda: exporter.count("open") > 1)
         returned(partial(stopped, monitor))
-
     until(lambda: exporter.count("close") == 1)
+
+
+def test_an_exporter_that_recovers_within_the_stop_delivers_everything() -> None:
     exporter, failures = Recorder("recovering"), iter(range(3))
     monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)]).start()
     exporter.on_export = no_room
