@@ -80,6 +80,7 @@ def ranks(scale: Scale) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
         rounds = [(own_cost(scale, windows=1), _shared(scale, where, "rest"), _shared(scale, where, "work")) for _ in range(scale.rounds)]
+        least = [_least(scale) for _ in range(scale.rounds)]
         alone = _node_cost(scale, None)
         dear = [_node_cost(scale, directory, latency=DRIVER_LATENCY) for directory in (where, None)]
         gaps = takeover_gaps(scale, where)
@@ -91,6 +92,8 @@ def ranks(scale: Scale) -> Iterator[Row]:
     working = [(sum(rank["cpu"] for rank in found), own) for own, _, found in rounds]
     what = "the same, all log a step every 100 ms and look at `latest` once a second, one writes a JSON line a second"
     yield ratio(what, working, (1.8, 1.4), show=milliseconds)
+    what = f"one Monitor and {scale.ranks} processes without one that wake up, write a step and read a row as often, against one Monitor"
+    yield ratio(what, [(own + rest, own) for (own, *_), rest in zip(rounds, least, strict=True)], show=milliseconds)
     what = f'{scale.ranks} ranks with `share="node"` against the same without, each call taking {DRIVER_LATENCY} µs of CPU in the driver'
     yield ratio(what, [(dear[0], dear[1])], show=milliseconds)
     followers = [[rank for rank in found if rank["role"] == "client"] for _, _, found in rounds]
@@ -117,6 +120,13 @@ def _shared(scale: Scale, directory: Path, what: str) -> list[dict[str, Any]]:
         for program in programs:
             wait_for_line(program)
         return [finish(program) for program in programs]
+
+
+def _least(scale: Scale) -> float:
+    """CPU seconds per tick of as many processes that do the least of what working ranks do."""
+    with ExitStack() as stack:
+        programs = [stack.enter_context(started(None, "least", scale.seconds)) for _ in range(scale.ranks)]
+        return sum(float(finish(program)["cpu"]) for program in programs) / RATE
 
 
 def _node_cost(scale: Scale, directory: Path | None, latency: int = 0) -> float:

@@ -80,11 +80,10 @@ class NodeChannel:
             The moment of ``time.monotonic`` until which it has to be called again; infinite where nothing was logged lately.
         """
         if now >= self._tells - EARLY:
+            self._tells = inf  # first: who logs meanwhile sees that nobody will come for it
             steps = [self._steps.popleft() for _ in range(len(self._steps))]
-            self._tells = now + TOLD if steps else inf
-            if self._steps:  # logged just now, by a thread that may have seen the moment before
-                self._tells = now + TOLD
             if steps and self.file is not None:
+                self._tells = now + TOLD
                 self.file.steps(steps)
         return self._tells
 

@@ -145,6 +145,7 @@ class NodeReader:
     Attributes:
         findings: What rules have found, for the others; set by who judges in the process that reads.
         due: When the next reading is due, on the machine's monotonic clock.
+        tell: Writes the steps of this process, as :meth:`NodeChannel.tell`.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class NodeReader:
         self._view = OwnView(options)
         self._tell = WarnOnce("readings are not shared: ")
         self.findings = NO_FINDINGS
-        self.due = 0.0
+        self.due, self.tell = 0.0, channel.tell
         self._files = Path()  # what the paths of the shared files begin with
         # Where it shares: the ring that it follows, the right to read (none where a daemon reads), the other processes of the job. Where it
         # reads for them: what it writes with, and the bell. Where it reads, for them or for itself: the sampler.
@@ -255,10 +256,6 @@ class NodeReader:
         snapshot = self._sampler.sample()
         self.due = _next_after(began, self.due, self._interval)
         return [Taken(snapshot, moment_of(snapshot, began, time.monotonic()), self._is_tick(began))]
-
-    def tell(self, now: float) -> float:
-        """Write the steps of this process that have waited long enough; until when it has to be called again."""
-        return self._channel.tell(now)
 
     def close(self) -> None:
         """Leave: another process takes over where this one has read for others. It may be used again."""

@@ -292,19 +292,17 @@ class SharedRing:
         number = 0 if file is None else file.newest()[ROWS]
         return None if file is None else self._row(number, file.read(ROWS, number))
 
-    def rows(self, after: int, wants: Callable[[float], bool] = lambda _: True) -> Iterator[SharedRow]:
+    def rows(self, after: int, wants: Callable[[float], bool] | None = None) -> Iterator[SharedRow]:
         """Yield the rows with higher numbers, in their order. Those that were overwritten meanwhile are passed over.
 
         Args:
             after: The number.
-            wants: Asked of each row by the moment at which its reading began. The newest comes in any case.
+            wants: Asked of each row by the moment at which its reading began; all come when left out. The newest comes in any case.
         """
         file = self._opened()
-        found = [] if file is None else [(number, content) for number, content in file.after(ROWS, after) if content is not None]
-        for number, content in found:
-            moment = guarded(_moment, content).value
-            wanted = moment is not None and isfinite(moment) and (wants(moment) or number == found[-1][0])
-            if wanted and (row := self._row(number, content)) is not None:
+        newest = 0 if file is None else file.newest()[ROWS]
+        for number, content in () if file is None else file.after(ROWS, after):
+            if (row := self._row(number, content, wants, newest)) is not None:
                 yield row
 
     def _opened(self) -> SlotFile | None:
@@ -325,12 +323,14 @@ class SharedRing:
             self._file = file
         return self._file
 
-    def _row(self, number: int, content: bytes | None) -> SharedRow | None:
-        """Return what a row says; None where it is none, or its header is not there any more."""
-        return None if content is None else guarded(self._decoded, number, content).value
+    def _row(self, number: int, content: bytes | None, wants: Callable[[float], bool] | None = None, newest: int = 0) -> SharedRow | None:
+        """Return what a row says; None where it is none or not wanted, or its header is not there any more."""
+        return None if content is None else guarded(self._decoded, number, content, wants, newest).value
 
-    def _decoded(self, number: int, content: bytes) -> SharedRow | None:
+    def _decoded(self, number: int, content: bytes, wants: Callable[[float], bool] | None, newest: int) -> SharedRow | None:
         time_ns, at, ended, *places, sources, count = _ROW.unpack_from(content)
+        if wants is not None and not (isfinite(at) and wants(at)) and number < newest:
+            return None
         head: Header | None = self._said(HEADERS, places[:2], _header, None)
         begin = _ROW.size + sources * _SOURCE.size
         kinds = content[begin : begin + count]
@@ -357,11 +357,6 @@ class SharedRing:
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
         return made
-
-
-def _moment(content: bytes) -> float:
-    """Return when the reading of a row began."""
-    return float(_ROW.unpack_from(content)[1])
 
 
 def _writer_of(file: SlotFile) -> Writer:

@@ -113,6 +113,20 @@ def test_the_last_rows_are_there_and_the_others_are_passed_over(tmp_path: Path) 
         assert list(reader.rows(writer.number)) == []
 
 
+def test_of_rows_that_are_not_wanted_the_newest_comes(tmp_path: Path) -> None:
+    with ring(tmp_path) as (writer, reader):
+        for number in range(5):
+            writer.write(snapshot([number]), float(number), 9.0)
+        asked: list[float] = []
+
+        def wants(at: float) -> bool:
+            asked.append(at)
+            return at == 2.0
+
+        assert [row.at for row in reader.rows(1, wants)] == [2.0, 4.0]
+        assert asked == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_rows_that_grow_lose_none(tmp_path: Path) -> None:
     """Larger files take the place of the first, with its rows."""
     with ring(tmp_path) as (writer, reader):
