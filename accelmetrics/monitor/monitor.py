@@ -176,7 +176,15 @@ class Monitor:
             self._key = object()  # each takes part by itself
             daemon = share if isinstance(share, tuple) else None
             # Of the run that goes on then, like all that a run is asked for.
-            self._make = lambda: NodeReader(options, self.interval, self.channel, self.labels, self._current, daemon)
+            self._make = lambda: NodeReader(
+                options,
+                self.interval,
+                self.channel,
+                self.labels,
+                lambda: self._current().demand(),
+                lambda *step: self._current().hear(*step),
+                daemon,
+            )
         self._workers: dict[str, ExportWorker] = {}
         for exporter in made:
             self._add_worker(exporter)

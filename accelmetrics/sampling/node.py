@@ -15,10 +15,11 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from accelmetrics._version import __version__
 from accelmetrics.backends.guard import WarnOnce, guarded
@@ -72,11 +73,9 @@ def job_key(environment: Mapping[str, str] | None = None) -> str:
         environment: The variables; this process's own when left out.
     """
     values = os.environ if environment is None else environment
-    for name in JOBS:
-        if (value := values.get(name, "")) and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
-            return f"{name}={value}"
+    named = [f"{name}={values[name]}" for name in JOBS if values.get(name, "none") not in ("", "none")]
     address, port = values.get("MASTER_ADDR", ""), values.get("MASTER_PORT", "")
-    return f"{address}-{port}" if address and port else ""
+    return named[0] if named else f"{address}-{port}" if address and port else ""
 
 
 def daemon_files(directory: str, options: Mapping[str, Any]) -> Path:
@@ -91,12 +90,10 @@ def _shared(options: Mapping[str, Any]) -> tuple[object, ...]:
 
 def union(selections: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """Return items that select all that any of the selections does: the same one, or all of theirs without what they exclude."""
-    distinct = list(dict.fromkeys(selections))
-    if len(distinct) == 1:
-        return distinct[0]
-    chosen = [[item for item in items if not item.startswith("-")] or [ALL] for items in distinct]
-    every = tuple(sorted({item for items in chosen for item in items}))
-    return (ALL,) if ALL in every or not every else every
+    first, *others = dict.fromkeys(selections)
+    chosen = [[item for item in items if not item.startswith("-")] or [ALL] for items in (first, *others)]
+    every = {item for items in chosen for item in items}
+    return first if not others else (ALL,) if ALL in every else tuple(sorted(every))
 
 
 class Taken(NamedTuple):
@@ -121,16 +118,6 @@ class Taken(NamedTuple):
     seen: Callable[[Findings], Findings] | None = None
 
 
-class Observer(Protocol):
-    """Who is told of what other processes do."""
-
-    def demand(self) -> None:
-        """Have ``take`` called soon: a reading is asked for, or this process is to read from now on. Called on other threads."""
-
-    def hear(self, at: float, time_ns: int, step: int | None, values: Mapping[str, float], source: StepSource) -> None:
-        """Take a step that another process has logged: the arguments are those of a monitor's own, and that process."""
-
-
 class NodeReader:
     """Takes part in the readings of a job's processes, or of a daemon. For one thread, but for ``request``.
 
@@ -139,7 +126,8 @@ class NodeReader:
         interval: Seconds between two readings.
         channel: What is said beside the readings.
         labels: Those of the monitor, with the rank of this process among them.
-        observer: Gives who is told of what other processes do.
+        demand: Has ``take`` called soon: a reading is asked for, or this process is to read from now on. Called on other threads.
+        hear: Takes a step that another process has logged: the arguments are those of a monitor's own, and that process.
         daemon: The directory to write into for all of a machine, and the group that may read there; None in the processes of a job.
 
     Attributes:
@@ -154,11 +142,12 @@ class NodeReader:
         interval: float,
         channel: NodeChannel,
         labels: Mapping[str, str],
-        observer: Callable[[], Observer],
+        demand: Callable[[], object],
+        hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object],
         daemon: tuple[Path, int | None] | None = None,
     ) -> None:
         self._options, self._interval, self._channel, self._labels = dict(options), interval, channel, labels
-        self._observer, self._daemon = observer, daemon
+        self._demand, self._hear, self._daemon = demand, hear, daemon
         self._timeout = float(options.get("timeout", DEFAULT_TIMEOUT))
         self._opening = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT)) + self._timeout
         self._metrics = MetricSelection(options.get("metrics", ALL))
@@ -169,21 +158,21 @@ class NodeReader:
         self.due, self.tell = 0.0, channel.tell
         self._files = Path()  # what the paths of the shared files begin with
         # Where it shares: the ring that it follows, the right to read (none where a daemon reads), the other processes of the job. Where it
-        # reads for them: what it writes with, and the bell. Where it reads, for them or for itself: the sampler.
+        # reads for them: what it writes with. Where it reads, for them or for itself: the sampler.
         self._ring: SharedRing | None = None
         self._lease: Lease | None = None
         self._ranks: Ranks | None = None
         self._writer: SharedRingWriter | None = None
-        self._bell: Bell | None = None
         self._sampler: Sampler | None = None
+        self._shares = ExitStack()  # all that it gives back when it shares no more
         self._wanted: tuple[str, ...] = ()  # what the sampler reads
         self._sees_all = not any(options.get(name) for name in _OF_PROCESS - {"metrics"})
         self._shown: Header | None = None  # of the last row that was taken, or reading that the view has shown
-        self._turn: Callable[[], None] = self._demand  # another one each time that it gets in line
+        self._turn: Callable[[], object] = demand  # another one each time that it gets in line
         self._stands_in = False
         self._asked: deque[float] = deque(maxlen=1000)
-        self._seen = 0  # the number of the last row that was taken
-        self._waits_since = self._ended = 0.0  # when it began to wait for rows; when the last one was put together
+        self._seen = self._first = 0  # the number of the last row that was taken, and of the first that may be
+        self._last = 0.0  # when the last row that was taken was put together; before the first, when it began to wait for that
         self._next_tick = 0.0
         self._looked_at = self._retry_at = float("-inf")
         self._pace = interval  # of the process that reads
@@ -221,8 +210,8 @@ class NodeReader:
 
     def peek(self) -> Taken | None:
         """Return the newest reading of another process, and leave it for ``take``; None where only that tells what is so."""
-        row = None if self._ring is None or self.leads or self.elected or not self._ended else self._ring.newest()
-        if row is None or time.monotonic() - row.ended > LATE + LATE_INTERVALS * self._pace:
+        row = None if self._ring is None or self.leads or self.elected else self._ring.newest()
+        if row is None or row.number < self._first or time.monotonic() - row.ended > LATE + LATE_INTERVALS * self._pace:
             return None
         return Taken(self._view.snapshot(row, self._channel.devices), row.at)
 
@@ -260,6 +249,7 @@ class NodeReader:
     def close(self) -> None:
         """Leave: another process takes over where this one has read for others. It may be used again."""
         self._leave()
+        self._close_sampler()
         self._view.close()
         self._channel.role = ""
 
@@ -278,18 +268,18 @@ class NodeReader:
         self.due = _next_after(began, self.due, self._pace)
         while not writer.write(snapshot, at, ended, self.findings, self._pace):
             if self._stands_in or self._lease is None or not self._lease.lock.stands:  # another process reads
-                self._follow()
-                return []
+                self._leave()
+                return self.take(asked)
             writer.take(self._pace, self._timeout)  # from one that stood in while this process was stopped
-        self._seen, self._ended = writer.number, ended
+        self._seen, self._last = writer.number, ended
         self._asked.clear()
         head, numbers, statuses = snapshot.header, snapshot.numbers, tuple(snapshot.backends)
         if self._sees_all and head is self._shown and self._wanted == tuple(self._metrics.items):  # what is read is what this one sees
-            own = snapshot if self._check is None else self._check(snapshot)
-            return [Taken(own, at, self._is_tick(at), whole=snapshot, seen=self._view.findings)]
-        self._shown = head
-        row = SharedRow(writer.number, head, numbers, snapshot.time_ns, at, ended, statuses, snapshot.processes, NO_FINDINGS)
-        return [self._taken(row, self._is_tick(at), True)._replace(whole=snapshot, findings=None, seen=self._view.findings)]
+            taken = Taken(snapshot if self._check is None else self._check(snapshot), at, self._is_tick(at))
+        else:
+            row = SharedRow(writer.number, head, numbers, snapshot.time_ns, at, ended, statuses, snapshot.processes, NO_FINDINGS)
+            self._shown, taken = head, self._taken(row, self._is_tick(at), True)
+        return [taken._replace(whole=snapshot, findings=None, seen=self._view.findings)]
 
     def _rows(self, ring: SharedRing, asked: bool, hear: bool) -> list[Taken]:
         """Return the rows since the last call that are due here, and those that were asked for: these are waited for.
@@ -310,7 +300,7 @@ class NodeReader:
         while True:
             rows += ring.rows(self._seen, wants)
             if rows:
-                self._seen, self._ended = rows[-1].number, rows[-1].ended
+                self._seen, self._last = rows[-1].number, rows[-1].ended
             late = not rows and self._is_late(ring)
             if late or self.elected or time.monotonic() >= until or not self._asked or (rows and rows[-1].at >= self._asked[-1]):
                 break
@@ -327,7 +317,7 @@ class NodeReader:
             for source in self._shown.backends:
                 if source.status != "absent":  # imported now: half of the gap where this process takes over
                     guarded(lambda name: prepare(load(name)), source.name)
-        self.due = self._ended + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
+        self.due = self._last + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
         return [self._taken(row, row.at in ticks, row is rows[-1]) for row in rows]
 
     def _was_asked_for(self, at: float) -> bool:
@@ -359,7 +349,7 @@ class NodeReader:
         unknown = Writer(interval=self._interval, patience=LATE + LATE_INTERVALS * self._interval)
         writer, newest, now = ring.writer() or unknown, ring.newest(), time.monotonic()
         self._pace = writer.interval or self._pace
-        last = max(self._ended, self._waits_since, newest.ended if newest is not None and newest.ended <= now else 0.0)
+        last = max(self._last, newest.ended if newest is not None and newest.ended <= now else 0.0)
         return now >= writer.opening and now - last > writer.patience
 
     def _stand_in(self) -> None:
@@ -372,11 +362,9 @@ class NodeReader:
             self._leave()
         elif self._lease.deputize():
             self._stands_in = True
-        elif time.monotonic() - max(self._ended, self._waits_since) > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
+            self._shares.callback(self._lease.resign)
+        elif time.monotonic() - self._last > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
             raise NotSharedError("the process that reads for this machine does not answer")
-
-    def _demand(self) -> None:
-        self._observer().demand()
 
     def _lead(self) -> None:
         """Begin to read for the others.
@@ -388,10 +376,13 @@ class NodeReader:
         writer = SharedRingWriter(with_end(self._files, RING), None if self._daemon is None else self._daemon[1], reads)
         writer.take(self._interval, self._timeout, self._opening)
         self._writer, self.due, self._wanted = writer, time.monotonic(), ()
+        for close in (writer.close, self._close_sampler):
+            self._shares.callback(close)
         self._look_at_others(True)
         self._choose()
         if self._daemon is None:
-            self._bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without one, windows end with the next row
+            bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without one, windows end with the next row
+            self._shares.callback(bell.close if bell is not None else bool)
             guarded(sweep, self._files.parent)
         self._channel.role, self._channel.why = "holder", ""
 
@@ -445,7 +436,7 @@ class NodeReader:
         number, node = rank.wishes.get("rank"), rank.wishes.get("node")
         source: StepSource = (number if type(number) is int else None, str(node))
         numbers = {name: value if type(value) is int else float(value) for name, value in values.items()}
-        self._observer().hear(float(at), int(time_ns), step, numbers, source)
+        self._hear(float(at), int(time_ns), step, numbers, source)
 
     # Finding each other
 
@@ -458,29 +449,34 @@ class NodeReader:
         job, options = job_key(), self._options
         if not all(isinstance(backend, str) for backend in items_of(options.get("backends")) or ()):
             raise NotSharedError("backends that are objects are read by the process that has them alone")
-        ring = None if self._daemon is not None else self._find_daemon()
+        ring = None
         if self._daemon is not None:
-            self._files = daemon_files(str(self._daemon[0]), options)
-        elif job:
+            job, self._files = "", daemon_files(str(self._daemon[0]), options)
+        elif (ring := self._find_daemon()) is None and not job:
+            raise NotSharedError(NO_JOB)
+        if job:
             self._files = job_files(job, *_shared(options), items_of(options.get("backends")))
+        if ring is None:
+            ring, lease, self._turn = SharedRing(with_end(self._files, RING), is_own), lease_of(self._files), partial(self._demand)
+            self._shares.callback(lease.leave, self._turn)
+            self._shares.callback(_remove_files, self._files, lease)
+            self._lease = lease
+        self._shares.callback(ring.close)
+        if job:
             rank = self._labels.get("rank", "")
             wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
             who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", "")}
-            self._channel.join(RankFile(self._files, {**wishes, **who}))
+            self._channel.join(file := RankFile(self._files, {**wishes, **who}))
             self._ranks = Ranks(self._files)
+            for close in (self._ranks.close, file.close):
+                self._shares.callback(close)
             self._look_at_others(False)
-        elif ring is None:
-            raise NotSharedError(NO_JOB)
-        self._waits_since, self._ended = time.monotonic(), 0.0
-        if ring is None:
-            ring, self._turn = SharedRing(with_end(self._files, RING), is_own), lambda: self._observer().demand()
-            self._lease = lease_of(self._files)
+        if self._lease is not None:
             self._lease.join(self._turn)
         newest = guarded(ring.newest).value  # a daemon's is taken too: the next one may be long in coming
         self._seen = 0 if newest is None else newest.number - (self._lease is None)
-        alone, self._ring, self._sampler = self._sampler, ring, None
-        if alone is not None:
-            alone.close()
+        self._first, self._last, self._ring = self._seen + 1, time.monotonic(), ring
+        self._close_sampler()
         self._channel.role, self._channel.why = "client", ""
 
     def _find_daemon(self) -> SharedRing | None:
@@ -524,57 +520,33 @@ class NodeReader:
         """Whether the file of this process is gone, perhaps with the directory: a logout ends ``XDG_RUNTIME_DIR``."""
         return self._channel.file is not None and not self._channel.file.file.stands
 
-    def _follow(self) -> None:
-        """Read no more for others, and be one of them."""
-        self._stop_reading()
-        self._waits_since, self._channel.role = time.monotonic(), "client"
-        if self._stands_in or self._lease is None:
-            self._resign()
-        else:  # it has lost its lock, and gets in line again
-            self._lease.leave(self._turn)
-            self._turn = lambda: self._observer().demand()
-            self._lease.join(self._turn)
-
     def _leave(self) -> None:
         """Take part no more. The last one removes what is there for all."""
         self._channel.tell(inf)
-        file, self._channel.file = self._channel.file, None
-        if file is not None:
-            file.close()
-        last = self._lease is not None and not any(ranks_of(self._files)) and guarded(self._lease.lock.take, False).value
-        self._stop_reading()
-        for one in (self._ring, self._ranks):
-            if one is not None:
-                one.close()
-        if last:
-            for end in (RING, BELL, DEPUTY, LOCK):  # the lock last: until then nobody else writes
-                guarded(with_end(self._files, end).unlink, missing_ok=True)
-        self._resign()
-        if self._lease is not None:
-            self._lease.leave(self._turn)
-        self._ring, self._ranks, self._lease = None, None, None
+        self._channel.file = None
+        guarded(self._shares.close)
+        self._ring, self._ranks, self._lease, self._writer, self._stands_in = None, None, None, None, False
 
-    def _stop_reading(self) -> None:
-        for one in (self._bell, self._writer, self._sampler):
-            if one is not None:
-                one.close()
-        self._bell, self._writer, self._sampler = None, None, None
-
-    def _resign(self) -> None:
-        if self._stands_in and self._lease is not None:
-            self._lease.resign()
-        self._stands_in = False
+    def _close_sampler(self) -> None:
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.close()
 
     def _read_alone(self, why: str) -> None:
         """Read for itself from now on, and look for others again later."""
-        sampler = self._sampler if self._ring is None and self._writer is None else None
-        self._sampler = None if sampler is not None else self._sampler  # one that has read for itself goes on
         self._leave()
         self._channel.alone(why)
         self._retry_at = time.monotonic() + RETRY
-        self._sampler = Sampler(**self._options) if sampler is None else sampler
+        self._sampler = self._sampler or Sampler(**self._options)  # one that has read for itself goes on
         if why != NO_JOB:  # which is as usual
             self._tell.user(why, f"{why}: this process reads for itself")
+
+
+def _remove_files(files: Path, lease: Lease) -> None:
+    """Remove what is there for all, where no process is left."""
+    if not any(ranks_of(files)) and guarded(lease.lock.take, False).value:
+        for end in (RING, BELL, DEPUTY, LOCK):  # the lock last: until then nobody else writes
+            guarded(with_end(files, end).unlink, missing_ok=True)
 
 
 def daemon_place(directory: str, group: str, options: Mapping[str, Any]) -> tuple[Path, int | None]:

@@ -439,7 +439,7 @@ def test_a_process_that_reads_for_itself_keeps_its_rates_when_it_looks_for_other
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name in (*JOBS, "MASTER_ADDR", SHARE_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    reader = NodeReader({"backends": ["host"], "metrics": "cpu"}, 0.05, NodeChannel(), {}, Mock())
+    reader = NodeReader({"backends": ["host"], "metrics": "cpu"}, 0.05, NodeChannel(), {}, Mock(), Mock())
     found = []
     for _ in range(3):
         (taken,) = reader.take(True)
