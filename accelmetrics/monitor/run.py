@@ -662,7 +662,7 @@ class Ticker:
 
     def _ticks(self, node: NodeReader) -> bool:
         """Whether somebody is to be handed each reading, or each message of other processes."""
-        return node.heard or any(observer.delivers for observer in tuple(self._observers))
+        return node.channel.heard or any(observer.delivers for observer in tuple(self._observers))
 
     def _hand_out(self, outcome: Outcome[Snapshot], at: float, due: bool, owed: set[Run]) -> None:
         snapshot = outcome.value
@@ -696,7 +696,7 @@ class Ticker:
             if now >= until - TOLERANCE or not self._observers:
                 return
             if self._node is not None:
-                until = min(until, self._node.tell(now))
+                until = min(until, self._node.channel.tell(now))
             self._clock.wait(self._woken, until - now)
 
 

@@ -131,6 +131,7 @@ class NodeReader:
         daemon: The directory to write into for all of a machine, and the group that may read there; None in the processes of a job.
 
     Attributes:
+        channel: What is said beside the readings.
         findings: What rules have found, for the others; set by who judges in the process that reads.
         due: When the next reading is due, on the machine's monotonic clock.
         tell: Writes the steps of this process, as :meth:`NodeChannel.tell`.
@@ -146,7 +147,7 @@ class NodeReader:
         hear: Callable[[float, int, int | None, Mapping[str, float], StepSource], object],
         daemon: tuple[Path, int | None] | None = None,
     ) -> None:
-        self._options, self._interval, self._channel, self._labels = dict(options), interval, channel, labels
+        self._options, self._interval, self.channel, self._labels = dict(options), interval, channel, labels
         self._demand, self._hear, self._daemon = demand, hear, daemon
         self._timeout = float(options.get("timeout", DEFAULT_TIMEOUT))
         self._opening = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT)) + self._timeout
@@ -188,11 +189,6 @@ class NodeReader:
         return self._stands_in or (self._lease is not None and self._lease.leader is self._turn)
 
     @property
-    def heard(self) -> bool:
-        """Whether somebody wants to be told of messages of others."""
-        return self._channel.heard and not self.leads
-
-    @property
     def slack(self) -> float:
         """Seconds after which rows that nobody has looked at are overwritten, with time to spare."""
         return SLOTS / 2 * self._pace
@@ -213,7 +209,7 @@ class NodeReader:
         row = None if self._ring is None or self.leads or self.elected else self._ring.newest()
         if row is None or row.number < self._first or time.monotonic() - row.ended > LATE + LATE_INTERVALS * self._pace:
             return None
-        return Taken(self._view.snapshot(row, self._channel.devices), row.at)
+        return Taken(self._view.snapshot(row, self.channel.devices), row.at)
 
     def take(self, asked: bool, hear: bool = True) -> list[Taken]:
         """Return the readings since the last call.
@@ -251,7 +247,7 @@ class NodeReader:
         self._leave()
         self._close_sampler()
         self._view.close()
-        self._channel.role = ""
+        self.channel.role = ""
 
     # Readings
 
@@ -307,10 +303,16 @@ class NodeReader:
             time.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
         if late and not self.elected:
-            self._stand_in()
+            if self._lease is None:  # the daemon does not write any more: the processes of the job share among themselves
+                self._leave()
+            elif self._lease.deputize():  # the process that reads was stopped
+                self._stands_in = True
+                self._shares.callback(self._lease.resign)
+            elif time.monotonic() - self._last > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
+                raise NotSharedError("the process that reads for this machine does not answer")
         if not rows and (self.elected or self._ring is None):
             return self.take(asked, hear)
-        if hear or self._channel.heard or time.monotonic() - self._looked_at >= EVERY:
+        if hear or self.channel.heard or time.monotonic() - self._looked_at >= EVERY:
             self._look_at_others(hear)
         if rows and rows[-1].header is not self._shown:
             self._shown = rows[-1].header
@@ -335,8 +337,8 @@ class NodeReader:
 
     def _taken(self, row: SharedRow, tick: bool, newest: bool) -> Taken:
         """Return a row as this process sees it."""
-        snapshot = self._view.snapshot(row, self._channel.devices, newest)
-        file = self._channel.file
+        snapshot = self._view.snapshot(row, self.channel.devices, newest)
+        file = self.channel.file
         if file is not None and list(self._view.visible) != file.wishes["devices"]:
             file.wish({**file.wishes, "devices": list(self._view.visible)})
         findings = None if self._lease is None else self._view.findings(row.findings)
@@ -351,20 +353,6 @@ class NodeReader:
         self._pace = writer.interval or self._pace
         last = max(self._last, newest.ended if newest is not None and newest.ended <= now else 0.0)
         return now >= writer.opening and now - last > writer.patience
-
-    def _stand_in(self) -> None:
-        """Read in place of a process that was stopped.
-
-        Raises:
-            NotSharedError: That is not possible.
-        """
-        if self._lease is None:  # the daemon does not write any more: the processes of the job share among themselves
-            self._leave()
-        elif self._lease.deputize():
-            self._stands_in = True
-            self._shares.callback(self._lease.resign)
-        elif time.monotonic() - self._last > self._opening + FIRST_ROW + LATE_INTERVALS * self._pace:
-            raise NotSharedError("the process that reads for this machine does not answer")
 
     def _lead(self) -> None:
         """Begin to read for the others.
@@ -384,7 +372,7 @@ class NodeReader:
             bell = guarded(Bell, with_end(self._files, BELL), self._demand).value  # without one, windows end with the next row
             self._shares.callback(bell.close if bell is not None else bool)
             guarded(sweep, self._files.parent)
-        self._channel.role, self._channel.why = "holder", ""
+        self.channel.role, self.channel.why = "holder", ""
 
     def _choose(self) -> None:
         """Read at the pace of the fastest, and all that anybody wants."""
@@ -405,12 +393,12 @@ class NodeReader:
     # What the others say
 
     def _others(self) -> list[Rank]:
-        own = None if self._channel.file is None else self._channel.file.path
+        own = None if self.channel.file is None else self.channel.file.path
         return [] if self._ranks is None else [rank for path, rank in self._ranks.living.items() if path != own]
 
     def _look_at_others(self, hear: bool) -> None:
         """Take note of the other processes of the job, and of what they say."""
-        channel, self._looked_at = self._channel, time.monotonic()
+        channel, self._looked_at = self.channel, time.monotonic()
         if self._ranks is None:
             return
         self._ranks.look()
@@ -466,7 +454,7 @@ class NodeReader:
             rank = self._labels.get("rank", "")
             wishes = {"interval": self._interval, "metrics": list(self._metrics.items), "devices": list(self._view.visible)}
             who = {"rank": int(rank) if rank.isdecimal() else None, "node": self._labels.get("hostname", "")}
-            self._channel.join(file := RankFile(self._files, {**wishes, **who}))
+            self.channel.join(file := RankFile(self._files, {**wishes, **who}))
             self._ranks = Ranks(self._files)
             for close in (self._ranks.close, file.close):
                 self._shares.callback(close)
@@ -477,7 +465,7 @@ class NodeReader:
         self._seen = 0 if newest is None else newest.number - (self._lease is None)
         self._first, self._last, self._ring = self._seen + 1, time.monotonic(), ring
         self._close_sampler()
-        self._channel.role, self._channel.why = "client", ""
+        self.channel.role, self.channel.why = "client", ""
 
     def _find_daemon(self) -> SharedRing | None:
         """Return the ring of the daemon, where there is one that reads what is wanted."""
@@ -518,12 +506,12 @@ class NodeReader:
 
     def _is_removed(self) -> bool:
         """Whether the file of this process is gone, perhaps with the directory: a logout ends ``XDG_RUNTIME_DIR``."""
-        return self._channel.file is not None and not self._channel.file.file.stands
+        return self.channel.file is not None and not self.channel.file.file.stands
 
     def _leave(self) -> None:
         """Take part no more. The last one removes what is there for all."""
-        self._channel.tell(inf)
-        self._channel.file = None
+        self.channel.tell(inf)
+        self.channel.file = None
         guarded(self._shares.close)
         self._ring, self._ranks, self._lease, self._writer, self._stands_in = None, None, None, None, False
 
@@ -535,7 +523,7 @@ class NodeReader:
     def _read_alone(self, why: str) -> None:
         """Read for itself from now on, and look for others again later."""
         self._leave()
-        self._channel.alone(why)
+        self.channel.alone(why)
         self._retry_at = time.monotonic() + RETRY
         self._sampler = self._sampler or Sampler(**self._options)  # one that has read for itself goes on
         if why != NO_JOB:  # which is as usual
