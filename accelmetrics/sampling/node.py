@@ -264,6 +264,7 @@ class NodeReader:
         self.due = _next_after(began, self.due, self._pace)
         while not writer.write(snapshot, at, ended, self.findings, self._pace):
             if self._stands_in or self._lease is None or not self._lease.lock.stands:  # another process reads
+                self._look_at_others(True)  # those that it joins tell it what is new from then on
                 self._leave()
                 return self.take(asked)
             writer.take(self._pace, self._timeout)  # from one that stood in while this process was stopped
