@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from accelmetrics.cli.options import PROGRAM, FlagArguments, UsageError, absent_process, reading
 from accelmetrics.cli.output import NO_SPACE, Stdout, duplicate_stream, say, special, stream_number, telling
 from accelmetrics.exporters.registry import create, exporting, load
+from accelmetrics.monitor.settings import CONFIG
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.log import log
+from accelmetrics.schemas.permissions import warn_if_loose
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
@@ -435,6 +437,8 @@ def begin(options: Namespace, command: str = "") -> None:
     set_up(options.log_format, {"hostname": hostname(), **job_labels(), **options.labels}, options.log_level or ("info" if service else ""))
     if service:
         log.handlers[0].addFilter(lambda record: record.name != "accelmetrics.findings")
+    if config := options.config or os.environ.get(CONFIG, ""):
+        warn_if_loose(config, "the configuration", options.secret_config)
 
 
 def set_up(form: str, labels: Mapping[str, str], level: str = "") -> None:

@@ -10,7 +10,7 @@ from typing import IO, Any, NoReturn
 
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.settings import Option, Setting
-from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.errors import UnknownNameError, without_passwords
 
 FlagArguments = dict[str, dict[str, Any]]
 """By an option's name, or an argument's: what argparse is told of it."""
@@ -149,6 +149,9 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict
     options.flags_given = [settings.OPTIONS[name].long_flag for name in told]
     found = settings.resolve(wanted, told, command, file)
     options.chosen = {name: setting.value for name, setting in found.items()}
+    # Addresses of messages may have a token in any part; others have their passwords before an @.
+    of_file = [(name, str(setting.value)) for name, setting in found.items() if setting.source == settings.FILE]
+    options.secret_config = any(name == "notify" or without_passwords(value) != value for name, value in of_file)
     for name, setting in found.items():
         left = setting.source == settings.DEFAULT and settings.OPTIONS[name] in settings.READING
         setattr(options, name, None if left else setting.value)

@@ -26,6 +26,7 @@ from accelmetrics.cli.watch_source import LATE, WatchSource
 from accelmetrics.exporters.network import USER_AGENT
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, without_passwords
 from accelmetrics.schemas.http_client import words
+from accelmetrics.schemas.permissions import warn_if_loose
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import parse_record
 from accelmetrics.schemas.text import duration, printable
@@ -64,6 +65,7 @@ def access_of(options: Namespace, password: str = "") -> Access:
         headers["Authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
     try:
         if options.fleet_token_file:
+            warn_if_loose(options.fleet_token_file, "a token")
             headers["Authorization"] = f"Bearer {Path(options.fleet_token_file).read_text(encoding='utf-8').strip()}"
         return headers, ssl.create_default_context(cafile=options.fleet_ca) if options.fleet_ca else None
     except (OSError, ValueError) as error:

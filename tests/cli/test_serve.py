@@ -160,6 +160,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
     assert "sesame" not in line
     users = tmp_path / "users"
     users.write_text(line)
+    users.chmod(0o600)
     with serving("--backends", "host", "--auth", str(users)) as (_, base):
         assert get(f"{base}/metrics")[0] == 401
         assert get(f"{base}/metrics", "prom:wrong")[0] == 401

@@ -124,3 +124,22 @@ def test_readings_that_come_to_a_halt_are_not_called_alive(monkeypatch: pytest.M
     assert [at for at, _ in said] == [0.0, 20.0, 40.0]
     manager.beat(10, True, 1.0)
     assert said[-1] == (99.0, "WATCHDOG=1")
+
+
+def test_loose_permissions_are_told(tmp_path: Path) -> None:
+    """Of the password file, the token and a configuration with a secret in it: a line each, with what mends it."""
+    config, users, token = tmp_path / "accelmetrics.toml", tmp_path / "users", tmp_path / "token"
+    config.write_text('[serve]\nnotify = ["https://hooks.example/T0KEN"]\n')
+    users.write_text("ada:scrypt$16384$8$1$c2FsdA==$" + "A" * 43 + "=\n")
+    token.write_text("open-says-me\n")
+    for file in (config, users, token):
+        file.chmod(0o644)
+    options = ("--config", str(config), "--auth", str(users), "--bearer-token-file", str(token))
+    program = start(*SERVE, *options, env=environment())
+    try:
+        told = "".join(line_with(program, "other users can read") for _ in range(3))
+    finally:
+        program.kill()
+        program.communicate(timeout=HANG)
+    for file in (config, users, token):
+        assert f"{file} (mode 0644): chmod 640 {file}\n" in told

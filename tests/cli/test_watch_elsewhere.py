@@ -131,6 +131,8 @@ def test_a_password_and_a_token_are_sent_and_never_shown(simulator: NvmlSimulato
     users.write_text(call_with_password("prometheus", "sésame@home"))
     users.chmod(0o600)
     token.write_text("open-sesame-open-sesame\n")
+    for file in (users, token):
+        file.chmod(0o600)
     with serving(*NODE, "--auth", str(users), "--bearer-token-file", str(token), **simulator.environment()) as (_, base):
         name = base.removeprefix("http://")
         with on_terminal(*SEEN, "--url", f"http://prometheus:s%C3%A9same%40home@{name}", columns=140) as terminal:

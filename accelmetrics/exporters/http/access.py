@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.log import log
+from accelmetrics.schemas.permissions import warn_if_loose
 
 COST, BLOCK, LANES = 2**14, 8, 1
 """Of scrypt: 16 MiB and about 40 ms for each password that is tried."""
@@ -72,6 +73,7 @@ class Tls:
         with _naming("the certificate", cert, key):
             # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
             context.load_cert_chain(cast(Path, cert), key, password="")
+        warn_if_loose(cast(Path, key or cert), "the private key")
         if client_ca:
             with _naming("the authorities", client_ca):
                 context.load_verify_locations(client_ca)
@@ -167,6 +169,8 @@ class HttpCredentials:
         users = dict(_users(self._auth_file)) if self._auth_file else {}
         token = _contents("the token file", self._token_file).strip() if self._token_file else b""
         for file, opens in ((self._auth_file, users), (self._token_file, token)):
+            if file:
+                warn_if_loose(file, "passwords" if file is self._auth_file else "a token")
             if file and not opens:
                 log.warning("%s has nothing in it that opens: all clients are refused", file)
         self._users, self._token, self._states = users, token, states

@@ -25,6 +25,14 @@ from tests.support.waiting import HANG
 Open = Callable[..., PrometheusExporter]
 
 
+@pytest.fixture(autouse=True)
+def _private() -> Iterator[None]:
+    """Files that are written here are their owner's alone, so that nothing is said about that."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture
 def serve() -> Iterator[Open]:
     """Opens endpoints with these options; closed with the test."""

@@ -676,6 +676,8 @@ def test_random_authorizations_let_nothing_in(serve: Open, tmp_path: Path, caplo
     """Whatever bytes stand for an authorization, they are answered with 401 or 400, and there is nothing to report."""
     (tmp_path / "users").write_text(password_line("ada", "secret"))
     (tmp_path / "token").write_text("t0ken")
+    for name in ("users", "token"):
+        (tmp_path / name).chmod(0o600)
     server = serve(credentials=HttpCredentials(str(tmp_path / "users"), str(tmp_path / "token")), unauthenticated=1000)
     chance = random.Random(2)
     said = [b"Basic \xe9", b"Bearer \xe9", b"Basic YWRhOg==\xff", b"Basic w6k=", b"\xe9"]

@@ -231,6 +231,7 @@ def test_with_a_password_and_tls(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).issue("localhost")
     users = tmp_path / "users"
     users.write_text(password_line("ann", "open sesame") + "\n")
+    users.chmod(0o600)
     secure = ssl.create_default_context(cafile=str(tmp_path / "test-authority.pem"))
     secure.check_hostname = False
     paths = ("/", "/static/app.js", "/api/state", "/api/history", "/api/record", "/api/summary")

@@ -451,6 +451,7 @@ def test_who_is_not_signed_in_is_told(browser: Browser, machine: NvmlSimulator, 
     """With the password the page works, also where it stands in the address; when it no longer is right, the page says so."""
     users = tmp_path / "users"
     users.write_text(password_line("ann", "open sesame") + "\n")
+    users.chmod(0o600)
     with serving(machine, "--auth", str(users), user="ann:open sesame") as node:
         opened(browser, node, url=node.url.replace("http://", "http://ann:open%20sesame@"))
         assert row(browser, "gpu.0")["temperature"] == "50 °C"

@@ -1,0 +1,48 @@
+"""Files that other users must not read or change."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from accelmetrics.schemas.log import log
+
+
+def warn_if_loose(file: str | Path, what: str, secret: bool = True) -> None:
+    """Warn of a file that other users can change, or read where it has secrets.
+
+    Its group may be this process's own, or one without a name: Kubernetes mounts a Secret for a pod's ``fsGroup`` so.
+
+    Args:
+        file: The file; one that is not there is told elsewhere.
+        what: What it holds, in words.
+        secret: Whether others must not read it.
+    """
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return
+    if sys.platform == "win32" or not stat.S_ISREG(status.st_mode):
+        return
+    others = stat.S_IRWXO if _is_own(status.st_gid) else stat.S_IRWXG | stat.S_IRWXO
+    loose = others if secret else others & (stat.S_IWGRP | stat.S_IWOTH)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & loose:
+        verb = "change" if mode & loose & (stat.S_IWGRP | stat.S_IWOTH) else "read"
+        log.warning("other users can %s %s in %s (mode %04o): chmod %o %s", verb, what, file, mode, mode & ~loose, file)
+
+
+def _is_own(group: int) -> bool:
+    """Return whether no other user is known to be in a group."""
+    if group == os.getegid():
+        return True
+    if group not in os.getgroups():
+        return False
+    import grp
+
+    try:
+        return not grp.getgrgid(group)
+    except KeyError:
+        return True
