@@ -1,7 +1,7 @@
 """verl: rows of the devices in what ``verl.utils.tracking.Tracking`` logs, without a line changed in verl.
 
 Releases from 0.9 find this module by their entry point ``verl.plugins``, 0.6 to 0.8 by its name in ``VERL_USE_EXTERNAL_MODULES``, earlier
-ones where the program imports it. It is switched on by the configuration::
+ones where the program imports it, or Ray does in each worker (:func:`load`). It is switched on by the configuration::
 
     python -m verl.trainer.main_ppo … +trainer.enable_gpu_monitoring=true +trainer.gpu_monitor_interval=2.0
 
@@ -155,6 +155,10 @@ def _end(self: Any, *arguments: Any, **options: Any) -> None:
         hook.end()
     if _finish is not None:
         _finish(self, *arguments, **options)
+
+
+def load() -> None:
+    """Do nothing: as ``worker_process_setup_hook`` of Ray its name has each worker import this module, which is all that it takes."""
 
 
 if not hasattr(Tracking, "_accelmetrics_replaced"):

@@ -14,9 +14,11 @@ from tests.frameworks.programs import EXAMPLES, train
 from tests.frameworks.ray.clusters import run_beside_ray
 from tests.support.waiting import HANG
 
-OTHER_RELEASES = ("0.6.1", "0.8.0")
-"""Before the entry point."""
 MODULE = "accelmetrics.integrations.verl"
+BY_VARIABLE = f"{{'env_vars': {{'VERL_USE_EXTERNAL_MODULES': '{MODULE}'}}}}"
+BY_HOOK = f"{{'worker_process_setup_hook': '{MODULE}.load'}}"
+OTHER_RELEASES = {"0.4.0": BY_HOOK, "0.5.0": BY_HOOK, "0.6.1": BY_VARIABLE, "0.8.0": BY_VARIABLE}
+"""Before the entry point: what Ray's workers need."""
 PROGRAM = """\
 import sys
 import time
@@ -69,17 +71,49 @@ def test_it_is_switched_on(switch: str, tmp_path: Path) -> None:
     assert f"LOADED {on}" in ended.out
 
 
+ACTOR = """
+import ray
+
+@ray.remote(num_cpus=0)
+class TaskRunner:
+    def run(self, chosen):
+        import contextlib
+        import io
+        from verl.utils.tracking import Tracking
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            tracking = Tracking("project", "experiment", ["console"], chosen)
+            time.sleep(0.5)
+            tracking.log({"actor/pg_loss": 1.0}, step=1)
+        return verl.__version__, printed.getvalue()
+"""
+
+
 @pytest.mark.parametrize("release", OTHER_RELEASES)
-def test_other_releases_by_their_variable(release: str, tmp_path: Path) -> None:
-    """Loaded by name, as those releases do."""
+def test_other_releases_in_an_actor(release: str, tmp_path: Path) -> None:
+    """As the documentation has it. Without that, the name of a logger is refused by verl itself, so that nothing is silent."""
     packages = tmp_path / "packages"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages), f"verl=={release}"]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages)]
+    command += [f"verl=={release}", "setuptools<81"]  # the last with pkg_resources, which verl 0.4 imports
     subprocess.run(command, check=True, timeout=4 * HANG)
-    root = Path(__file__).parents[3]
-    code = f"{PROGRAM}assert verl.__version__.startswith({release!r}), verl.__version__\ntrack(config={CONFIGURED})"
-    ended = train(tmp_path, code, VERL_USE_EXTERNAL_MODULES=MODULE, PYTHONPATH=f"{root}:{packages}")
+    code = f"""
+sys.path.insert(0, {str(packages)!r})
+os.environ["PYTHONPATH"] += ":" + {str(packages)!r}
+import verl
+from verl.utils.tracking import Tracking
+try:
+    Tracking("project", "experiment", ["console", "accelmetrics"])
+except AssertionError as error:
+    print("REFUSED", error)
+{ACTOR}
+options = {{"num_cpus": 1, "num_gpus": 2, "include_dashboard": False, "_temp_dir": sys.argv[1]}}
+ray.init(**options, runtime_env={OTHER_RELEASES[release]})
+print("PRINTED", ray.get(TaskRunner.remote().run.remote({CONFIGURED}), timeout=200))
+"""
+    ended = run_beside_ray(tmp_path, code)
     assert ended.status == 0, ended.said
-    assert "system/gpu.1.powerWatts" in rows(tmp_path)[-1]
+    assert "REFUSED accelmetrics is not supported" in ended.out, ended.said
+    assert f"PRINTED ('{release}" in ended.out and "system/gpu.1.powerWatts:" in ended.out, ended.said
 
 
 def test_its_own_command_line_in_an_actor(tmp_path: Path) -> None:
