@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.monitor.watching import HeldClock, gpus, no_threads, spending, thread
 from tests.sampling.conftest import until
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.usefixtures("nothing_stays")
 THREAD = "accelmetrics-monitor"
 
 
@@ -48,12 +49,6 @@ class Ear(Run):
     @property
     def ticks(self) -> list[float]:
         return [at for at, tick in self.taken if tick]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays() -> Generator[None, None, None]:
-    yield
-    no_threads(THREAD)
 
 
 def ticker(backend: FakeBackend, interval: float, clock: FakeClock) -> Ticker:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Generator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -27,14 +26,9 @@ from tests.simulators.amdgpu.machines import mi250
 from tests.simulators.amdgpu.tables import table
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.usefixtures("nothing_stays")
+
 INTERVAL = 0.02
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays() -> Generator[None, None, None]:
-    before = set(threading.enumerate())  # other tests' shared samplers keep theirs
-    yield
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("accelmetrics-") and thread not in before])
 
 
 def go(monitor: Monitor, clock: FakeClock, seconds: int) -> None:

@@ -21,12 +21,6 @@ def slot(root: Path, address: str, node: int, cpus: str) -> None:
     (device / "local_cpulist").write_text(f"{cpus}\n")
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    return tmp_path
-
-
 def listing(*devices: DeviceIdentity) -> FakeBackend:
     backend = FakeBackend(devices=0)
     backend._devices = [FakeDevice(device) for device in devices]

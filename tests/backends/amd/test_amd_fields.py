@@ -14,6 +14,8 @@ from tests.backends.amd.printed import AMD_SMI, identify, read as printed_metric
 from tests.simulators.amdgpu import tables
 from tests.simulators.rocm_smi import cards
 
+pytestmark = pytest.mark.usefixtures("root")  # nothing is known but what is printed
+
 EDGE = "temperature (sensor edge) (c)"
 JUNCTION = "temperature (sensor junction) (c)"
 AVERAGE = "average graphics package power (w)"
@@ -35,11 +37,6 @@ def reason(card: PrintedCard, metric: str) -> str:
     value = read(card, metric)
     assert isinstance(value, Unavailable), f"{metric} is {value}"
     return str(value.reason)
-
-
-@pytest.fixture(autouse=True)
-def _no_hardware(root: object) -> None:
-    """Nothing is known but what is printed."""
 
 
 def test_the_words_of_a_secondary_die_are_kept() -> None:

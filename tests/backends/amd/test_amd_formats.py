@@ -8,6 +8,8 @@ from accelmetrics.schemas.errors import Unavailable
 from tests.backends.amd.printed import identify, read_card
 from tests.simulators.rocm_smi import OUTPUTS, output
 
+pytestmark = pytest.mark.usefixtures("root")  # whether a card is integrated is told from the output alone
+
 RAS = {"correctedMemoryErrors", "uncorrectedMemoryErrors", "unCorrectedMemoryErrors"}
 
 EXPECTED: dict[tuple[str, int], dict[str, float]] = {
@@ -82,11 +84,6 @@ EXPECTED: dict[tuple[str, int], dict[str, float]] = {
         **{"powerWatts": 123.0, "enforcedPowerLimitWatts": 300.0, "powerPercent": 41.0, "energyJoules": 9e9 / 65536},
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_hardware(root: object) -> None:
-    """Whether a card is integrated is told from the output alone."""
 
 
 def test_each_output_has_its_expectation() -> None:

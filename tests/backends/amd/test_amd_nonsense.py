@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,8 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.backends.amd.printed import AMD_SMI, listed, read, read_card
 from tests.simulators.amd_smi import metric, static
 from tests.simulators.rocm_smi import cards
+
+pytestmark = pytest.mark.usefixtures("root")  # nothing is known but what is answered
 
 DEEP: Any = 7
 for _ in range(900):
@@ -50,11 +51,6 @@ def replaced(document: Any, extreme: Any) -> Any:
     if isinstance(document, dict):
         return {name: value if name == "gpu" else replaced(value, extreme) for name, value in document.items()}
     return extreme
-
-
-@pytest.fixture(autouse=True)
-def _no_hardware(root: Path) -> None:
-    """Nothing is known but what is answered."""
 
 
 @extremes

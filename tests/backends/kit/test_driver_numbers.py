@@ -43,12 +43,6 @@ class Proc:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
 def container(root: Path) -> Proc:
     """One with a PID namespace of its own: a shell, and a training that holds the GPU."""
     made = Proc(root, 1, namespace=OURS)

@@ -16,13 +16,6 @@ SWITCH = ("0000:01:00.0", "0000:02:00.0")
 """A switch's bridge up, and the one down to its first port."""
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without devices."""
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    return tmp_path
-
-
 def test_words_are_those_of_the_field(root: Path) -> None:
     """One switch, two switches in a row, a host bridge, two host bridges of a node, two nodes: as ``nvidia-smi topo -m`` says it."""
     plug(root, HOST, PORT, *SWITCH, "0000:03:00.0", node=0)

@@ -6,18 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.system import VARIABLE, Files, KeptFile, read_once, reason_of
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What stands in front of all system files."""
-    (tmp_path / "proc").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
-    return tmp_path
+from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of
 
 
 def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 

@@ -13,6 +13,8 @@ import pytest
 from accelmetrics.backends.nvidia.metrics import PCIE_RATES
 from tests.simulators.nvml import NvmlSimulator, Process
 
+pytestmark = pytest.mark.usefixtures("simulator_builds")
+
 MIB = 2**20
 SCRIPT = """
 import json
@@ -50,11 +52,6 @@ def read_on_driver_without(*hidden: str) -> Result:
         environment = os.environ | simulator.environment()
         output = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
         return Result(**json.loads(output.stdout), called={name for name, _ in simulator.calls()})
-
-
-@pytest.fixture(autouse=True)
-def _builds(simulator_builds: None) -> None:
-    """A compiler is needed."""
 
 
 def test_memory_without_its_second_form() -> None:
