@@ -13,6 +13,7 @@ from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends import registry
 from accelmetrics.cli.main import main
 from accelmetrics.sampling.sources import SourceRegistry
+from accelmetrics.visibility.verify import verify
 from tests.simulators import rebellions
 from tests.simulators.tenstorrent import TenstorrentTree
 from tests.support.machines import VENDORS, Machine, many_vendors
@@ -108,3 +109,11 @@ def test_sixty_four_devices_of_one_vendor_are_read_in_time_and_in_order(machine:
     assert [device.vendor_index for device in snapshot.devices] == list(range(64))
     assert all(device.metrics.power_watts is not None for device in snapshot.devices)
     assert snapshot.backends[0].status == "ok"
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_second_source_is_held_against_the_devices_of_its_own_vendor() -> None:
+    """Though a device of another one has the number of one that it lists without an address."""
+    found = verify(1.0, backends=["furiosa", "moorethreads", "vastai"], timeout=30.0)
+    assert {one.key.rpartition(".")[0] for one in found.comparisons if one.reference == "furiosa-smi status"} == {"furiosa", "npu.0"}
+    assert not [one.key for one in found.comparisons if one.result == "differs"]

@@ -395,7 +395,7 @@ class _Asked:
         began = time.monotonic()
         if not self._thread.is_alive():
             self._thread.start()
-        self._questions.put(slots)
+        self._questions.put([slot for slot in slots if slot.backend == self.backend])
         try:
             outcome = self._answers.get(timeout=patience)
         except Empty:

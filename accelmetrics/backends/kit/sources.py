@@ -67,7 +67,7 @@ class SourcesBackend(Pinnable):
     Args:
         name: The name users select it by.
         kind: The first word of its devices' keys.
-        sources: What can be pinned, by name: a backend of the kit for one source, or what opens it.
+        sources: What can be pinned, by name: what opens it, or a backend of the kit, whose own sources can be pinned then.
         default: What is tried where nothing is pinned, in order; the sources when left out.
         detect: Looks for the hardware; built-in backends are found by their registration.
         coverage: Says which metrics it gives; what its sources give, where each is a backend.
@@ -99,13 +99,17 @@ class SourcesBackend(Pinnable):
         self.coverage = coverage or self._joined_coverage
         self.clock = clock
         self.pin = pin
-        self.sources = tuple(sources)
         self._sources = sources
+        given: Mapping[str, Any] = sources
+        self._within = {name: each for each in given.values() if isinstance(each, Pinnable) for name in each.sources}
+        self.sources = (*(name for name, each in given.items() if not isinstance(each, Pinnable)), *self._within)
         self._default = tuple(default) or tuple(sources.values())
 
     def open(self) -> Driver:
         failures: list[SourceError] = []
-        for source in (self._sources[self.pin],) if self.pin else self._default:
+        within: Any = self._within.get(self.pin)
+        pinned = () if not self.pin else (self._sources[self.pin],) if within is None else (within.pinned(self.pin),)
+        for source in pinned or self._default:
             try:
                 return source(self.clock) if callable(source) else source.open()
             except SourceError as error:

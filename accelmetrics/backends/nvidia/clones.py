@@ -59,4 +59,4 @@ def clone(name: str, *, library: Sequence[str], tool: PolledBackend, **differenc
         own = coverage(maker)
         return own._replace(devices=joined_words((*own.devices.items(), *tool.coverage().devices.items())))
 
-    return SourcesBackend(name, str(row.kind), {maker.source: open_library, tool.sources[0]: tool}, coverage=covered)
+    return SourcesBackend(name, str(row.kind), {maker.source: open_library, tool.name: tool}, coverage=covered)

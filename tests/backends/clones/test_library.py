@@ -296,7 +296,7 @@ def test_what_a_program_sees(machine: Machine, name: str, variable: str, listed:
 
 
 def test_the_tool_is_a_second_source_of_each() -> None:
-    for module, sources in ((iluvatar, ("ixml", "ixsmi")), (thead, ("hgml", "ppu-smi")), (enflame, ("efml", "efsmi"))):
+    for module, sources in ((iluvatar, ("ixml", "ixsmi")), (thead, ("hgml", "ppu-smi")), (enflame, ("efml", "efsmi", "efsmi-table"))):
         loaded = registry.load(module.__name__.rpartition(".")[2])
         assert getattr(loaded, "sources") == sources  # noqa: B009
         assert getattr(loaded, "pinned")(sources[1]).pin == sources[1]  # noqa: B009
