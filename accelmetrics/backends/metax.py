@@ -260,10 +260,12 @@ LIBRARY_ROWS: tuple[Row, ...] = (
 
 
 def connect() -> PollOnce:
-    """Load and initialise the library, whose devices are looked for anew."""
+    """Load and initialise the library."""
     library: Any = load_first("libmxsml.so", LIBRARIES, INSTALL, broken=INSTALL)
-    again = getattr(library, "mxSmlInitWithFlags", None)
-    if code := library.mxSmlInit() if again is None else again(REINITIALISE):
+    code = library.mxSmlInit()
+    if code == NO_DEVICE:  # and nobody in this program has one: it is safe to have them looked for anew
+        code = getattr(library, "mxSmlInitWithFlags", lambda _: NO_DEVICE)(REINITIALISE)
+    if code:
         raise SourceError(*_why("mxSmlInit", code), advice=f"in a container, {PASS}" if code == NO_DEVICE else "")
     for index in range(library.mxSmlGetDeviceCount()):
         about, dies = _about(library, index), ctypes.c_uint(1)
