@@ -48,6 +48,7 @@ from accelmetrics.backends.kit.fields import Row, pcie_generation
 from accelmetrics.backends.kit.parsing import parsed
 from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.backends.kit.system import is_asleep, link_name, list_directory, reason_of, sysroot
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 INTEGRATED = "0000:00:02.0"
 """Where the GPU of a processor is, in every one of them."""
@@ -157,6 +158,7 @@ XE_REGIONS, I915_REGIONS = 1, 4
 REGION, REGION_SIZE, OF_DEVICE = struct.Struct("@HHIQQ"), 88, 1
 """The class and the number of a region, its size, and of ``xe`` what is used of it, of ``i915`` what is free."""
 MOST_BYTES = 1 << 16
+SHARED = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no memory of its own: it shares the host's")
 
 
 def _ask_xe(fd: int, answer: Any, size: int) -> int:
@@ -212,10 +214,13 @@ class Card(DeviceDirectory):
         if now >= self._stands:
             self._memory, self._stands = (None, None), now + 1.0
             names = [name for name in list_directory(f"{self.path}/device/drm") if name.startswith("renderD")]
-            if names and (address := str(super().get("@pci"))) != INTEGRATED and not is_asleep(address):
+            address = str(super().get("@pci"))
+            if address == INTEGRATED:
+                self._memory, self._stands = (SHARED, None), inf
+            elif names and not is_asleep(address):
                 try:
                     size, used = card_memory(f"/dev/dri/{names[0]}", link_name(f"{self.path}/device/driver"))
-                    self._memory, self._stands = (size or None, used or None), self._stands if used else inf
+                    self._memory, self._stands = (size or SHARED, used or None), self._stands if used else inf
                 except OSError as error:
                     self._memory = reason_of(error, f"/dev/dri/{names[0]}"), None
         return self._memory

@@ -12,7 +12,7 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends import intel, intel_npu, registry
-from accelmetrics.backends.kit import Derived, DeviceSample, rows
+from accelmetrics.backends.kit import Derived, DeviceSample, SourcesBackend, rows
 from accelmetrics.backends.kit.polled import PolledBackend
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -129,6 +129,7 @@ def test_a_gpu_of_a_processor(tree: IntelTree, sampler: Sampler, driver: str) ->
     assert of(snapshot) == {name: value for name, value in told.items() if name not in absent and "Limit." not in name}
     assert (snapshot.devices[0].name, snapshot.devices[0].unified) == ("Intel Graphics (0x9a49)", True)
     assert set(why(snapshot, "temp", "powerWatts", "pcieLinkGen")) == {Reason.NOT_SUPPORTED}
+    assert snapshot.unavailable["gpu.0.memoryTotalBytes"].detail == "the GPU has no memory of its own: it shares the host's"
 
 
 def test_power_and_the_time_awake_are_what_counters_rise_by(tree: IntelTree, sampler: Sampler, clock: FakeClock) -> None:
@@ -371,7 +372,9 @@ def tool(tree: IntelTree, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
 
 @pytest.fixture
 def pinned(clock: FakeClock) -> Iterator[Sampler]:
-    with Sampler([intel.backend.pinned("xpu-smi")], clock=clock) as made:
+    """The tool, whichever release it is, in the place of the files."""
+    tool = SourcesBackend("intel", "gpu", {"xpu-smi": lambda _: intel.TOOL.open()}, coverage=intel.backend.coverage)
+    with Sampler([tool], clock=clock) as made:
         yield made
 
 
