@@ -13,7 +13,6 @@ from accelmetrics.backends.contract import Processes
 from accelmetrics.backends.kit import POWER_SHARE, DeviceRecord, Field, PolledBackend, Rate, directories, total
 from accelmetrics.backends.kit.fields import Row
 from accelmetrics.backends.kit.sysfs import PCIE_LINK
-from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -59,8 +58,8 @@ IDENTITY = {
 def processes(device: DeviceRecord) -> Processes:
     """Find the processes that hold a device's node open, as the driver lists them: 0 for one outside our PID namespace."""
     path = f"/proc/driver/tenstorrent/{device.get('@number')}/pids"
-    listed = read_text(path)
-    if listed is None:
+    listed = device.get(path)
+    if not isinstance(listed, str):
         return Unavailable(Reason.NOT_SUPPORTED, f"{path} is not there or may not be read")
     pids = {int(pid) for pid in listed.split() if pid.isdecimal()}
     return OUTSIDE if pids == {0} else tuple(DeviceProcess(pid) for pid in sorted(pids - {0}))

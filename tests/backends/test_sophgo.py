@@ -125,8 +125,7 @@ def test_a_file_that_may_not_be_read_costs_its_value(sampler: Sampler, tree: Sop
     assert of(snapshot, 0)["smClock"] == 950
 
 
-def test_a_chip_that_goes_is_lost_and_comes_back(tree: SophgoTree) -> None:
-    clock = FakeClock()
+def test_a_chip_that_goes_is_lost_and_comes_back(tree: SophgoTree, clock: FakeClock) -> None:
     with Sampler(["sophgo"], clock=clock) as sampler:
         assert of(sampler.sample(), 0) == VALUES
         tree.remove(0, 0)

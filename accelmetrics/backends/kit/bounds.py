@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 from accelmetrics.backends.contract import Value
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -34,12 +35,14 @@ BY_UNIT: dict[str, tuple[float, float]] = {
 AT_LEAST = {"enforcedPowerLimitWatts": 0.5, "tempLimit.slowdown": 20, "tempLimit.shutdown": 20}
 """By metric, the smallest value where that is more."""
 ALL_ONES = (2**32 - 1, 2**64 - 1)
-NEVER_ZERO = frozenset(
+STEADY = frozenset(
     {
         *("enforcedPowerLimitWatts", "memoryTotalBytes", "maxSmClock", "maxMemoryClock", "tempLimit.slowdown", "tempLimit.shutdown"),
-        *("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth", "energyJoules"),
+        *("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth"),
     }
 )
+"""Metrics that seldom change: limits, sizes, links, highest clocks."""
+NEVER_ZERO = STEADY | {"energyJoules"}
 """Metrics of which a 0 says that there is no value."""
 TIMES_LIMIT = 10
 """How often its power limit a device may draw."""
@@ -51,6 +54,7 @@ POWER, LIMIT = "powerWatts", "enforcedPowerLimitWatts"
 ACTIVITY = ("gpu", "utilization", "ipu utilisation (%)", "neuroncore_utilization", "dutyCycle")
 
 
+@lru_cache(maxsize=1024)
 def possible(metric: Metric, high: float | None = None) -> tuple[float, float]:
     """Return the smallest and the largest value that a metric may have.
 
@@ -73,7 +77,8 @@ def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
         found: Its values and reasons, by metric.
         temperatures: The metrics that are temperatures of the chip.
     """
-    known = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
+    names = (POWER, LIMIT, *ACTIVITY, *temperatures)
+    known = {name: value for name in names if name in found and not isinstance(value := found[name], Unavailable)}
     power, limit = known.get(POWER), known.get(LIMIT)
     if power is not None and limit is not None and power > TIMES_LIMIT * limit:
         found[POWER] = Unavailable(Reason.INVALID_VALUE, f"above {TIMES_LIMIT} times the limit of {limit:g} W")

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Any
 
 from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
-from accelmetrics.backends.kit.bounds import ALL_ONES, NEVER_ZERO, hold_together, possible
+from accelmetrics.backends.kit.bounds import ALL_ONES, NEVER_ZERO, STEADY, hold_together, possible
 from accelmetrics.backends.kit.tap import counted_at
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
@@ -53,6 +53,8 @@ _MOST_PLACES = 100_000
 """Places of a document: more is noise."""
 _MOST_INSTANCES = 10_000
 """Rows that are made for instances of a record over a table's life: a source whose links have ever new names gives no more."""
+_MOST_KNOWN = 2048
+"""Texts of a table whose numbers are kept: some dozen rows of 64 devices."""
 _LARGEST = 1e200
 """What is larger is no measurement, and could not be converted."""
 
@@ -129,6 +131,8 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     """
     if isinstance(printed, Unavailable):
         return printed
+    if isinstance(printed, str) and printed.isdecimal() and printed.isascii() and len(printed) <= _LONGEST:
+        printed = int(printed)  # as nearly all files say it
     if is_absent(printed):
         return Unavailable(Reason.NOT_SUPPORTED, quoted(printed) or "empty")
     beside, value = "", printed
@@ -149,13 +153,19 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
 
 def convert(value: Number, unit: str, target: str) -> Number | None:
     """Convert a number to another unit; None where that measures something else, or is unknown."""
+    factor, more = _factor(unit, target)
+    return None if not factor else value * factor if more else value / factor
+
+
+@lru_cache(maxsize=1024)
+def _factor(unit: str, target: str) -> tuple[Number, bool]:
+    """Return by what a number is multiplied, or divided, to convert it; 0 where it cannot be converted."""
     source, wanted = _scale(unit), _scale(target)
     if source is None or wanted is None or source[0] != wanted[0]:
-        return None
+        return 0, False
     # Whole factors are exact where their fractions are not.
-    factor: Number = max(source[1], wanted[1]) / min(source[1], wanted[1])
-    factor = round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor
-    return value * factor if source[1] >= wanted[1] else value / factor
+    factor = max(source[1], wanted[1]) / min(source[1], wanted[1])
+    return round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor, source[1] >= wanted[1]
 
 
 @lru_cache(maxsize=256)
@@ -359,8 +369,10 @@ Chosen = dict[str, tuple[str, str]]
 """By metric, the source and the place that gave its first value, kept for as long as the device is open: no other may stand in for them."""
 COMPUTED = ""
 """The place of a value that is made of others."""
-Counters = dict[tuple[Rate, str], tuple[float, Number, Value]]
-"""By row and place, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
+Counters = dict[tuple[Field | Rate, str], tuple[float, Number, Value]]
+"""By row and place, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then. By row and
+:data:`NO_PLACE`, when a value of a steady metric was read, and that value."""
+NO_PLACE = ""
 
 
 class Table:
@@ -396,6 +408,7 @@ class Table:
         self._temperatures = tuple(names)
         self.of_whole = frozenset(row.metric for row in self._rows if row.of_whole)
         self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
+        self._known: dict[tuple[Row, str, str], Value | None] = {}
 
     def _words(self, row: Row) -> str:
         if row.words or isinstance(row, Derived):
@@ -418,6 +431,7 @@ class Table:
         idle: bool = False,
         given: Container[str] = (),
         chosen: Chosen | None = None,
+        pace: float = 0.0,
     ) -> dict[str, Value]:
         """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 
@@ -428,27 +442,37 @@ class Table:
             idle: Whether it is known that no program uses the device.
             given: Metrics that a better source has given: they are not read.
             chosen: Where this device's metrics were read first, to which new ones are added; None where any place may give them.
+            pace: Seconds for which values of steady metrics are kept, of a record that reads.
         """
         found: dict[str, Value] = {}
         chosen = {} if chosen is None else chosen
         at = counted_at(at)
+        anywhere = (self._source, None)
         for row in self._each(record):
-            known = found.get(row.metric)
-            if row.metric in given or not (known is None or isinstance(known, Unavailable)):
+            metric = row.metric
+            known = found.get(metric)
+            if metric in given or not (known is None or isinstance(known, Unavailable)):
                 continue
-            source, only = chosen.get(row.metric, (self._source, None))
+            source, only = chosen.get(metric, anywhere)
             if source != self._source or (only is not None and only not in _places(row)):
+                continue
+            is_steady = pace > 0 and metric in STEADY and isinstance(row, Field)
+            kept = counters.get((row, NO_PLACE)) if is_steady else None
+            if kept is not None and 0 <= at - kept[0] < pace:
+                found[metric] = kept[2]
                 continue
             if isinstance(row, Field):
                 value, place = self._field(row, record, only)
+                if is_steady and not isinstance(value, Unavailable):
+                    counters[row, NO_PLACE] = (at, value, value)
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
                     value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
             else:
                 value, place = self._rate(row, record, counters, at, only)
-            value = self._possible(row, value)
-            if place is not None and (not isinstance(value, Unavailable) or value.reason == Reason.NEEDS_INTERVAL):
-                chosen.setdefault(row.metric, (self._source, place))
-            merge(found, row.metric, value)
+                value = self._possible(row, value)
+            if place is not None and only is None and (not isinstance(value, Unavailable) or value.reason == Reason.NEEDS_INTERVAL):
+                chosen[metric] = (self._source, place)
+            merge(found, metric, value)
         return found
 
     def _each(self, record: DeviceRecord) -> Iterator[Field | Rate]:
@@ -471,7 +495,7 @@ class Table:
     def value(self, metric: str, record: DeviceRecord) -> Value:
         """Read one metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
-        return NOT_READ if row is None else self._possible(row, self._field(row, record)[0])
+        return NOT_READ if row is None else self._field(row, record)[0]
 
     def derive(self, found: dict[str, Value], chosen: Chosen | None = None) -> None:
         """Hold values that stand together to one another, and add the derived metrics that were not read as such."""
@@ -480,7 +504,7 @@ class Table:
         for row in self._derived:
             if not isinstance(found.get(row.metric, NOT_READ), Unavailable) or chosen.get(row.metric, ("", COMPUTED))[1] != COMPUTED:
                 continue
-            inputs = [found.get(name, Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read")) for name in row.inputs]
+            inputs = [found[name] if name in found else Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read") for name in row.inputs]
             value: Value | None = next((each for each in inputs if isinstance(each, Unavailable)), None)
             if value is None:
                 try:
@@ -510,26 +534,38 @@ class Table:
         Returns:
             The number or the reason, and the place where it stands; None where nothing stands anywhere.
         """
-        metric = self._metrics.get(row.metric)
-        convert = row.convert if isinstance(row, Field) else None
-        target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit or "1")
         why: Unavailable | None = None
         for place in _places(row) if only is None else (only,):
             said = record.get(place)
-            if convert is not None and said is not None and not isinstance(said, Unavailable):
-                said = convert(said)
-            if said is None:
-                continue
-            value = number(said, row.unit, target)
-            if value == 0 and self._zero_says_nothing(row):
-                value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{place}", which is no measurement')
-            if isinstance(said, str) and isinstance(value, Unavailable):
-                meant = next((reason for words, reason in self._says if words.search(said)), value.reason)
-                value = value._replace(reason=meant)
-            if not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED:
+            value = self._same(row, place, said) if isinstance(said, str) and isinstance(row, Field) else self._value(row, place, said)
+            if value is not None and (not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED):
                 return value, place
             why = why or value
         return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{only or _places(row)[0]}"'), None
+
+    def _same(self, row: Field, place: str, said: str) -> Value | None:
+        """Return the same as :meth:`_value`, kept: most texts are the same at the next reading, but for counters'."""
+        asked = (row, place, said)
+        if asked not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[asked] = self._value(row, place, said)
+        return self._known[asked]
+
+    def _value(self, row: Field | Rate, place: str, said: object) -> Value | None:
+        """Return the number that stands at a place, or what is wrong with it; None where nothing stands there."""
+        if said is not None and isinstance(row, Field) and row.convert is not None and not isinstance(said, Unavailable):
+            said = row.convert(said)
+        if said is None or isinstance(said, Unavailable):
+            return said
+        metric = self._metrics.get(row.metric)
+        target = metric.unit if metric is not None and isinstance(row, Field) else base_unit(row.unit or "1")
+        value = number(said, row.unit, target)
+        if value == 0 and self._zero_says_nothing(row):
+            value = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{place}", which is no measurement')
+        if isinstance(said, str) and isinstance(value, Unavailable):
+            value = value._replace(reason=next((reason for words, reason in self._says if words.search(said)), value.reason))
+        return value if isinstance(row, Rate) else self._possible(row, value)
 
     def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float, only: str | None = None) -> tuple[Value, str | None]:
         base, metric = base_unit(row.unit), self._metrics.get(row.metric)
@@ -541,22 +577,23 @@ class Table:
         before = counters.get((row, place))
         if before is not None and (at <= before[0] or at - before[0] < row.pace):
             return before[2], place
-        rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
-        if before is not None:
-            risen = count - before[1]
-            if risen < 0 and row.bits:
-                risen += convert(2**row.bits, row.unit, base) or 0
-            if risen < 0:
-                rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
-            elif row.within and at - before[0] > row.within:
-                rate = Unavailable(Reason.NEEDS_INTERVAL, f"the counter may wrap within {row.within:g} s: read it more often")
-            elif risen == 0 and row.zero_is_missing:
-                rate = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} "{place}" stands still')
-            elif row.rose:
-                rate = int(risen > 0)
-            else:
-                unit = PER_SECOND.get(base, base)
-                rate = number(risen / (at - before[0]), unit, unit if metric is None else metric.unit)
+        risen = 0 if before is None else count - before[1]
+        if risen < 0 and row.bits:
+            risen += convert(2**row.bits, row.unit, base) or 0
+        rate: Value
+        if before is None:
+            rate = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
+        elif risen < 0:
+            rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
+        elif row.within and at - before[0] > row.within:
+            rate = Unavailable(Reason.NEEDS_INTERVAL, f"the counter may wrap within {row.within:g} s: read it more often")
+        elif risen == 0 and row.zero_is_missing:
+            rate = Unavailable(Reason.NOT_SUPPORTED, f'{self._source} "{place}" stands still')
+        elif row.rose:
+            rate = int(risen > 0)
+        else:
+            unit = PER_SECOND.get(base, base)
+            rate = number(risen / (at - before[0]), unit, unit if metric is None else metric.unit)
         counters[row, place] = (at, count, rate)
         return rate, place
 

@@ -70,6 +70,10 @@ RETRY = 30.0
 """Seconds after which a source that is closed is opened again, where others are open."""
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
+LISTED = 1.0
+"""Seconds for which a poll serves everybody that only lists devices, whose records read when they are asked."""
+SELDOM = 9.95
+"""Seconds for which limits, sizes and links of a record that reads are kept: a little less than ten, since readings come each second."""
 MACHINE = -1
 NUMBER = "vendor_index"
 NUMBERS = (NUMBER, "numa_node", "cores", "gpu_instance_id", "minor_number", "chassis_slot", "tray_index", "host_id", "module_id")
@@ -91,7 +95,7 @@ class DeviceSample(NamedTuple):
             them, which is called with the list that reports progress where a consumer wants to know.
         read_at: When the source took the numbers, on the monotonic clock; None for when the poll ended.
         begin: Called with the list that reports progress before a record that reads is looked up; raises ``SourceError`` for a device
-            that cannot be read.
+            that cannot be read, or has gone: the source is not polled at each reading.
         machine: Whether this is no device but what belongs to none: the record of the backend's ``machine`` rows.
         scoped: Gives the record for one consumer in the place of ``record``, which then only tells the identity: for values that are
             counted by program. Called with the consumer's options and what says whether a process is one of those it watches.
@@ -441,7 +445,8 @@ class PolledReader:
                     sample.begin(progress)
                     at = clock.monotonic()
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
-                values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen)
+                pace = 0.0 if sample.begin is None else SELDOM
+                values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen, pace=pace)
                 first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
                 if first != unit:
                     why = f"{source.name} gives it of the whole, and {self._driver.name_of(first)} has it"
@@ -487,12 +492,16 @@ class _Poll:
         finished: When it ended, on the monotonic clock.
         units: The samples, by unit; the same object while the source's answer is the same.
         failure: Why there are none, or why there are no more.
+
+    Attributes:
+        lists: Whether it only lists devices, whose records read when they are asked.
     """
 
     def __init__(self, finished: float, units: Mapping[int, DeviceSample], failure: SourceError | None) -> None:
         self.finished = finished
         self.units = units
         self.failure = failure
+        self.lists = failure is None and bool(units) and all(sample.begin is not None for sample in units.values())
 
 
 NOT_WANTED = _Poll(-math.inf, {}, None)
@@ -545,12 +554,13 @@ class _OpenSource:
         return self._instead_of is None or not self._instead_of.latest.units
 
     def poll(self, had: _Poll) -> _Poll:
-        """Return the latest poll while it is fresh, else a new one; a new one too where the caller had it and the source has no pace."""
+        """Return the latest poll while it is fresh, else a new one; a new one too where the caller had it and it is not to last."""
         if not self.is_wanted:
             return NOT_WANTED
         asked = self._clock.monotonic()
         with self._lock:
-            if asked - self.latest.finished >= self._fresh or (self.latest is had and not self.spec.interval):
+            fresh = max(LISTED, self._fresh) if self.latest.lists else self._fresh
+            if asked - self.latest.finished >= fresh or (self.latest is had and not self.spec.interval and not self.latest.lists):
                 self.latest = self._make()
             return self.latest
 

@@ -58,6 +58,8 @@ def clocks(below: str = "device/devfreq/*/") -> tuple[Field, Field]:
     return Field("smClock", f"{below}cur_freq", "Hz", zero_is_missing=True), Field("maxSmClock", places, "Hz", convert=highest)
 
 
+_BLANK = " \t\r\n\0"
+"""What stands around a text; a zero ends one of the device tree."""
 _SELECTED = re.compile(r"\[([\w/]+)=([^\]]*)\]")
 _SEVERAL: Mapping[str, Callable[[list[Number]], Number]] = {"max": max, "mean": fmean}
 _BAR = re.compile(r"@bar([0-5])")
@@ -89,6 +91,7 @@ class DeviceDirectory(DeviceRecord):
 
     def __init__(self, path: str, files: Files, clients: DrmClients | None = None, holders: NumberedNodes | None = None) -> None:
         self.path = path
+        self._inode = inode(path)
         self._files = files
         self._clients = clients
         self._holders = holders
@@ -104,15 +107,19 @@ class DeviceDirectory(DeviceRecord):
         """Prepare for a reading.
 
         Raises:
-            SourceError: The device is powered down, and a look would wake it (``suspended``).
+            SourceError: The device is powered down, and a look would wake it (``suspended``), or its directory has gone (``device_lost``).
         """
         self._progress = progress
+        if inode(self.path) != self._inode:
+            raise SourceError(Reason.DEVICE_LOST, f"{self.path} has gone")
         for place in ("power/runtime_status", "device/power/runtime_status") if self.wakes else ():
             if self._read(place) in ASLEEP:
                 raise SourceError(Reason.SUSPENDED, f"{self.path} is powered down: reading it would wake it")
 
     def get(self, place: str) -> object:
         """Return what stands at a place: text, a number, a reason, or None where there is nothing."""
+        if place in self._kept:  # as nearly always
+            return self._read(place)
         how, colon, path = place.partition(":")
         if colon and how in _SEVERAL:
             return self._several(_SEVERAL[how], path)
@@ -142,11 +149,16 @@ class DeviceDirectory(DeviceRecord):
             return self._holders.on(self.get("@number"))
         return None if self._clients is None else self._clients.on(self.bus_name, progress)
 
-    def close(self) -> None:
-        """Give its descriptors back: what stands at its places is opened anew."""
-        for files in self._kept.values():
-            for file in files:
-                file.close()
+    def look_again(self) -> bool:
+        """Look again for files that were not there. Returns whether the directory is still the one that it was.
+
+        A driver that was loaded again makes new directories, in which another device may have the number.
+        """
+        self._kept = {place: files for place, files in self._kept.items() if files}
+        is_same = inode(self.path) == self._inode
+        for file in () if is_same else [file for files in self._kept.values() for file in files]:
+            file.close()  # the new directory's reader gets the same objects
+        return is_same
 
     def _find(self, place: str) -> list[str]:
         """Find the files at a place, in the order of their names."""
@@ -161,22 +173,26 @@ class DeviceDirectory(DeviceRecord):
         return [each for start in found for each in _glob(f"{start}{path}")]
 
     def _files_at(self, place: str) -> list[KeptFile]:
-        if not self._kept.get(place):
+        if place not in self._kept:
             self._kept[place] = [self._files.keep(path) for path in self._find(place)]
         return self._kept[place]
 
     def _read(self, place: str, which: int = 0) -> str | Unavailable | None:
         """Read one of the files at a place; None where it is not there."""
-        files = self._files_at(place)
+        files = self._kept.get(place) or self._files_at(place)
         if which >= len(files):
             return None
         try:
-            return files[which].read().decode("utf-8", "replace").strip().rstrip("\0")  # which ends a text of the device tree
+            return files[which].read().decode("utf-8", "replace").strip(_BLANK)
         except BlockingIOError:
             return OFF
         except OSError as error:
             self._kept.pop(place, None)  # hwmon directories get other numbers when a driver comes back
-            return None if isinstance(error, FileNotFoundError) else reason_of(error, place)
+            if not isinstance(error, FileNotFoundError):
+                return reason_of(error, place)
+            if not has_magic(place):
+                self._kept[place] = []
+            return None
         finally:
             self._progress.append(place)
 
@@ -275,18 +291,15 @@ class _Directories:
         self._files = Files()
         self._clients = None if clients is None else DrmClients(clients)
         self._holders = NumberedNodes(nodes) if nodes else None
-        self._known: dict[tuple[str, int], DeviceDirectory] = {}
+        self._known: dict[str, DeviceDirectory] = {}
 
     def __call__(self) -> Iterable[DeviceSample]:
         paths = [path for each in self._patterns for path in _glob(each)]
         drivers = ((path, link_name(f"{path}/device/driver") or link_name(f"{path}/driver")) for path in paths)
         driven = [path for path, driver in drivers if not self._drivers or driver in self._drivers]
-        # A driver that was loaded again makes new directories, in which another device may have the number.
-        found = [(path, node) for path in driven if (node := inode(path))]
-        for each in self._known.keys() - set(found):
-            self._known[each].close()
+        known = {path: device for path, device in self._known.items() if device.look_again()}
         about = (self._files, self._clients, self._holders)
-        self._known = {each: self._known.get(each) or self._record(each[0], *about) for each in found}
+        self._known = {path: known.get(path) or self._record(path, *about) for path in driven if inode(path)}
         if self._holders is not None:
             self._holders.look([])
         return [DeviceSample(device, self._processes(device), begin=device.begin) for device in self._known.values()]

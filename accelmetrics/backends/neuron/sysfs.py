@@ -67,15 +67,13 @@ IDENTITY = {
 
 
 class Directory(DeviceDirectory):
-    """The counters of one core, under its number on the machine, or of a chip."""
+    """The counters of one core, under its number on the machine, or of a chip. They are the driver's: to read them wakes nothing."""
+
+    wakes = False
 
     def __init__(self, number_: int, path: str, files: Files) -> None:
         super().__init__(path, files)
         self._number = number_
-
-    def begin(self, progress: list[Any]) -> None:
-        """Prepare for a reading, which wakes nothing: the counters are the driver's."""
-        self._progress = progress
 
     def get(self, place: str) -> object:
         """Return what stands at a place, or why it is missing."""
@@ -137,6 +135,7 @@ class CounterPoll:
 
     def __call__(self) -> Iterable[DeviceSample]:
         numbered = neuron.chips()
+        self._known = {path: each for path, each in self._known.items() if each.look_again()}
         paths = {core: path for cores in numbered.values() for core, path in cores.items()}
         if not paths:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, f"the driver shows no cores in {ROOT}: {MOVED}")

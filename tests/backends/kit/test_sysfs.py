@@ -103,10 +103,12 @@ def test_values_and_identity(tree: Tree) -> None:
 def test_a_file_that_is_missing_costs_its_metric_until_it_comes(tree: Tree) -> None:
     card = tree.card(0)
     (card / "tt_aiclk").unlink()
-    reader = backend_of(FakeClock()).open().reader(OPTIONS)
+    clock = FakeClock()
+    reader = backend_of(clock).open().reader(OPTIONS)
     reading = reader.read(0, [])
     assert reading.unavailable["smClock"] == (Reason.NOT_SUPPORTED, 'sysfs gives no "tt_aiclk"')
     (card / "tt_aiclk").write_text("800\n")
+    clock.advance(1.0)
     assert read(reader, 0)["smClock"] == 800
 
 
@@ -155,6 +157,9 @@ def test_a_card_that_goes_is_lost_and_one_that_comes_is_added(tree: Tree) -> Non
     reader = driver.reader(OPTIONS)
     read(reader, 0)
     one.rename(one.with_name("gone"))
+    with pytest.raises(SourceError, match="tenstorrent!0 has gone") as caught:
+        reader.read(0, [])
+    assert caught.value.reason == Reason.DEVICE_LOST
     tree.card(1)
     clock.advance(1.0)
     with pytest.raises(SourceError, match="sysfs no longer lists NPU 0"):
@@ -203,6 +208,21 @@ def test_a_card_that_sleeps_is_not_woken(tree: Tree) -> None:
     assert not any("hwmon" in str(place) for place in progress)
     (card / "device/power/runtime_status").write_text("active\n")
     assert read(reader, 0)["temp"] == 45.5
+
+
+def test_a_limit_is_read_every_ten_seconds(tree: Tree) -> None:
+    tree.card(0)
+    clock = FakeClock()
+    reader = backend_of(clock).open().reader(OPTIONS)
+    assert read(reader, 0)["enforcedPowerLimitWatts"] == 300
+    tree.sensor(0, "power1_max", "250000000")
+    tree.sensor(0, "power1_input", "39000000")
+    clock.advance(5.0)
+    progress: list[Any] = []
+    assert read(reader, 0, progress) == {"temp": 45.5, "powerWatts": 39, "smClock": 1000, "enforcedPowerLimitWatts": 300}
+    assert "device/hwmon/hwmon*/power1_max" not in progress
+    clock.advance(5.0)
+    assert read(reader, 0)["enforcedPowerLimitWatts"] == 250
 
 
 def test_who_a_device_is_is_read_once(tree: Tree) -> None:
@@ -372,7 +392,7 @@ def test_a_card_that_sleeps_costs_no_other(tree: Tree, monkeypatch: pytest.Monke
 def test_a_device_on_the_chip_is_read_while_it_sleeps(machine: DrmTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files answer without waking it; a sensor of a part that is powered down answers EAGAIN."""
     files: dict[str, Content] = {"power/runtime_status": "suspended", "of_node/compatible": "brcm,2712-v3d\0brcm,v3d\0"}
-    name = "fb000000.gpu"
+    name, clock = "fb000000.gpu", FakeClock()
     files |= {f"devfreq/{name}/cur_freq": 300_000_000, f"devfreq/{name}/max_freq": 600_000_000}
     machine.add(name, "panthor", files | {f"devfreq/{name}/available_frequencies": "300000000 1000000000 850000000"})
     machine.write("/sys/class/thermal/thermal_zone0/type", "gpu-thermal")
@@ -384,6 +404,7 @@ def test_a_device_on_the_chip_is_read_while_it_sleeps(machine: DrmTree, monkeypa
         connect=directories("/sys/class/drm/nothing", "/sys/class/drm/card*", drivers=("panthor",), record=OnChip),
         fields=(*clocks(), Field("temp", "/sys/class/thermal/thermal_zone[type=gpu*]/temp", "mC")),
         identity={"vendor_index": "@number", "name": "@compatible", "unified": "@unified"},
+        clock=clock,
     )
     driver = backend.open()
     assert [(device.name, device.unified) for device in driver.devices] == [("brcm,2712-v3d", True)]
@@ -400,6 +421,7 @@ def test_a_device_on_the_chip_is_read_while_it_sleeps(machine: DrmTree, monkeypa
     assert reader.read(0, []).unavailable["temp"].reason == Reason.SUSPENDED
     machine.write(f"/sys/class/drm/card0/device/devfreq/{name}/cur_freq", 0)
     machine.write(f"/sys/class/drm/card0/device/devfreq/{name}/available_frequencies", "all of them")
+    clock.advance(10.0)
     reasons = {metric: why.reason for metric, why in reader.read(0, []).unavailable.items()}
     assert reasons == {"smClock": Reason.NOT_SUPPORTED, "maxSmClock": Reason.PARSE_ERROR, "temp": Reason.SUSPENDED}
 
