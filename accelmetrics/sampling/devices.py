@@ -19,11 +19,13 @@ on one vendor's GPUs ``gpu.0`` is its device 0, and on a mixed host no two vendo
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from accelmetrics.backends.kit.processes import Environment, environment_of
+from accelmetrics.backends.kit.processes import no_process, number_here
+from accelmetrics.backends.kit.system import read_once
 from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.options import Options
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot, pci_address
@@ -250,3 +252,66 @@ def _renumbered(kept: Sequence[DeviceSlot], known: Sequence[DeviceSlot]) -> dict
         number = position if kind in VENDOR_NUMBERED else numbers[position]
         renumbered[slot.key] = slot._replace(key=f"{kind}.{number}", index=number)
     return renumbered
+
+
+class Environment(NamedTuple):
+    """A process's environment, or why it is not known.
+
+    Attributes:
+        values: The variables; None where they cannot be read.
+        why: Why not, in words.
+        gone: Whether that is since there is no such process.
+    """
+
+    values: Mapping[str, str] | None
+    why: str = ""
+    gone: bool = False
+
+
+def environment_of(pid: int) -> Environment:
+    """Read the environment of a process; this process's own is the one that it has now.
+
+    Args:
+        pid: The process, as our own PID namespace numbers it.
+    """
+    if pid == os.getpid():
+        return Environment(dict(os.environ))
+    number = number_here(pid)
+    return _gone(pid) if number is None else environment_at(number, pid)
+
+
+def environment_at(number: int, pid: int) -> Environment:
+    """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            return Environment(psutil.Process(pid).environ())
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            return _gone(pid)
+        except (psutil.Error, OSError) as error:
+            return Environment(None, f"the environment of process {pid} cannot be read: {error}")
+    try:
+        data = read_once(f"/proc/{number}/environ")
+        ended = not data and not read_once(f"/proc/{number}/cmdline")
+    except PermissionError:
+        return Environment(None, f"the environment of process {pid} may not be read: it belongs to another user")
+    except (FileNotFoundError, ProcessLookupError):
+        return _gone(pid)
+    except OSError as error:
+        return Environment(None, f"the environment of process {pid} cannot be read: {error.strerror or error}")
+    return _gone(pid) if ended else Environment(parse_environment(data))
+
+
+def parse_environment(data: bytes) -> dict[str, str]:
+    """Parse variables as the kernel keeps them: the first of a name counts, as for ``getenv``; other text is left out."""
+    values: dict[str, str] = {}
+    for entry in data.split(b"\0"):
+        name, sign, value = entry.partition(b"=")
+        if sign and name:
+            values.setdefault(os.fsdecode(name), os.fsdecode(value))
+    return values
+
+
+def _gone(pid: int) -> Environment:
+    return Environment(None, no_process(pid), gone=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from accelmetrics.backends.kit.pci import path_between, rdma_cards
+from accelmetrics.backends.kit.system import PCI_ADDRESS, list_directory, pci_slot, sysroot, upstream
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceSlot, pci_address
-from accelmetrics.schemas.topology import SWITCH, Connection, Details, Link, Topology
+from accelmetrics.schemas.topology import SWITCH, Connection, Details, Link, Nic, Topology
 
+NODES = "/sys/devices/system/node"
+INFINIBAND = "/sys/class/infiniband"
+NOT_SHOWN = "the kernel shows no PCI device {}"
 NOT_TOLD = Unavailable(Reason.NOT_SUPPORTED, "the source of its numbers tells of no links between devices, and of no clocks to choose from")
 NOT_COUNTED = Unavailable(Reason.NOT_SUPPORTED, "the driver does not say how many there are")
 LEAD_ANYWHERE = Unavailable(Reason.NOT_SUPPORTED, "links are up, and the driver does not say where they lead")
@@ -80,3 +85,38 @@ def _links(one: DeviceSlot, other: DeviceSlot, described: Described) -> Link | U
         if link.to == SWITCH and opposite is not None:
             return min(link, opposite, key=lambda each: each.count or 0)
     return LEAD_ANYWHERE if all(any(not link.to for link in side) for side in sides) else None
+
+
+def path_between(one: str, other: str) -> str | Unavailable:
+    """Return what PCIe has between two devices, as :attr:`~accelmetrics.schemas.topology.Connection.path` has it, or why that is not known.
+
+    Args:
+        one: PCI address of a device, however it is written.
+        other: That of the other one.
+    """
+    if not (one and other):
+        return Unavailable(Reason.NOT_SUPPORTED, "a device has no PCI address")
+    ways = [upstream(pci_address(each)) for each in (one, other)]
+    if not all(ways):
+        return Unavailable(Reason.NOT_SUPPORTED, NOT_SHOWN.format(pci_address(other if ways[0] else one)))
+    common = next((place for place, names in enumerate(zip(*ways, strict=False)) if len(set(names)) > 1), min(map(len, ways)))
+    if common > 1:
+        # A switch is a bridge up and one down for each of its ports: two devices on its ports have one port each below what they share.
+        return "PIX" if max(map(len, ways)) - common <= 2 else "PXB"
+    if common:
+        return "PHB"
+    nodes = [pci_slot(each)[0] for each in (one, other)]
+    if None not in nodes:
+        return "NODE" if nodes[0] == nodes[1] else "SYS"
+    if sum(re.fullmatch(r"node\d+", name) is not None for name in list_directory(NODES)) == 1:
+        return "NODE"
+    return Unavailable(Reason.NOT_SUPPORTED, "the kernel does not say to which NUMA nodes the host bridges belong")
+
+
+def rdma_cards() -> tuple[Nic, ...]:
+    """List the network cards with RDMA, in the order of their names' numbers."""
+    found = []
+    for name in list_directory(INFINIBAND):
+        address = os.path.realpath(f"{sysroot()}{INFINIBAND}/{name}/device").rpartition("/")[2]
+        found.append(Nic(name, address, *pci_slot(address)) if PCI_ADDRESS.fullmatch(address) else Nic(name))
+    return tuple(sorted(found, key=lambda nic: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", nic.name)]))

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.processes import DriverNumbers, Environment, environment_of
+from accelmetrics.backends.kit.processes import DriverNumbers
 from accelmetrics.backends.registry import BackendChoice
 from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
+from accelmetrics.sampling.devices import Environment, environment_of
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, DeviceSelection
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, Unavailable

@@ -11,11 +11,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from accelmetrics.backends.kit.processes import (
-    Environment,
     ancestors,
     descendants,
-    environment_at,
-    environment_of,
     is_visible,
     namespace_of,
     number_here,
@@ -23,6 +20,7 @@ from accelmetrics.backends.kit.processes import (
 )
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.visible import plain_number
+from accelmetrics.sampling.devices import Environment, environment_at, environment_of
 
 ROLE = "ACCELMETRICS_ROLE"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")

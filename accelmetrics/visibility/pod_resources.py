@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from accelmetrics.backends.kit.protobuf import parse_message
 from accelmetrics.backends.kit.system import PCI_ADDRESS
 from accelmetrics.schemas.errors import Reason, SourceError, require
 from accelmetrics.schemas.identity import pci_address
+from accelmetrics.schemas.protobuf import parse_message
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
 
 METHOD = "/v1.PodResourcesLister/List"

@@ -14,9 +14,9 @@ from hypothesis import example, given, settings, strategies as st
 import accelmetrics
 from accelmetrics import AccelMetricsError, InvalidOptionError, Sampler, UnknownNameError, visible_devices
 from accelmetrics.backends import visible as rules
-from accelmetrics.backends.kit import processes
-from accelmetrics.backends.kit.processes import environment_of, parse_environment
 from accelmetrics.backends.visible import VisibleSet, visibility
+from accelmetrics.sampling import devices as sampling_devices
+from accelmetrics.sampling.devices import environment_of, parse_environment
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.simulators.nvml import NvmlSimulator
@@ -638,7 +638,7 @@ def test_an_environment_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(path: str) -> bytes:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(processes, "read_once", refuse)
+    monkeypatch.setattr(sampling_devices, "read_once", refuse)
     found = environment_of(os.getppid())
     assert found.values is None
     assert found.why == f"the environment of process {os.getppid()} may not be read: it belongs to another user"

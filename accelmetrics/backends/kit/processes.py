@@ -22,21 +22,18 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import Number, Processes
-from accelmetrics.backends.kit.system import exists, list_directory, read_once, read_text, sysroot
+from accelmetrics.backends.kit.system import exists, list_directory, read_text, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.named_tuple import NamedTuple
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
-AGAIN_AFTER = 9.5
-"""Seconds after which processes that are listed all the time, and did not belong to a tree, are asked about again."""
 BOARD = ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")
 """What ``{kind}.process.{i}`` repeats of the device."""
 _PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
@@ -122,42 +119,6 @@ class ProcessTree:
                 self._inner = inner_numbers(root)
             return pid in self._inner
         return any(ancestor == root for ancestor in ancestors(pid))
-
-
-class TreeMembers:
-    """The processes on one device that belong to a tree, at a cost that hardly grows with the number of those that do not.
-
-    No process can move into a tree: one that does not belong to it is remembered while the device lists it. All are asked about again every
-    ``AGAIN_AFTER`` seconds, since between two lists the system may have given a number to another process, and since a tree that changes
-    while it is walked may not be seen whole.
-
-    Args:
-        tree: The tree.
-        nodes: A pattern of the device's nodes.
-    """
-
-    def __init__(self, tree: ProcessTree, nodes: str) -> None:
-        self._tree, self._nodes = tree, nodes
-        self._listed: Set[int] = frozenset()
-        self._owned: set[int] = set()
-        self._again = -math.inf
-
-    def among(self, pids: Set[int], now: float) -> set[int]:
-        """Return those of the listed processes that belong to the tree.
-
-        Args:
-            pids: All that the device lists; best the same object while it lists the same.
-            now: When, in seconds on any clock.
-        """
-        if now >= self._again or self._tree.root is None:
-            self._again, self._listed = now + AGAIN_AFTER, frozenset()
-        asked: Set[int] = self._owned
-        if pids is not self._listed:
-            asked = (asked | (pids - self._listed)) & pids
-            self._listed = pids
-        numbers = None if self._tree.shared else DriverNumbers(pids)
-        self._owned = {pid for pid in asked if self._tree.owns(pid, now, numbers, self._nodes)}
-        return self._owned
 
 
 class DriverNumbers:
@@ -423,73 +384,10 @@ def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[
     return {name: value for name, value in found.items() if isinstance(value, (int, float))}
 
 
-class Environment(NamedTuple):
-    """A process's environment, or why it is not known.
-
-    Attributes:
-        values: The variables; None where they cannot be read.
-        why: Why not, in words.
-        gone: Whether that is since there is no such process.
-    """
-
-    values: Mapping[str, str] | None
-    why: str = ""
-    gone: bool = False
-
-
-def environment_of(pid: int) -> Environment:
-    """Read the environment of a process; this process's own is the one that it has now.
-
-    Args:
-        pid: The process, as our own PID namespace numbers it.
-    """
-    if pid == os.getpid():
-        return Environment(dict(os.environ))
-    number = number_here(pid)
-    return _gone(pid) if number is None else environment_at(number, pid)
-
-
-def environment_at(number: int, pid: int) -> Environment:
-    """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
-    if sys.platform != "linux":
-        import psutil
-
-        try:
-            return Environment(psutil.Process(pid).environ())
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            return _gone(pid)
-        except (psutil.Error, OSError) as error:
-            return Environment(None, f"the environment of process {pid} cannot be read: {error}")
-    try:
-        data = read_once(f"/proc/{number}/environ")
-        ended = not data and not read_once(f"/proc/{number}/cmdline")
-    except PermissionError:
-        return Environment(None, f"the environment of process {pid} may not be read: it belongs to another user")
-    except (FileNotFoundError, ProcessLookupError):
-        return _gone(pid)
-    except OSError as error:
-        return Environment(None, f"the environment of process {pid} cannot be read: {error.strerror or error}")
-    return _gone(pid) if ended else Environment(parse_environment(data))
-
-
-def parse_environment(data: bytes) -> dict[str, str]:
-    """Parse variables as the kernel keeps them: the first of a name counts, as for ``getenv``; other text is left out."""
-    values: dict[str, str] = {}
-    for entry in data.split(b"\0"):
-        name, sign, value = entry.partition(b"=")
-        if sign and name:
-            values.setdefault(os.fsdecode(name), os.fsdecode(value))
-    return values
-
-
 def no_process(pid: int) -> str:
     """Say that a process which the user named is not there, or not to be seen."""
     hidden = _has_proc() and exists("/proc/self") and not is_visible(1)
     return f"there is no process {pid}{f', or it {_HIDDEN}' if hidden else ''}"
-
-
-def _gone(pid: int) -> Environment:
-    return Environment(None, no_process(pid), gone=True)
 
 
 Look = tuple[Mapping[str, str], bool, int]

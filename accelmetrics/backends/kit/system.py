@@ -37,6 +37,7 @@ ASLEEP = ("suspended", "suspending")
 """``power/runtime_status`` of a PCI device that is powered down: almost any question to its driver would wake it."""
 BUS_LASTS = 1.0
 """Seconds for which a look at the PCI bus serves."""
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _NODE = r"(?a:\d{1,4})"
 _CPUS = r"(?a:\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023})"
 _FIRST_SIZE = 4096
@@ -305,6 +306,13 @@ def pci_slot(address: str) -> tuple[int | None, str]:
     # The node is -1 on a machine that has none.
     node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
     return int(node) if re.fullmatch(_NODE, node) else None, cpus if re.fullmatch(_CPUS, cpus) else ""
+
+
+def upstream(address: str) -> tuple[str, ...]:
+    """Return the way to a PCI device: the host bridge, each bridge below it, the device. Empty where the kernel does not show it."""
+    names = os.path.realpath(f"{sysroot()}{PCI}/{address}").split("/") if PCI_ADDRESS.fullmatch(address) else []
+    start = next((place for place, name in enumerate(names) if _HOST_BRIDGE.fullmatch(name)), len(names))
+    return tuple(names[start:])
 
 
 def is_asleep(address: str) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from accelmetrics.backends.kit.pci import upstream
+from accelmetrics.backends.kit.system import upstream
 from accelmetrics.backends.nvidia.driver import Listed
 from accelmetrics.backends.nvidia.links import MOST_LINKS
 from accelmetrics.backends.nvidia.nvml import (

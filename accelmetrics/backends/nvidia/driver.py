@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
-from accelmetrics.backends.kit.processes import PACE, ProcessTree, TreeMembers, node_pattern
+from accelmetrics.backends.kit.processes import PACE, ProcessTree, node_pattern
 from accelmetrics.backends.kit.system import ASLEEP, KeptFile, parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import CallGroup, Derive, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
@@ -16,7 +16,7 @@ from accelmetrics.backends.nvidia.maker import Maker
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, needed_for
 from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible
 from accelmetrics.backends.nvidia.pcie import PcieMeter
-from accelmetrics.backends.nvidia.processes import DeviceProcesses, add_up
+from accelmetrics.backends.nvidia.processes import DeviceProcesses, TreeMembers, add_up
 from accelmetrics.backends.nvidia.xid import XidListener, Xids
 from accelmetrics.schemas.errors import PartitionRemovedError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess

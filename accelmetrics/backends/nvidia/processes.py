@@ -14,13 +14,13 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
 from accelmetrics.backends.contract import Number, Value
-from accelmetrics.backends.kit.processes import WHOLE_MACHINE, namespace_of
+from accelmetrics.backends.kit.processes import WHOLE_MACHINE, DriverNumbers, ProcessTree, namespace_of
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, Paced
 from accelmetrics.backends.nvidia.metrics import MOST_MEMORY, SECOND, TEN_SECONDS
@@ -61,6 +61,8 @@ _LONG_ENTRIES = ((535, 43), (535, 86))
 SAMPLE = struct.Struct("=I4xQII8x")
 """``nvmlProcessUtilizationSample_t``: pid, time, percent of the device's compute and of its memory controller's time."""
 UTILIZATION = "nvmlDeviceGetProcessUtilization"
+AGAIN_AFTER = 9.5
+"""Seconds after which processes that are listed all the time, and did not belong to a tree, are asked about again."""
 COMPUTE, GRAPHICS, MPS = "Compute", "Graphics", "MPSCompute"
 
 
@@ -348,3 +350,39 @@ def add_up(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Num
         "memoryAllocatedBytes": used,
     }
     return {name: value for name, value in own.items() if value is not None}
+
+
+class TreeMembers:
+    """The processes on one device that belong to a tree, at a cost that hardly grows with the number of those that do not.
+
+    No process can move into a tree: one that does not belong to it is remembered while the device lists it. All are asked about again every
+    ``AGAIN_AFTER`` seconds, since between two lists the system may have given a number to another process, and since a tree that changes
+    while it is walked may not be seen whole.
+
+    Args:
+        tree: The tree.
+        nodes: A pattern of the device's nodes.
+    """
+
+    def __init__(self, tree: ProcessTree, nodes: str) -> None:
+        self._tree, self._nodes = tree, nodes
+        self._listed: Set[int] = frozenset()
+        self._owned: set[int] = set()
+        self._again = -math.inf
+
+    def among(self, pids: Set[int], now: float) -> set[int]:
+        """Return those of the listed processes that belong to the tree.
+
+        Args:
+            pids: All that the device lists; best the same object while it lists the same.
+            now: When, in seconds on any clock.
+        """
+        if now >= self._again or self._tree.root is None:
+            self._again, self._listed = now + AGAIN_AFTER, frozenset()
+        asked: Set[int] = self._owned
+        if pids is not self._listed:
+            asked = (asked | (pids - self._listed)) & pids
+            self._listed = pids
+        numbers = None if self._tree.shared else DriverNumbers(pids)
+        self._owned = {pid for pid in asked if self._tree.owns(pid, now, numbers, self._nodes)}
+        return self._owned

@@ -17,8 +17,8 @@ from operator import add, mul
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import MOST_DEVICES, Clock
-from accelmetrics.backends.kit.protobuf import message_classes, parse_message
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.protobuf import message_classes, parse_message
 
 HOST = "localhost"
 DEFAULT_PORT = 8431

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, TreeMembers, no_process, node_pattern
+from accelmetrics.backends.kit.processes import DriverNumbers, ProcessTree, no_process, node_pattern
+from accelmetrics.backends.nvidia.processes import TreeMembers
 from accelmetrics.schemas.identity import DeviceIdentity
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")

@@ -110,7 +110,7 @@ def test_a_number_that_is_given_to_one_of_ours_is_found(
     assert consumer.later(1.0).share["memoryAllocatedBytes"] == MIB
     ours.add(FIRST + 1)
     assert consumer.later(1.0).share["memoryAllocatedBytes"] == MIB
-    assert consumer.later(kit.AGAIN_AFTER).share["memoryAllocatedBytes"] == 2 * MIB
+    assert consumer.later(processes.AGAIN_AFTER).share["memoryAllocatedBytes"] == 2 * MIB
     ours.clear()
     assert consumer.later(1.0).share == {}, "those of the tree are asked about every second"
 
@@ -119,7 +119,7 @@ def test_processes_are_not_remembered_for_a_watched_one_that_is_not_found(monkey
     """Which of them are its descendants is not known then."""
     monkeypatch.setattr(kit, "number_here", lambda _: None)
     tree = kit.ProcessTree(5)
-    members, pids = kit.TreeMembers(tree, ""), frozenset({5, 6})
+    members, pids = processes.TreeMembers(tree, ""), frozenset({5, 6})
     assert members.among(pids, 0.0) == set()
     monkeypatch.setattr(kit, "number_here", lambda pid: pid)
     assert members.among(pids, 1.0) == {5}

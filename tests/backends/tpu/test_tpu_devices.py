@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends.kit.processes import UNSEEN
-from accelmetrics.backends.kit.protobuf import message_classes
 from accelmetrics.backends.tpu import backend, runtime
 from accelmetrics.backends.tpu.devices import NO_CHIP
 from accelmetrics.backends.tpu.runtime import ports
 from accelmetrics.schemas.errors import DriverGoneError, SourceError, Unavailable
+from accelmetrics.schemas.protobuf import message_classes
 from tests.backends.tpu.reading import Consumer
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, About, TpuMachine, TpuRuntime, entry, response
 from tests.simulators.tpu.machine import GENERATIONS

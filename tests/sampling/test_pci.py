@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.pci import path_between, rdma_cards, upstream
+from accelmetrics.backends.kit.system import upstream
+from accelmetrics.sampling.topology import path_between, rdma_cards
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.topology import Nic
 from tests.support.pci import numa_nodes, plug, rdma_card
