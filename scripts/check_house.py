@@ -7,6 +7,7 @@ Reads the sources and runs nothing of them. Prints a line per finding, ``file:li
 - no ``shell=True`` and no ``os.system`` or ``os.popen`` anywhere;
 - no note of unfinished work anywhere;
 - no circle of imports between files of the package, counting imports for typing and leaving out those inside functions;
+- no symbolic link: archives, and checkouts on Windows, hold the name of its target instead of the file;
 - no ``time.sleep`` in the tests, outside ``tests/support`` and the simulators: a test waits for an event;
 - no assertion in the tests that something took less than a given time: a test compares orders, counts, or two things of the same run.
 """
@@ -45,11 +46,11 @@ class Source(NamedTuple):
     tree: ast.Module
 
 
-def python_files(root: Path) -> list[Path]:
-    """Every Python file of the checkout, leaving out hidden folders and build outputs."""
+def files(root: Path, pattern: str) -> list[Path]:
+    """Every file of the checkout of that pattern, leaving out hidden folders and build outputs."""
     skipped = {"build", "dist", "__pycache__"}
     return sorted(
-        path for path in root.rglob("*.py") if not any(part.startswith(".") or part in skipped for part in path.relative_to(root).parts)
+        path for path in root.rglob(pattern) if not any(part.startswith(".") or part in skipped for part in path.relative_to(root).parts)
     )
 
 
@@ -250,7 +251,7 @@ def check(root: Path) -> list[Finding]:
     """All findings below ``root``."""
     found: dict[Rule, list[Finding]] = {rule: [] for rule in (*EVERYWHERE, *IN_PACKAGE, *IN_TESTS)}
     package = []
-    for path in python_files(root):
+    for path in files(root, "*.py"):
         relative = path.relative_to(root)
         text = path.read_text(encoding="utf-8")
         source = Source(relative, text, ast.parse(text, filename=str(relative)))
@@ -259,7 +260,8 @@ def check(root: Path) -> list[Finding]:
         if relative.parts[0] == PACKAGE:
             package.append(source)
     broken = (finding for rule, findings in found.items() if len(findings) > AT_MOST.get(rule, 0) for finding in findings)
-    return sorted((*broken, *circles(package)))
+    links = (Finding(path.relative_to(root), 1, "a symbolic link: keep a copy") for path in files(root, "*") if path.is_symlink())
+    return sorted((*broken, *circles(package), *links))
 
 
 def main(arguments: list[str]) -> int:

@@ -12,6 +12,7 @@
 - ``docs/findings.md``: its table of rules;
 - ``docs/exporters.md``, ``docs/selection.md``, ``docs/why.md``: their numbers of keys, series and calls;
 - ``deploy/grafana/dashboards/*.json``: the Grafana dashboards;
+- ``deploy/helm/accelmetrics/files``: copies of the dashboards and of Prometheus' rules, since a chart reads only its own folder;
 - ``tests/promises.txt``: what users may rely on.
 
 With ``--check`` nothing is written; the exit status is 1 when a file is not current.
@@ -39,6 +40,8 @@ REFERENCE = Path("docs/metrics.md")
 CONFIGURATION = Path("docs/configuration.md")
 FINDINGS = Path("docs/findings.md")
 DASHBOARDS = Path("deploy/grafana/dashboards")
+RULES = Path("deploy/prometheus")
+CHART = Path("deploy/helm/accelmetrics/files")
 PROMISES = Path("tests/promises.txt")
 
 
@@ -126,6 +129,11 @@ def dashboard(name: str) -> str:
     return DASHBOARDS[name]()
 
 
+def copy(path: Path) -> str:
+    """The text of another file of the repository."""
+    return (ROOT / path).read_text("utf-8")
+
+
 def promises() -> str:
     """The text of what users may rely on."""
     from scripts.generate_promises import render
@@ -147,6 +155,8 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     FINDINGS: findings,
     **{Path("docs", name): partial(numbers, name) for name in ("exporters.md", "selection.md", "why.md")},
     **{DASHBOARDS / f"{name}.json": partial(dashboard, name) for name in ("fleet", "node", "training")},
+    **{CHART / "dashboards" / f"{name}.json": partial(copy, DASHBOARDS / f"{name}.json") for name in ("fleet", "node", "training")},
+    **{CHART / "prometheus" / f"{name}.yml": partial(copy, RULES / f"{name}.yml") for name in ("alerts", "recording")},
     PROMISES: promises,
 }
 

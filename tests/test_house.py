@@ -91,6 +91,12 @@ def test_a_circle_of_imports_is_found(files: dict[str, str], tmp_path: Path) -> 
     assert all("circle" in one.message for one in found)
 
 
+def test_a_symbolic_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "deploy" / "link").symlink_to("../elsewhere")
+    assert [(str(finding.path), finding.message) for finding in check(tmp_path)] == [("deploy/link", "a symbolic link: keep a copy")]
+
+
 def test_good_code_is_left_alone(tmp_path: Path) -> None:
     """Narrow suppression, one broad except, an import back inside a function, sleeping helpers, comparisons of times."""
     put(tmp_path, "accelmetrics/good.py", GOOD)

@@ -35,7 +35,7 @@ def tool(name: str) -> str:
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program of :func:`tool` to its end, and keep what it says."""
     name, *rest = map(str, command)
-    return subprocess.run([tool(name), *rest], capture_output=True, text=True, timeout=2 * HANG, stdin=subprocess.DEVNULL, **options)
+    return subprocess.run([tool(name), *rest], capture_output=True, text=True, timeout=4 * HANG, stdin=subprocess.DEVNULL, **options)
 
 
 def manifests(text: str) -> list[Manifest]:
