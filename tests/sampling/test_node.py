@@ -608,6 +608,46 @@ def test_steps_of_all_ranks_are_heard_by_who_looks(tmp_path: Path) -> None:
         assert told == [[[[number, step, step / 2] for number in range(3) for step in range(5)], [40.0] * 3]] * 3
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "follows"])
+def test_steps_of_a_rank_that_ends_at_once_are_heard(tmp_path: Path, reads: bool) -> None:
+    """By the process that reads, and by one that follows it and looks later."""
+    stays = """
+    monitor = Monitor(0.05, share="node", backends=["host"], metrics="load.1m", labels={"rank": "0"})
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role)
+        wait_to_go_on()
+        until(lambda: not monitor.steps and monitor.channel.processes == int(os.environ["RANKS"]))
+        tell("knows")
+        wait_to_go_on()
+        until(lambda: [step.step for step in monitor.steps] == [0, 1, 2])
+        tell("heard")
+    """
+    leaves = """
+    monitor = Monitor(0.05, share="node", backends=["host"], metrics="load.1m", labels={"rank": "1"})
+    with monitor:
+        until(lambda: monitor.latest)
+        tell(monitor.channel.role)
+        wait_to_go_on()
+        for step in range(3):
+            monitor.log(step, loss=0.5)
+    tell("ended")
+    """
+    environment = job_environment(tmp_path, RANKS="2" if reads else "3")
+    with ExitStack() as stack:
+        if not reads:
+            stack.enter_context(rank(READY + "        wait_to_go_on()\n", environment)).told()
+        first, second = (stack.enter_context(rank(text, environment)) for text in (stays, leaves))
+        first.told()
+        second.told()
+        first.go_on()
+        assert first.told() == ["knows"]
+        second.go_on()
+        assert second.told() == ["ended"]
+        first.go_on()
+        assert first.told() == ["heard"]
+
+
 def test_rules_are_judged_once_and_all_ranks_show_what_they_found(tmp_path: Path) -> None:
     """By the keys that the devices have in each; one whose devices are in order has none. One with rules of its own judges itself."""
     text = """
