@@ -32,8 +32,8 @@ SLOTS = 512
 """Rows that a ring holds."""
 WRITER, ROWS, HEADERS, PROCESSES, FINDINGS = range(5)
 """The parts of the file."""
-FIRST_SIZES: Sizes = ((512, 4), (512, SLOTS), (1024, 32), (512, 16), (512, 16))
-"""Slots of a new file. The first reading says how large they must be."""
+FIRST_SIZES: Sizes = ((512, 4), (512, SLOTS), (1024, 32), (512, 16), (1 << 14, 16))
+"""Slots of a new file. The first reading says how large they must be. Findings come later, and a larger file is a copy of all rows."""
 ROOM = 1.25
 """Slots are larger than what did not fit by this factor: sources that open late add keys."""
 KEPT = 64

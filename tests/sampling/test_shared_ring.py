@@ -290,7 +290,7 @@ def test_a_truncated_file_ends_nobody(tmp_path: Path, left: int) -> None:
 
 def test_a_full_disk_refuses_the_file_and_keeps_nothing_of_it(tmp_path: Path) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
     program = f"""
 import signal
