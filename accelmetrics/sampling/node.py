@@ -134,7 +134,6 @@ class NodeReader:
         channel: What is said beside the readings.
         findings: What rules have found, for the others; set by who judges in the process that reads.
         due: When the next reading is due, on the machine's monotonic clock.
-        tell: Writes the steps of this process, as :meth:`NodeChannel.tell`.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class NodeReader:
         self._view = OwnView(options)
         self._tell = WarnOnce("readings are not shared: ")
         self.findings = NO_FINDINGS
-        self.due, self.tell = 0.0, channel.tell
+        self.due = 0.0
         self._files = Path()  # what the paths of the shared files begin with
         # Where it shares: the ring that it follows, the right to read (none where a daemon reads), the other processes of the job. Where it
         # reads for them: what it writes with. Where it reads, for them or for itself: the sampler.
@@ -317,7 +316,7 @@ class NodeReader:
             self._look_at_others(hear)
         if rows and rows[-1].header is not self._shown:
             self._shown = rows[-1].header
-            for source in self._shown.backends:
+            for source in self._shown.backends if self._options.get("isolation") != "process" else ():
                 if source.status != "absent":  # imported now: half of the gap where this process takes over
                     guarded(lambda name: prepare(load(name)), source.name)
         self.due = self._last + max(self._interval, self._pace) + LAG if rows else time.monotonic() + max(LAG, self._pace / 10)
