@@ -467,3 +467,9 @@ def test_fuzz() -> None:
 
 def test_fuzz_of_the_answers() -> None:
     fuzz(npu_smi.TOOL, _answers, common(0, 2), usages(1, 2, "950"), memory(0), ecc(0, 2), source="npu-smi -t")
+
+
+def test_who_uses_a_chip_by_the_library(library: Dcmi, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCELMETRICS_SYSROOT")
+    library.answers(f"pid 0 {os.getpid()}")
+    assert sampled(clock, pid=os.getpid()).metrics["npu.process.0.memoryAllocatedBytes"] == 1024 * MIB

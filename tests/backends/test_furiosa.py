@@ -267,3 +267,10 @@ def test_without_its_driver_the_card_is_found_and_not_read(tree: FuriosaTree, mo
     assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "install the package furiosa-smi")
     tree.card(1)
     assert backend.detect().devices == 2
+
+
+@pytest.mark.parametrize("odd", [None, 7, "npu1", {}, {"device": "gpu1"}, {"device": ["npu1"]}, status(0)])
+def test_something_that_is_no_device_of_its_own_costs_no_other(sampler: Sampler, tool: CommandStandIn, odd: object) -> None:
+    tool.behave(listing(status(0), odd, status(1, used=5)), asked="status")
+    snapshot = sampler.sample()
+    assert (snapshot.metrics["npu.0.memoryAllocatedBytes"], snapshot.metrics["npu.1.memoryAllocatedBytes"]) == (2**30, 5)

@@ -328,3 +328,10 @@ def test_a_machine_without_gpus_that_the_library_finds(library: Library) -> None
     with pytest.raises(SourceError, match="mxSmlInit: there is no device") as caught:
         registry.load("metax").open()
     assert (caught.value.reason, "--device=/dev/mxcd" in caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, True)
+
+
+def test_the_order_of_rows_makes_no_difference(tool: CommandStandIn) -> None:
+    answer(tool, 1, 0)
+    snapshot = read("metax")
+    assert of(snapshot) == OF_THE_SUMMARY | NOW_AND_THEN | {"performanceState": 3}
+    assert snapshot.metrics["gpu.1.temp"] == 49.5

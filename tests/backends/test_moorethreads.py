@@ -170,3 +170,17 @@ def test_fuzz_query() -> None:
 def test_fuzz_table() -> None:
     rows = (process(0, 1123), process(1, 4242))
     fuzz(backend, parse_table, table(0, 1, processes=rows), table(0, perf=False, processes=(IDLE,)), source="mthreads-gmi")
+
+
+def test_the_order_of_rows_and_of_keys_makes_no_difference(tool: CommandStandIn) -> None:
+    tool.behave(query(dict(reversed(gpu(1).items())), gpu(0)), asked="-q")
+    tool.behave(table(1, 0))
+    snapshot = read("moorethreads")
+    assert of(snapshot) == IN_BOTH | OF_THE_QUERY | OF_THE_TABLE
+    assert snapshot.metrics["gpu.1.temp"] == 55
+
+
+@pytest.mark.parametrize("odd", [None, [], "gpu", 7])
+def test_something_that_is_no_gpu_costs_no_other(tool: CommandStandIn, odd: object) -> None:
+    tool.behave(query(gpu(0), odd, gpu(1)), asked="-q")
+    assert [read("moorethreads").metrics[f"gpu.{number}.powerWatts"] for number in (0, 1)] == [188.5, 189.5]

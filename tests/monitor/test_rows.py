@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
+from accelmetrics import Sampler
+from accelmetrics.monitor.findings import FindingEngine
+from accelmetrics.monitor.run import Run
+from accelmetrics.monitor.steps import StepLog
+from accelmetrics.monitor.window import Windows
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
-from accelmetrics.schemas.ring import REPEATED, Row, device_columns, marked, row_of
+from accelmetrics.schemas.ring import REPEATED, History, Ring, Row, device_columns, marked, row_of
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.testing import FakeBackend
 
 SLOTS = (
     DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1")),
@@ -73,3 +80,44 @@ def test_devices_are_told_from_their_partitions_and_processes() -> None:
     keys = ("gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.0.nvlink.3.state")
     others = ("gpu.process.0.powerWatts", "gpu.0.mig.1.powerWatts", "cpu.3.cpu_percent", "soc.powerWatts", "cpu")
     assert device_columns((*others, *keys)) == {"powerWatts": {"gpu.0": 5, "gpu.1": 6}, "nvlink.3.state": {"gpu.0": 7}}
+
+
+def test_rows_of_a_sampler_are_those_of_the_same_values_from_elsewhere() -> None:
+    """Whose keys are compared and not recognised; also where keys come and go, or a snapshot was added to."""
+    backend = FakeBackend(devices=2)
+    for device in backend.all_devices():
+        device.set(temp=40, powerWatts=99.5)
+    layouts = set()
+    with Sampler([backend]) as sampler:
+        for turn in range(6):
+            backend.device(0).set(temp=41 + turn)
+            backend.device(1).miss("temp") if turn == 3 else backend.device(1).set(temp=2**70)
+            taken = sampler.sample()
+            if turn == 5:
+                taken = taken.with_metrics({"torch.0.memoryAllocatedBytes": 7})
+            own, other = (row_of(one, 0.0) for one in (taken, taken.with_values(dict(taken.metrics), taken.unavailable)))
+            assert (own.layout, own.values) == (other.layout, other.values)
+            assert values(own) == {key: float(value) for key, value in taken.metrics.items()}
+            layouts.add(id(own.layout))
+    assert len(layouts) == 4, "as it was, without a value, with it at the end, and with one more"
+
+
+def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
+    """A reader of ticks alone sees each reading of a slow source once, whichever window had it first."""
+    ring = Ring(10)
+    run = Run(
+        cast("Any", None),
+        interval=1.0,
+        timeout=1.0,
+        labels={},
+        shared=False,
+        ring=ring,
+        windows=Windows(ring, float, bool),
+        steps=StepLog(),
+        findings=FindingEngine((), 1.0, {}),
+        extra=None,
+        attribution=None,
+    )
+    for at, (sequence, tick) in enumerate(((1, True), (2, False), (2, False), (2, True), (2, True))):
+        run.take(snapshot({"gpu.1.temp": 50.0 + sequence}, amd=sequence), float(at), tick)
+    assert History(ring).column("gpu.1.temp") == [51.0, 52.0, None]
