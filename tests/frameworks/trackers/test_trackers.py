@@ -133,7 +133,7 @@ def test_the_command_on_its_page_records(tmp_path: Path, tracker: str) -> None:
     """A monitor with an exporter of its own, from its start to its end: each reading is in the tracker's store, and the run is finished."""
     page = (ROOT / "docs" / "exporters.md").read_text(encoding="utf-8")
     (words,) = (line for line in page.splitlines() if line.startswith(f'accelmetrics record --exporter "{tracker}:'))
-    command = [*shlex.split(words.replace("/data/aim", "."))[1:], "--no-console", "--interval", "1", "--duration", "3"]
+    command = [*shlex.split(words.replace("/data/aim", "."))[1:], "--no-console", "--interval", "1", "--duration", "10"]
     with NvmlSimulator(gpus=2) as simulator:
         succeeded(
             run_program([sys.executable, "-m", "accelmetrics", *command], tmp_path, **environment(tmp_path), **simulator.environment())
