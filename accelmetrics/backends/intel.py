@@ -285,7 +285,6 @@ QUERIED = (
     Field("pcieRxBytes", "pcie.rx.throughput", "MB/s"),
     Field("pcieReplays", "pcie.replay.counter"),
 )
-FIELD_NAMES = ("index", "pci.bus_id", "uuid", "name", *(str(row.where) for row in QUERIED))
 DUMPED = (
     Field("gpu", "GPU Utilization", "%"),
     Field("memory", "GPU Memory Bandwidth Utilization", "%"),

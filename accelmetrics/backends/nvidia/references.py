@@ -23,7 +23,6 @@ from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 KIB, MIB = 1024, 2**20
-NO_UUID = "the GPU has no UUID to find it by"
 KEPT = {name: 1.0 + min(row.every, TEN_SECONDS) for row in METRICS for name in row.names}
 """By metric, for how many seconds a sampler may serve what it has read, and a second more, over which NVML itself takes means."""
 KEPT |= dict.fromkeys(("powerPercent",), KEPT["enforcedPowerLimitWatts"])
