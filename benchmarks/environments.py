@@ -21,7 +21,7 @@ INSTALL_SECONDS = 300
 
 WANDB = ("wandb==0.31.*",)
 PEERS = ("nvitop==1.7.*", "gpustat==1.1.*")
-TORCH = ("torch==2.13.0", "psutil", "pydantic")
+TORCH = ("torch==2.13.0", "numpy", "psutil", "pydantic")
 
 
 class EnvironmentUnavailable(MissingHere):

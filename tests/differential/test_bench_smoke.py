@@ -8,7 +8,7 @@ from benchmarks import rows
 from benchmarks.__main__ import MEASURES
 from benchmarks.rows import SMOKE, Row
 
-NEED_PEERS = {"cpu", "peers"}
+NEED_PEERS = {"cpu", "models", "peers"}
 
 
 PLAUSIBLE = [
