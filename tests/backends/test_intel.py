@@ -130,6 +130,8 @@ def test_a_gpu_of_a_processor(tree: IntelTree, sampler: Sampler, driver: str) ->
     assert (snapshot.devices[0].name, snapshot.devices[0].unified) == ("Intel Graphics (0x9a49)", True)
     assert set(why(snapshot, "temp", "powerWatts", "pcieLinkGen")) == {Reason.NOT_SUPPORTED}
     assert snapshot.unavailable["gpu.0.memoryTotalBytes"].detail == "the GPU has no memory of its own: it shares the host's"
+    assert snapshot.unavailable["gpu.0.temp"].detail == "not found: sysfs hwmon, temp*_input, pkg"
+    assert not [missing for missing in snapshot.unavailable.values() if "[" in missing.detail]
 
 
 def test_power_and_the_time_awake_are_what_counters_rise_by(tree: IntelTree, sampler: Sampler, clock: FakeClock) -> None:

@@ -541,7 +541,10 @@ class Table:
             if value is not None and (not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED):
                 return value, place
             why = why or value
-        return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{only or _places(row)[0]}"'), None
+        sought = only or _places(row)[0]
+        # A pattern of files is nothing to read for a person, and the first of several places may be another driver's.
+        words = f"not found: {row.words}" if "[" in sought and row.words else f'{self._source} gives no "{sought}"'
+        return why or Unavailable(Reason.NOT_SUPPORTED, words), None
 
     def _same(self, row: Field, place: str, said: str) -> Value | None:
         """Return the same as :meth:`_value`, kept: most texts are the same at the next reading, but for counters'."""
