@@ -110,6 +110,35 @@ def test_the_silence_of_a_node_is_critical_where_jobs_ran(tmp_path: Path, away: 
 
 
 @pytest.mark.servers
+@pytest.mark.parametrize("known", [True, False])
+def test_a_device_that_is_down_is_named(tmp_path: Path, known: bool) -> None:
+    """By what a person in front of the machine looks for, and its last Xid; by its UUID where no more is known."""
+    device = {"accelerator": "gpu.1", "uuid": "GPU-1", "job": "accelmetrics", "instance": "n1:22235"}
+
+    def series(name: str, values: str, **labels: str) -> dict[str, str]:
+        return {
+            "series": f"{name}{{{','.join(f'{label}={json.dumps(value)}' for label, value in (device | labels).items())}}}",
+            "values": values,
+        }
+
+    made = [series("accel_up", flat(0))]
+    if known:
+        made += [
+            series("accel_info", flat(1), model="H100", pci_bus_id="0000:10:00.0", serial="165"),
+            series("accel_xid_last_code", flat(79)),
+        ]
+    rule, (before, after) = BY_NAME["AccelDeviceDown"], ("H100, PCI address 0000:10:00.0, serial number 165, ", "; its last Xid is 79")
+    description = (
+        f"{before if known else ''}GPU-1 gives nothing{after if known else ''}. Its last values are not served. "
+        "Drain the node, then reset the device or reboot."
+    )
+    said = {"summary": "n1:22235 gpu.1 is lost or hung", "description": description, "runbook_url": rule["annotations"]["runbook_url"]}
+    alert = {"exp_labels": {**device, "severity": "critical"}, "exp_annotations": said}
+    test = {"eval_time": "5m", "alertname": "AccelDeviceDown", "exp_alerts": [alert]}
+    assert firing(tmp_path, [{"interval": "1m", "input_series": made, "alert_rule_test": [test]}]) == ""
+
+
+@pytest.mark.servers
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     """Alerts without the recording rules that they need."""
     test = {**given({}), "promql_expr_test": [expected(14), expected(15, (RECORDING_MISSING, ""))]}
