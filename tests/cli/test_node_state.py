@@ -17,6 +17,7 @@ import pytest
 from tests.cli.shell import Tree, call, environment, start
 from tests.cli.test_serve import get, ready
 from tests.simulators.nvml import NvmlSimulator, Ramp, Ret
+from tests.support.network import free_port
 from tests.support.waiting import HANG, idle, wait_for
 
 WATTS = 300.0
@@ -33,11 +34,11 @@ class Node:
         self.tree = Tree(folder / "root").write("/proc/sys/kernel/random/boot_id", "first\n")
 
     @contextmanager
-    def daemon(self) -> Iterator[str]:
+    def daemon(self, *options: str) -> Iterator[str]:
         """The daemon's address; it ends as it does under systemd, and ``told`` is what it logged."""
         places = ("--jobs", str(self.folder / "jobs"), "--summaries", str(self.folder / "summaries"), "--state", str(self.state))
         usual = ("--listen", "127.0.0.1:0", "--backends", "nvidia", "--interval", "0.1", "--kubelet", str(self.folder / "none"), *places)
-        program = start("serve", *usual, env=self.tree.environment(**self.simulator.environment()))
+        self.program = program = start("serve", *usual, *options, env=self.tree.environment(**self.simulator.environment()))
         self.told = ""
         try:
             while not self.told.endswith("/metrics\n"):
@@ -47,8 +48,9 @@ class Node:
             ready(base)
             self.uuid = re.findall(r'accel_info\{accelerator="gpu\.0",.*?uuid="([^"]+)"', get(f"{base}/metrics")[1])[0]
             yield base
-            program.send_signal(signal.SIGTERM)
-            assert program.wait(HANG) == 0
+            if program.poll() is None:
+                program.send_signal(signal.SIGTERM)
+                assert program.wait(HANG) == 0
         finally:
             program.kill()
             self.told += program.communicate(timeout=HANG)[1]
@@ -121,6 +123,23 @@ def test_a_job_goes_on_over_a_restart(node: Node, counter: bool) -> None:
         assert re.fullmatch(r"not known for \d+ s in which the daemon did not run", device["energy_reason"])
 
 
+def test_a_job_survives_a_daemon_that_is_killed(node: Node) -> None:
+    """It is in the file as soon as it is found, with what the device's counter said then."""
+    node.simulator.gpu[0].set(energy_mj=Ramp(5e9, rate=1000 * WATTS), power_mw=int(1000 * WATTS))
+    with node.daemon():
+        node.job("begin")
+        wait_for(lambda: "42" in json.loads(node.state.read_text())["jobs"])
+        node.program.kill()
+        node.program.wait(HANG)
+    with node.daemon() as base:
+        wait_for(lambda: json.loads((node.folder / "summaries" / "42.json").read_text())["interruptions"] == 1)
+        ticks(base)
+        summary = json.loads(node.job("end", "--json", "--wait", "60").stdout)
+    (device,) = summary["devices"]
+    assert device["energy_joules"] == pytest.approx(WATTS * (summary["ended"] - summary["noticed"]), abs=0.5 * WATTS)
+    assert (device["energy_source"], device["energy_reason"]) == ("counter", None)
+
+
 def test_findings_and_xids_survive_a_restart_and_end_with_the_machine(node: Node) -> None:
     """The count goes on, the finding keeps its beginning, and nothing is logged as new."""
     with node.daemon() as base:
@@ -138,6 +157,23 @@ def test_findings_and_xids_survive_a_restart_and_end_with_the_machine(node: Node
     with node.daemon() as base:
         assert xids(base) == {}
         assert not lasting(base, "xid_hardware")
+
+
+def test_a_configuration_that_is_read_again_loses_no_count(node: Node) -> None:
+    """What was counted stands, and goes on."""
+    config = node.folder / "accelmetrics.toml"
+    config.write_text("timeout = 2\n")
+    with node.daemon("--config", str(config), "--listen", f"127.0.0.1:{free_port()}") as base:
+        node.simulator.xid(0, 79)
+        wait_for(lambda: xids(base) == {"79": 1})
+        config.write_text("timeout = 3\n")
+        node.program.send_signal(signal.SIGHUP)
+        wait_for(lambda: "timeout changed" in node.program.stderr.readline())
+        wait_for(lambda: node.program.stderr.readline().startswith("accelmetrics serve: http"))
+        ready(base)
+        assert xids(base) == {"79": 1}
+        node.simulator.xid(0, 79)
+        wait_for(lambda: xids(base) == {"79": 2})
 
 
 def test_the_kernels_log_is_joined_with_what_nvml_reports(node: Node) -> None:
