@@ -121,3 +121,14 @@ def test_commands_that_need_posix_say_so(name: str) -> None:
     done = command(name)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"accelmetrics {name}: this command needs a POSIX system: there is no fcntl here\n"
+
+
+def test_a_daemon_has_no_kernel_log_and_keeps_no_state(tmp_path: Path) -> None:
+    """The first is not there, which is no error; whose a file is cannot be told, which is refused."""
+    done = ran("""
+        from accelmetrics.monitor.node_state import NodeState
+        print(NodeState(None).follow_kernel_log())
+    """, ACCELMETRICS_SYSROOT=str(tmp_path))  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    done = command("serve", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state.json"))
+    assert (done.returncode, done.stderr) == (2, "accelmetrics serve: --state needs a POSIX system, which says whose a file is\n")

@@ -181,7 +181,10 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
             own_process=True,
         ),
     )
-    arguments.refuse((options.show_commands and not options.ui, "--show-commands is for --ui"))
+    arguments.refuse(
+        (options.show_commands and not options.ui, "--show-commands is for --ui"),
+        (bool(options.state) and sys.platform == "win32", "--state needs a POSIX system, which says whose a file is"),
+    )
     documents = _documents(options, endpoint)
     # What is said of the watched process, which is this command: it describes itself under names of its own. A row without a name in
     # Prometheus says again, in another unit, what one with a name says.

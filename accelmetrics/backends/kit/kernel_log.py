@@ -65,7 +65,8 @@ class KernelLog:
     def __init__(self, after: int = -1) -> None:
         self.sequence = after
         self._rest = b""
-        self._file = os.open(sysroot() + PATH, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Windows has neither flag, and no such file.
+        self._file = os.open(sysroot() + PATH, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
 
     def read(self) -> list[KernelError]:
         """Return the errors in what was printed since the last look, as far as that is gone through in time."""
