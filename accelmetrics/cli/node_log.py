@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS, KernelError
+from accelmetrics.backends.kit.kernel_log import KernelError
 from accelmetrics.cli.monitoring import DATA
 from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceSlot, pci_address
@@ -15,6 +15,7 @@ from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Finding, Record
 from accelmetrics.schemas.snapshot import Snapshot, has_values, rfc3339
 from accelmetrics.schemas.text import duration, in_words, printable
+from accelmetrics.schemas.xid import KNOWN_XIDS
 
 LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 XID_RULES = "xid"

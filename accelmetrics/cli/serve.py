@@ -154,7 +154,6 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
     Raises:
         AccelMetricsError: It cannot listen, or something that was asked for is not there.
     """
-    from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS
     from accelmetrics.exporters.registry import exporting, load
     from accelmetrics.monitor.job_summaries import JobSummaries
     from accelmetrics.monitor.node_state import NodeState
@@ -191,15 +190,12 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
     own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
     node_log, state = NodeLog(), NodeState(options.state)
-    # A child process that reads would not know of it.
-    errors = [] if options.isolation == "process" else state.follow_kernel_log()
+    if options.isolation != "process":  # a child process that reads would not know of it
+        state.follow_kernel_log()
 
     def serve(record: Record) -> None:
-        errors.extend(KNOWN_XIDS.look())
         node_log.take(record)
-        node_log.of_kernel(errors)
-        errors.clear()
-        state.take(record)
+        node_log.of_kernel(state.take(record))
         if not options.pid:  # the watched process is this command
             taken = record.snapshot
             metrics = {key: value for key, value in taken.metrics.items() if key not in own}

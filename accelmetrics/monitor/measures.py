@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
-from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.fabric import RECOVERIES, fabric_faults
 from accelmetrics.schemas.identity import pci_address
@@ -32,7 +31,7 @@ from accelmetrics.schemas.vitals import (
     TEMPERATURE,
     UTILIZATION,
 )
-from accelmetrics.schemas.xid import meaning
+from accelmetrics.schemas.xid import KNOWN_XIDS, meaning
 
 Names = tuple[str, ...]
 """Metrics of which each device's first is taken."""

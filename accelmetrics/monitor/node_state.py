@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
-from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS, MOST_RECENT, PATH, KernelError, KernelLog
+from accelmetrics.backends.kit.kernel_log import PATH, KernelError, KernelLog
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.monitor.job_summaries import Earlier, JobSummaries
@@ -26,6 +27,7 @@ from accelmetrics.schemas.identity_models import FindingEntry
 from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Finding, Record
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.xid import KNOWN_XIDS, MOST_RECENT
 from accelmetrics.visibility.slurm_jobs import read_small
 
 EVERY = 30.0
@@ -108,33 +110,50 @@ class NodeState:
             self.jobs = {name: Earlier(**dict(job) | {"devices": job.model_dump()["devices"]}) for name, job in state.jobs.items()}
             self.findings = [(device, recorded(Finding, entry)) for device, entry in state.findings]
             sequence = state.sequence
-            if not KNOWN_XIDS.before and KNOWN_XIDS.log is None:  # else they are of this process: its configuration was read again
-                KNOWN_XIDS.before = {address: dict(known.counts) for address, known in state.xids.items()}
-                KNOWN_XIDS.recent = {address: deque(known.recent, maxlen=MOST_RECENT) for address, known in state.xids.items()}
+            KNOWN_XIDS.begin(
+                {address: dict(known.counts) for address, known in state.xids.items()},
+                {address: deque(known.recent, maxlen=MOST_RECENT) for address, known in state.xids.items()},
+            )
         self._sequence = sequence
+        self._log: KernelLog | None = None
+        self._untold: list[KernelError] = []
+        self._lock = threading.Lock()  # records come on another thread than the end
 
-    def follow_kernel_log(self) -> list[KernelError]:
-        """Begin to follow the kernel's log, where that is allowed; return what it has of errors that were not counted before."""
-        found: list[KernelError] = []
-        if KNOWN_XIDS.log is None:
-            try:
-                KNOWN_XIDS.log = KernelLog(self._sequence)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENXIO):
-                    log.info("Xid errors of the kernel's log are not read: %s: %s", PATH, error.strerror)
-                return found
-            until, before = time.monotonic() + LONGEST_FIRST_LOOK, -2
-            while time.monotonic() < until and before != KNOWN_XIDS.log.sequence:
-                before = KNOWN_XIDS.log.sequence
-                found += KNOWN_XIDS.look()
-        return found
+    def follow_kernel_log(self) -> None:
+        """Begin to follow the kernel's log, where that is allowed, and count what it has since this was done before."""
+        try:
+            self._log = KernelLog(self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENXIO):
+                log.info("Xid errors of the kernel's log are not read: %s: %s", PATH, error.strerror)
+            return
+        until, before = time.monotonic() + LONGEST_FIRST_LOOK, None
+        while time.monotonic() < until and (before is None or before != KNOWN_XIDS.sequence):
+            before = KNOWN_XIDS.sequence
+            self._look()
+
+    def _look(self) -> None:
+        """Count the errors that the kernel's log has since the last look."""
+        if self._log is None:
+            return
+        errors = self._log.read()
+        KNOWN_XIDS.sequence = self._log.sequence
+        self._untold += errors
+        for one in errors:
+            if not one.switch:
+                KNOWN_XIDS.add(one.address, one.time, one.code)
 
     def keep(self, summaries: JobSummaries) -> None:
         """Keep these jobs too."""
         self._summaries = summaries
 
-    def take(self, record: Record) -> None:
-        """Note a record, and write the file where that is due."""
+    def take(self, record: Record) -> list[KernelError]:
+        """Note a record, and write the file where that is due; return the errors of the kernel's log since the record before."""
+        with self._lock:
+            return self._take(record)
+
+    def _take(self, record: Record) -> list[KernelError]:
+        self._look()
         self._latest = record
         self._note_xids(record.snapshot)
         before = self._lasting, self._running
@@ -142,11 +161,17 @@ class NodeState:
         self._running = frozenset() if self._summaries is None else self._summaries.running
         if time.monotonic() >= self._due or before != (self._lasting, self._running):
             self.write()
+        told, self._untold = self._untold, []
+        return told
 
     def close(self) -> None:
         """Write the file for the last time."""
-        self.write()
-        self._path = None
+        with self._lock:
+            self.write()
+            self._path = None
+            if self._log is not None:
+                self._log.close()
+                self._log = None
 
     def write(self) -> None:
         """Write the file; why it cannot be written is logged once."""
@@ -162,7 +187,7 @@ class NodeState:
         state = {
             "version": 1,
             "boot_id": self._boot,
-            "sequence": self._sequence if KNOWN_XIDS.log is None else KNOWN_XIDS.log.sequence,
+            "sequence": self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence,
             "xids": xids,
             "findings": [(devices.get(one.key, ""), one.to_dict()) for one in self._lasting],
             "jobs": {} if self._summaries is None else {name: asdict(job) for name, job in self._summaries.totals().items()},
@@ -206,7 +231,7 @@ class NodeState:
             }
             address = pci_address(slot.identity.pci_bus_id)
             known = self._counted.get(address) or KNOWN_XIDS.total(address, {})
-            if counts and KNOWN_XIDS.log is None:
+            if counts and KNOWN_XIDS.sequence is None:
                 for code, count in counts.items():
                     if count > known.get(code, 0):
                         KNOWN_XIDS.note(address, taken.time_ns / 1e9, code)

@@ -1,6 +1,13 @@
-"""What NVIDIA's Xid codes mean, in a few words each."""
+"""NVIDIA's Xid errors: what the codes mean, in a few words each, and those of this machine that no event of NVML told of."""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+LARGEST_CODE = 1023
+"""Above this no code is believed. Such an error is counted, and not as one of a code."""
+MOST_RECENT = 64
 
 MEANINGS = {
     1: "a command buffer was invalid",
@@ -91,3 +98,57 @@ MEANINGS = {
 def meaning(code: int) -> str:
     """Say what a code means; codes that the table lacks are told to be unknown."""
     return MEANINGS.get(code, "a code that is not known here")
+
+
+class KnownXids:
+    """Xid errors by PCI address that were counted before NVML's events, or beside them. Empty in most programs.
+
+    Attributes:
+        before: How many of each code were counted before this process began, since the machine started.
+        recent: When the last ones were, in seconds since 1970, and their codes.
+        sequence: The number of the last record of the kernel's log that was looked at; None where that is not read.
+    """
+
+    def __init__(self) -> None:
+        self.begin({}, {})
+
+    def begin(self, before: Mapping[str, Mapping[int, int]], recent: Mapping[str, deque[tuple[float, int]]]) -> None:
+        """Begin with what was counted until now. NVML's events begin anew too: no driver is open."""
+        self.before = before
+        self.recent = dict(recent)
+        self.sequence: int | None = None
+        self._logged: dict[str, Mapping[int, int]] = {}
+
+    def add(self, address: str, when: float, code: int) -> None:
+        """Count an error of the kernel's log."""
+        code = code if code <= LARGEST_CODE else 0
+        counts = self._logged.get(address, {})
+        others = {known: count for known, count in counts.items() if known != code}
+        self._logged[address] = {**others, code: counts.get(code, 0) + 1}  # the newest code last
+        self.note(address, when, code)
+
+    def note(self, address: str, when: float, code: int) -> None:
+        """Note when an error was."""
+        self.recent.setdefault(address, deque(maxlen=MOST_RECENT)).append((when, code))
+
+    @property
+    def addresses(self) -> set[str]:
+        """Whose errors were counted."""
+        return {*self.before, *self._logged}
+
+    def total(self, address: str, events: Mapping[int, int]) -> dict[int, int]:
+        """Return how many errors of each code there were, the newest code last.
+
+        An error that NVML reports is in the kernel's log too: of both counts the larger one holds.
+
+        Args:
+            address: The GPU's.
+            events: What NVML has reported to this process.
+        """
+        before, logged = self.before.get(address, {}), self._logged.get(address, {})
+        codes = list(dict.fromkeys(reversed((*before, *events, *logged))))[::-1]
+        return {code: before.get(code, 0) + max(events.get(code, 0), logged.get(code, 0)) for code in codes}
+
+
+KNOWN_XIDS = KnownXids()
+"""Those of this process: NVML's readers add to them, rules look there when the last ones were."""

@@ -163,17 +163,20 @@ def test_a_configuration_that_is_read_again_loses_no_count(node: Node) -> None:
     """What was counted stands, and goes on."""
     config = node.folder / "accelmetrics.toml"
     config.write_text("timeout = 2\n")
-    with node.daemon("--config", str(config), "--listen", f"127.0.0.1:{free_port()}") as base:
+    with node.daemon() as base:
         node.simulator.xid(0, 79)
         wait_for(lambda: xids(base) == {"79": 1})
+    with node.daemon("--config", str(config), "--listen", f"127.0.0.1:{free_port()}") as base:
+        node.simulator.xid(0, 79)
+        wait_for(lambda: xids(base) == {"79": 2})
         config.write_text("timeout = 3\n")
         node.program.send_signal(signal.SIGHUP)
         wait_for(lambda: "timeout changed" in node.program.stderr.readline())
         wait_for(lambda: node.program.stderr.readline().startswith("accelmetrics serve: http"))
         ready(base)
-        assert xids(base) == {"79": 1}
+        assert xids(base) == {"79": 2}
         node.simulator.xid(0, 79)
-        wait_for(lambda: xids(base) == {"79": 2})
+        wait_for(lambda: xids(base) == {"79": 3})
 
 
 def test_the_kernels_log_is_joined_with_what_nvml_reports(node: Node) -> None:

@@ -2,7 +2,7 @@
 
 The thread looks every 2 s whether something has happened, and waits inside the driver for a few milliseconds only:
 closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins when the GPU was registered
-for events, at 0 or at what is known of before (``kit/kernel_log.py``); as long as it is not registered, or the driver does not say what
+for events, at 0 or at what is known of before (``schemas/xid.py``); as long as it is not registered, or the driver does not say what
 happened, there is a reason and no number, unless the kernel's log is followed. Errors are counted by their code, so that of several
 between two readings none is lost.
 
@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import Number, Value
-from accelmetrics.backends.kit.kernel_log import KNOWN_XIDS, LARGEST_CODE
 from accelmetrics.backends.nvidia.calls import Paced
 from accelmetrics.backends.nvidia.metrics import SECOND
 from accelmetrics.backends.nvidia.nvml import (
@@ -37,6 +36,7 @@ from accelmetrics.backends.nvidia.nvml import (
     lock_of_calls,
     unavailable,
 )
+from accelmetrics.schemas.xid import KNOWN_XIDS, LARGEST_CODE
 
 XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
@@ -152,7 +152,7 @@ class Xids(Paced):
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
         self.schedule(now, status != 0)
-        if KNOWN_XIDS.log is not None:
+        if KNOWN_XIDS.sequence is not None:
             return self.known()
         if status == NOT_SUPPORTED:
             self.due = math.inf
@@ -164,7 +164,7 @@ class Xids(Paced):
 
     def known(self) -> dict[str, Number]:
         """Return the counts, without a call; empty while they are not known."""
-        if KNOWN_XIDS.log is None and (not self._registered or self._listener.failures.get(self._handle.value, 0)):
+        if KNOWN_XIDS.sequence is None and (not self._registered or self._listener.failures.get(self._handle.value, 0)):
             return {}
         counts = KNOWN_XIDS.total(self._address, self._listener.counts.get(self._handle.value, {}))
         codes = [code for code in counts if code]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from accelmetrics.backends.kit import kernel_log
-from accelmetrics.backends.kit.kernel_log import KernelError, KernelLog, KnownXids
+from accelmetrics.backends.kit.kernel_log import KernelError, KernelLog
 from accelmetrics.monitor import measures
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import rules_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.ring import row_of
+from accelmetrics.schemas.xid import KnownXids
 from accelmetrics.testing import FakeBackend
 
 GPU, SWITCH = "0000:c1:00.0", "0000:05:00.0"
@@ -32,13 +32,11 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[KnownXids]:
+def known(monkeypatch: pytest.MonkeyPatch) -> KnownXids:
     """The errors of the process, as a new one has them."""
     made = KnownXids()
     monkeypatch.setattr(measures, "KNOWN_XIDS", made)
-    yield made
-    if made.log is not None:
-        made.log.close()
+    return made
 
 
 def codes(errors: list[KernelError]) -> list[tuple[str, int, bool]]:
@@ -126,12 +124,12 @@ def test_a_flood_is_gone_through_a_little_at_a_time(path: Path, monkeypatch: pyt
     log.close()
 
 
-def test_an_error_counts_once(known: KnownXids, path: Path) -> None:
+def test_an_error_counts_once() -> None:
     """What NVML reports is in the log too; of what was counted before this start neither has anything."""
-    path.write_text("".join(f"4,{number},1,-;NVRM: Xid (PCI:0000:c1:00): {code}, x\n" for number, code in enumerate([79, 31, 79])))
+    known = KnownXids()
     known.before = {GPU: {31: 4}}
-    known.log = KernelLog()
-    known.look()
+    for code in (79, 31, 79):
+        known.add(GPU, 1.0, code)
     assert known.total(GPU, {}) == {31: 5, 79: 2}
     assert known.total(GPU, {79: 2, 13: 1}) == {13: 1, 31: 5, 79: 2}
     assert known.total(GPU, {79: 3}) == {31: 5, 79: 3}
