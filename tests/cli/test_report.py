@@ -387,6 +387,17 @@ def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[st
 RATES = {"tokens_per_second": 10.0, "tokens_per_joule": 0.025}
 
 
+def test_a_file_that_is_refused_is_not_read_to_its_end(steady: str, tmp_path: Path) -> None:
+    """A terabyte without a line, beside a recording: its checksum alone would take an hour."""
+    hostile = tmp_path / "hostile.jsonl"
+    hostile.write_bytes(Path(steady).read_bytes())
+    with hostile.open("r+b") as file:
+        file.truncate(1 << 40)
+    done = call("report", steady, "--compare", str(hostile))
+    assert done.returncode == 1
+    assert f"{hostile} has a line of more than 256 MiB" in done.stderr
+
+
 def test_the_table_by_epoch_with_cost_and_carbon(tmp_path: Path) -> None:
     """In every form; what was not given is not there."""
     steps = {second: (Step(int((START + second) * 1e9), second, {"epoch": second // 10, "tokens": 10}),) for second in range(20)}

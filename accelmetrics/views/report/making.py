@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -95,10 +94,11 @@ def _records(names: Sequence[str], hashed: bool, files: list[tuple[str, int, int
         for recording in found:
             readings = 0
             with _telling(str(recording.path)):
-                size, digest = _sized(recording.path, hashed)
+                size = recording.path.stat().st_size if recording.path.is_file() else 0
                 for record in recording:
                     readings += 1
                     yield record
+                digest = _digest(recording.path, size) if hashed else ""  # last, as one that is refused may be endless
             if recording.skipped:
                 lines = "1 line" if recording.skipped == 1 else f"{recording.skipped} lines"
                 warnings.append(f"{lines} could not be read; the first: {recording.complaint}")
@@ -120,17 +120,16 @@ def _records(names: Sequence[str], hashed: bool, files: list[tuple[str, int, int
         yield from merge(*group, key=lambda record: record.snapshot.time_ns) if len(group) > 1 else group[0]
 
 
-def _sized(path: Path, hashed: bool) -> tuple[int, str]:
-    """Return the length of a file now, and the SHA-256 of so much of it; it may grow while it is read. Streams have neither."""
+def _digest(path: Path, size: int) -> str:
+    """Return the SHA-256 of so many bytes of a file, which may have grown since; empty for a stream."""
     if not path.is_file():
-        return 0, ""
+        return ""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        size = left = os.fstat(file.fileno()).st_size
-        digest = hashlib.sha256()
-        while hashed and left and (block := file.read(min(left, _BLOCK))):
+        while size and (block := file.read(min(size, _BLOCK))):
             digest.update(block)
-            left -= len(block)
-    return size, digest.hexdigest() if hashed else ""
+            size -= len(block)
+    return digest.hexdigest()
 
 
 @contextmanager
