@@ -47,7 +47,12 @@ batches = [SimpleNamespace(tokens=512)] * 2
 """
 GOES_ON = {
     "README.md": "import accelmetrics\n",
-    "docs/training.md": "import accelmetrics\nrate, tracker = 0.001, SimpleNamespace(log=lambda row, step: None)\n",
+    "docs/training.md": """\
+import accelmetrics, inspect
+from accelmetrics.integrations.training import TrainingRun
+rate, tracker, model = 0.001, SimpleNamespace(log=lambda row, step: None), object()
+run = SimpleNamespace(watch=lambda *given, **named: inspect.signature(TrainingRun.watch).bind(None, *given, **named))  # PyTorch is not here
+""",
     "docs/findings.md": "from accelmetrics import Monitor\n",
     "docs/monitor.md": """\
 import accelmetrics
