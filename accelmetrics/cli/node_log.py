@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.kit.kernel_log import KernelError
+from accelmetrics.backends.nvidia.kernel_log import KernelError
 from accelmetrics.cli.monitoring import DATA
 from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceSlot, pci_address

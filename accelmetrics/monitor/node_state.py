@@ -17,8 +17,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
-from accelmetrics.backends.kit.kernel_log import PATH, KernelError, KernelLog
 from accelmetrics.backends.kit.system import read_text
+from accelmetrics.backends.nvidia.kernel_log import PATH, KernelError, KernelLog
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.monitor.job_summaries import Earlier, JobSummaries
 from accelmetrics.schemas.document import describe, recorded

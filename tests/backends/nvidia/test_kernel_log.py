@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit import kernel_log
-from accelmetrics.backends.kit.kernel_log import KernelError, KernelLog
+from accelmetrics.backends.nvidia import kernel_log
+from accelmetrics.backends.nvidia.kernel_log import KernelError, KernelLog
 from accelmetrics.monitor import measures
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.rules import rules_of
