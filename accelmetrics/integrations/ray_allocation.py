@@ -372,7 +372,7 @@ def _tasks(
             names[node_id] if runs else "",
             pid if runs else 0,
             wanted,
-            () if not runs else None if held is None else held.get(pid, ()),
+            () if not runs else (held or {}).get(pid) or None,  # a busy worker answers its raylet late
             task=True,
         )
 
@@ -518,6 +518,10 @@ def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
             able = len([node for node in made.nodes if node.devices >= actor.wanted])
             where = f"{able} node{'s have' if able > 1 else ' has'} as many" if able else f"the largest node has {largest:g}"
             yield AllocationFinding("waits", f"{actor.label} waits for {_devices_in([actor.wanted], '')}, and {where}")
+        elif actor.sees is None:
+            yield AllocationFinding(
+                "tasks_unknown", f"{actor.label} on {actor.node}: which devices it was given is not known", (actor.pid,)
+            )
         elif actor.node and actor.sees == ():
             text = f"{actor.label} on {actor.node} was given no device" + (f", in the placement group {actor.group}" if actor.group else "")
             yield AllocationFinding("no_device", text, (actor.pid,))

@@ -248,7 +248,9 @@ def test_tasks_beside_actors(integration: Any, cluster: Cluster) -> None:
     cluster.hangs = "no answer"
     found = integration.ray_allocation()
     assert {actor.title: actor.sees for actor in found.actors}["task train"] is None
-    assert "one does not say which devices its tasks were given" in kinds(found)["tasks_unknown"]
+    texts = [finding.text for finding in found.findings if finding.kind == "tasks_unknown"]
+    assert "task train (PID 8) on one: which devices it was given is not known" in texts
+    assert any("one does not say which devices its tasks were given" in text for text in texts)
     assert "?" in render_ray(found, 200, cut=False)
 
 
