@@ -304,9 +304,8 @@ def test_a_vendor_without_a_second_source(rig: Rig, capsys: pytest.CaptureFixtur
 
 def test_beside_a_command(card: dict[str, str], tmp_path: Path) -> None:
     """It is compared until the command ends, which watches us and prints on standard error; the document is alone."""
-    script = (
-        f"#!/bin/sh\ncalls={tmp_path}/nvidia-smi-bin/calls\nuntil [ $(wc -l < $calls) -ge 6 ]; do sleep 0.05; done 2>/dev/null\necho over\n"
-    )
+    calls = tmp_path / "nvidia-smi-bin" / "calls.jsonl"
+    script = f"#!/bin/sh\nuntil [ $(wc -l < {calls}) -ge 6 ]; do sleep 0.05; done 2>/dev/null\necho over\n"
     (tmp_path / "train").write_text(script)
     (tmp_path / "train").chmod(0o755)
     done = run("verify", "--json", "--backends", "nvidia", "--", str(tmp_path / "train"), env=card)

@@ -59,6 +59,7 @@ class Authority:
         path = self._directory / name
         new = path.with_suffix(".new")
         new.write_bytes(content)
+        new.chmod(0o600)
         return new.replace(path)
 
     def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType) -> x509.Certificate:

@@ -52,13 +52,14 @@ class Pinnable:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle by name what has a pin: in another process it is that process's own."""
-        return (_pinned, (self.name, self.pin)) if self.pin else super().__reduce_ex__(protocol)
+        return (_registered, (self.name, self.pin)) if self.pin else super().__reduce_ex__(protocol)
 
 
-def _pinned(name: str, source: str) -> object:
+def _registered(name: str, pin: str) -> object:
     from accelmetrics.backends.registry import load
 
-    return getattr(load(name), "pinned")(source)  # noqa: B009 - not every backend has it
+    backend = load(name)
+    return getattr(backend, "pinned")(pin) if pin else backend  # noqa: B009 - not every backend has it
 
 
 class SourcesBackend(Pinnable):
@@ -122,6 +123,10 @@ class SourcesBackend(Pinnable):
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by name: in another process it is that process's own."""
+        return _registered, (self.name, self.pin)
 
     def _joined_coverage(self) -> Coverage:
         from accelmetrics.backends.kit.fields import joined_words  # which detection does not need

@@ -187,10 +187,11 @@ def test_memory_of_driver_1_2(sampler: Sampler, behave: Behave, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["enflame"], indirect=True)
-def test_a_release_that_prints_its_table_alone(sampler: Sampler, behave: Behave, name: str) -> None:
+def test_a_release_that_prints_its_table_alone(behave: Behave, name: str) -> None:
     """The number under Mem is what there is, not what is in use."""
     behave(0, 1, table=True)
-    snapshot = sampler.sample()
+    with Sampler([name], clock=SYSTEM_CLOCK, timeout=30.0) as sampler:
+        snapshot = sampler.sample()
     names = ("utilization", "temp", "powerWatts", "enforcedPowerLimitWatts", "memoryTotalBytes", "eccMode")
     assert [snapshot.metrics[f"npu.1.{each}"] for each in names] == [31, 41, 61, 300, 147456 * MIB, 1]
     assert snapshot.identities[1].identity.firmware == "40.2.8.3"
