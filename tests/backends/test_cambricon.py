@@ -15,6 +15,7 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeClock
 from tests.simulators.cndev import build, info, process, row, table
 from tests.simulators.commands import CommandStandIn
+from tests.simulators.stated import Answers
 from tests.support.fuzzing import fuzz
 from tests.support.readings import of, read
 from tests.support.waiting import until
@@ -66,33 +67,19 @@ TOOL = {name: LIBRARY[name] for name in ("utilization", "temp", "memoryTemp", "p
 }
 
 
-class Library:
-    """The library and what it answers."""
-
-    def __init__(self, state: Path) -> None:
-        self._state = state
-        self.answers()
-
-    def answers(self, *lines: str) -> None:
-        """Replace what it answers: ``power 0 120``, ``fail.cndevGetUUID 0 10``."""
-        draft = self._state.with_suffix(".draft")
-        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        draft.replace(self._state)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("cndev"))
 
 
 @pytest.fixture
-def library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+def library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     """Two cards."""
     state = tmp_path / "state"
     monkeypatch.setenv("CNDEV_STATE", str(state))
     monkeypatch.setattr(cambricon, "LIBRARIES", (str(built),))
     monkeypatch.setenv("PATH", "/nonexistent")
-    return Library(state)
+    return Answers(state)
 
 
 @pytest.fixture
@@ -106,7 +93,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
     return stand_in
 
 
-def test_every_metric_of_the_library_and_who_a_card_is(library: Library) -> None:
+def test_every_metric_of_the_library_and_who_a_card_is(library: Answers) -> None:
     snapshot = read("cambricon")
     assert of(snapshot, 0) == LIBRARY
     assert snapshot.metrics["npu.1.temp"] == 42
@@ -124,7 +111,7 @@ def test_every_metric_of_the_library_and_who_a_card_is(library: Library) -> None
     assert (snapshot.backends[0].source, snapshot.devices[0].processes) == ("cndev", ())
 
 
-def test_throttling(library: Library) -> None:
+def test_throttling(library: Answers) -> None:
     """A clock that was set is no throttling."""
     library.answers("tdp 0 1", "clock 1 1")
     metrics = read("cambricon").metrics
@@ -132,7 +119,7 @@ def test_throttling(library: Library) -> None:
     assert (metrics["npu.1.throttle.applicationsClocksSetting"], metrics["npu.1.throttled"]) == (1, 0)
 
 
-def test_counters_of_ecc_that_is_off_are_no_zeros(library: Library) -> None:
+def test_counters_of_ecc_that_is_off_are_no_zeros(library: Answers) -> None:
     library.answers("ecc 0 0")
     snapshot = read("cambricon")
     assert snapshot.unavailable["npu.0.correctedMemoryErrors"] == (Reason.NOT_SUPPORTED, "ECC is switched off")
@@ -150,7 +137,7 @@ def test_counters_of_ecc_that_is_off_are_no_zeros(library: Library) -> None:
         (99, Reason.DRIVER_ERROR),
     ],
 )
-def test_a_call_that_fails_costs_its_own_values_of_its_own_card(library: Library, code: int, reason: Reason) -> None:
+def test_a_call_that_fails_costs_its_own_values_of_its_own_card(library: Answers, code: int, reason: Reason) -> None:
     library.answers(f"fail.cndevGetDevicePowerInfo 0 {code}")
     snapshot = read("cambricon")
     why = snapshot.unavailable["npu.0.powerWatts"]
@@ -161,12 +148,12 @@ def test_a_call_that_fails_costs_its_own_values_of_its_own_card(library: Library
 
 
 @pytest.mark.parametrize(("line", "name"), [("power 0 -1", "powerWatts"), ("chip 0 65535", "temp"), ("utilization 0 4000", "utilization")])
-def test_impossible_numbers(library: Library, line: str, name: str) -> None:
+def test_impossible_numbers(library: Answers, line: str, name: str) -> None:
     library.answers(line)
     assert read("cambricon").unavailable[f"npu.0.{name}"].reason == Reason.INVALID_VALUE
 
 
-def test_every_call_may_fail(library: Library) -> None:
+def test_every_call_may_fail(library: Answers) -> None:
     library.answers(*(f"fail.{name} 0 10" for name in (*cambricon.PLAIN, *cambricon.NUMBERED, "cndevGetProcessInfo", "cndevGetEccMode")))
     snapshot = read("cambricon")
     assert of(snapshot, 0) == {} and of(snapshot, 1)["temp"] == 42
@@ -175,7 +162,7 @@ def test_every_call_may_fail(library: Library) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 200])
-def test_who_uses_a_card(library: Library, number: int) -> None:
+def test_who_uses_a_card(library: Answers, number: int) -> None:
     """However many there are."""
     library.answers(f"processes 1 {number}")
     first, second = read("cambricon", pid=4000).devices
@@ -183,7 +170,7 @@ def test_who_uses_a_card(library: Library, number: int) -> None:
     assert {(each.pid, each.memory_bytes) for each in second.processes or ()} == {(4000 + each, 2 * MIB) for each in range(number)}
 
 
-def test_a_card_that_the_library_refuses_is_lost_and_comes_back(library: Library, clock: FakeClock) -> None:
+def test_a_card_that_the_library_refuses_is_lost_and_comes_back(library: Answers, clock: FakeClock) -> None:
     with Sampler(["cambricon"], clock=clock) as sampler:
         sampler.sample()
         library.answers("fail.cndevGetDeviceHandleByIndex 0 6")
@@ -205,7 +192,7 @@ def test_a_card_that_the_library_refuses_is_lost_and_comes_back(library: Library
         ("version 0 5", Reason.DRIVER_UNAVAILABLE, "older than release 6"),
     ],
 )
-def test_why_it_does_not_open(library: Library, line: str, reason: Reason, words: str) -> None:
+def test_why_it_does_not_open(library: Answers, line: str, reason: Reason, words: str) -> None:
     library.answers(line)
     with pytest.raises(SourceError, match=words) as caught:
         registry.load("cambricon").open()

@@ -16,6 +16,7 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.testing import FakeClock
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.metax import HEADS, HELP, IDLE, MOFFETT, answer, build, listing, process, slow, summary, table
+from tests.simulators.stated import Answers
 from tests.support.fuzzing import fuzz
 from tests.support.readings import of, read
 from tests.support.waiting import until, until_reason
@@ -193,36 +194,22 @@ OF_THE_LIBRARY = {
 }
 
 
-class Library:
-    """The library and what it answers."""
-
-    def __init__(self, state: Path) -> None:
-        self._state = state
-        self.answers()
-
-    def answers(self, *lines: str) -> None:
-        """Replace what it answers: ``usage 0 12``, ``fail.mxSmlGetMemoryInfo 0 4``."""
-        draft = self._state.with_suffix(".draft")
-        draft.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        draft.replace(self._state)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("mxsml"))
 
 
 @pytest.fixture
-def library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+def library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     """Two GPUs, on a machine without the tool."""
     monkeypatch.setenv("MXSML_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
     monkeypatch.setattr(metax, "LIBRARIES", (str(built),))
     monkeypatch.setenv("PATH", "/nonexistent")
-    return Library(tmp_path / "state")
+    return Answers(tmp_path / "state")
 
 
-def test_every_metric_of_the_library_and_who_a_gpu_is(library: Library) -> None:
+def test_every_metric_of_the_library_and_who_a_gpu_is(library: Answers) -> None:
     library.answers("usage 1 0", "hbm 1 5225")
     snapshot = read("metax")
     assert of(snapshot) == OF_THE_LIBRARY
@@ -244,7 +231,7 @@ def test_every_metric_of_the_library_and_who_a_gpu_is(library: Library) -> None:
 
 
 def test_the_library_and_the_tool_tell_a_gpu_by_one_identity(
-    library: Library, tool: CommandStandIn, built: Path, monkeypatch: pytest.MonkeyPatch
+    library: Answers, tool: CommandStandIn, built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = metax.LIBRARY.open().devices[0]
     assert tool.calls == []
@@ -261,7 +248,7 @@ def test_the_library_and_the_tool_tell_a_gpu_by_one_identity(
         (0x80000000, {"throttled": 1, "throttle.gpuIdle": 0}),
     ],
 )
-def test_why_clocks_are_low(library: Library, bits: int, expected: dict[str, int]) -> None:
+def test_why_clocks_are_low(library: Answers, bits: int, expected: dict[str, int]) -> None:
     library.answers(f"reasons 0 {bits}")
     assert {name: of(read("metax"))[name] for name in expected} == expected
 
@@ -280,14 +267,14 @@ def test_why_clocks_are_low(library: Library, bits: int, expected: dict[str, int
         ("limit 0 0", "enforcedPowerLimitWatts", NONE),
     ],
 )
-def test_what_the_library_refuses_costs_its_own_values_of_its_own_gpu(library: Library, line: str, metric: str, reason: Reason) -> None:
+def test_what_the_library_refuses_costs_its_own_values_of_its_own_gpu(library: Answers, line: str, metric: str, reason: Reason) -> None:
     library.answers(line)
     snapshot = read("metax")
     assert snapshot.unavailable[f"gpu.0.{metric}"].reason == reason
     assert of(snapshot, 1).keys() == OF_THE_LIBRARY.keys()
 
 
-def test_a_boards_power_that_the_library_tells_of_both_gpus_stands_once(library: Library) -> None:
+def test_a_boards_power_that_the_library_tells_of_both_gpus_stands_once(library: Answers) -> None:
     library.answers("board 1 0")
     snapshot = read("metax")
     assert snapshot.metrics["gpu.0.powerWatts"] == 162.015
@@ -295,7 +282,7 @@ def test_a_boards_power_that_the_library_tells_of_both_gpus_stands_once(library:
 
 
 @pytest.mark.parametrize("count", [0, 2, 40])
-def test_who_uses_a_gpu_by_the_library(library: Library, count: int) -> None:
+def test_who_uses_a_gpu_by_the_library(library: Answers, count: int) -> None:
     """What a process holds of other GPUs is not counted."""
     library.answers(f"processes 1 {count}")
     first, second = read("metax").devices
@@ -304,7 +291,7 @@ def test_who_uses_a_gpu_by_the_library(library: Library, count: int) -> None:
 
 @pytest.mark.parametrize(("line", "words"), [("brand 1 1", "C-class GPUs of one die"), ("dies 0 2", "of one die"), ("init 0 1", "error 1")])
 def test_what_is_not_read_by_the_library_is_read_by_the_tool(
-    library: Library, built: Path, tool: CommandStandIn, line: str, words: str
+    library: Answers, built: Path, tool: CommandStandIn, line: str, words: str
 ) -> None:
     library.answers(line)
     assert read("metax").backends[0].source == "mx-smi --summary+mx-smi"
@@ -312,7 +299,7 @@ def test_what_is_not_read_by_the_library_is_read_by_the_tool(
         metax.LIBRARY.open()
 
 
-def test_a_gpu_that_the_library_no_longer_lists_is_lost_and_comes_back(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_the_library_no_longer_lists_is_lost_and_comes_back(library: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(metax.LIBRARY, "clock", clock)
     with Sampler(["metax"], clock=clock) as sampler:
@@ -323,7 +310,7 @@ def test_a_gpu_that_the_library_no_longer_lists_is_lost_and_comes_back(library: 
         until_reason(sampler, clock, "gpu.1.temp", None)
 
 
-def test_a_machine_without_gpus_that_the_library_finds(library: Library) -> None:
+def test_a_machine_without_gpus_that_the_library_finds(library: Answers) -> None:
     library.answers("count 0 0")
     with pytest.raises(SourceError, match="mxSmlInit: there is no device") as caught:
         registry.load("metax").open()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from tests.simulators.nvml._build import compiler
-
-SOURCE = Path(__file__).parent / "cndev.c"
+from tests.simulators.stated import compiled
 
 
 def build(directory: Path) -> Path:
     """Compile the library."""
-    library = directory / "libcndev.so"
-    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)], check=True)
-    return library
+    return compiled(Path(__file__).parent / "cndev.c", directory / "libcndev.so")
 
 
 def row(number: int, **changed: str) -> str:

@@ -4,27 +4,12 @@
        <name> <device> <number>            a value;           count, version: device 0
        fail.<function> <device> <code>     a function that fails */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static long long state(const char *name, int device, long long otherwise) {
-    char line[256], key[128];
-    long long value;
-    int of;
-    FILE *file = fopen(getenv("CNDEV_STATE"), "r");
-    if (!file) return otherwise;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "%127s %d %lld", key, &of, &value) == 3 && of == device && !strcmp(key, name)) otherwise = value;
-    fclose(file);
-    return otherwise;
-}
+#define STATE "CNDEV_STATE"
+#include "../state.h"
 
 #define FAILS(device) \
     do { \
-        char name[160]; \
-        snprintf(name, sizeof name, "fail.%s", __func__); \
-        int code = (int)state(name, device, 0); \
+        int code = failure(__func__, device); \
         if (code) return code; \
     } while (0)
 #define LAYOUT(of) \

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from tests.simulators.nvml._build import compiler
-
-SOURCE = Path(__file__).parent / "dcmi.c"
+from tests.simulators.stated import Answers, compiled
 
 
 def build(directory: Path) -> Path:
     """Compile the library."""
-    library = directory / "libdcmi.so"
-    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(SOURCE)], check=True)
-    return library
+    return compiled(Path(__file__).parent / "dcmi.c", directory / "libdcmi.so")
 
 
-class Dcmi:
-    """The library and its answers.
+class Dcmi(Answers):
+    """The library and its answers: ``power 0 1200``, ``fail.dcmi_get_device_hbm_info 0 -8255``, ``v2 0 1``.
 
     Args:
         directory: Where both are put.
@@ -26,11 +21,4 @@ class Dcmi:
 
     def __init__(self, directory: Path) -> None:
         self.path = build(directory)
-        self.state = directory / "dcmi-state"
-        self.answers()
-
-    def answers(self, *lines: str) -> None:
-        """Replace its answers: ``power 0 1200``, ``fail.dcmi_get_device_hbm_info 0 -8255``, ``v2 0 1``."""
-        draft = self.state.with_suffix(".draft")
-        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        draft.replace(self.state)
+        super().__init__(directory / "dcmi-state")

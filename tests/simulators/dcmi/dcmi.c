@@ -6,29 +6,10 @@
        cards 0 <n>, chips 0 <n>           cards, and chips that compute of each; a controller follows them
        v2 0 1                             a machine with 950s: the first set refuses, and the other one answers */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#define STATE "DCMI_STATE"
+#include "../state.h"
 
 enum { FAILED = -8005, NO_DEVICE = -8008, NOT_SUPPORTED = -8255 };
-
-static long long state(const char *name, int chip, long long otherwise) {
-    char line[256], key[128];
-    long long value;
-    int of;
-    FILE *file = fopen(getenv("DCMI_STATE"), "r");
-    if (!file) return otherwise;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "%127s %d %lld", key, &of, &value) == 3 && of == chip && !strcmp(key, name)) otherwise = value;
-    fclose(file);
-    return otherwise;
-}
-
-static int fails(const char *function, int chip) {
-    char name[160];
-    snprintf(name, sizeof name, "fail.%s", function);
-    return (int)state(name, chip, 0);
-}
 
 static int newer(void) { return (int)state("v2", 0, 0); }
 static int cards(void) { return (int)state("cards", 0, 2); }
@@ -116,14 +97,14 @@ static int programs(int n, struct program *of, int *count) {
 /* A function of either set: the first has a card and a chip of it, which come to a logical number. */
 #define FIRST(name, rest, call) \
     int dcmi_get_device_##name rest { \
-        int n = card * chips() + chip, code = fails(__func__, n); \
+        int n = card * chips() + chip, code = failure(__func__, n); \
         if (newer()) return NOT_SUPPORTED; \
         if (card >= cards() || chip >= chips()) return NO_DEVICE; \
         return code ? code : call; \
     }
 #define SECOND(name, rest, call) \
     int dcmiv2_get_device_##name rest { \
-        int code = fails(__func__, n); \
+        int code = failure(__func__, n); \
         if (!newer()) return NOT_SUPPORTED; \
         return code ? code : call; \
     }
@@ -155,25 +136,25 @@ int dcmiv2_init(void) { return newer() ? (int)state("fail.dcmiv2_init", 0, 0) : 
 int dcmi_get_driver_version(char *of, unsigned length) { return snprintf(of, length, "24.1.0"), 0; }
 int dcmiv2_get_driver_version(char *of, unsigned length) { return snprintf(of, length, "25.7.0"), 0; }
 int dcmi_get_card_list(int *count, int *list, int room) {
-    int code = fails(__func__, 0);
+    int code = failure(__func__, 0);
     *count = cards();
     for (int i = 0; i < cards() && i < room; i++) list[i] = i;
     return code;
 }
 int dcmi_get_device_num_in_card(int card, int *count) {
     *count = chips() + 1;
-    return fails(__func__, card);
+    return failure(__func__, card);
 }
 int dcmi_get_device_type(int card, int chip, int *of) {
     *of = chip < chips() ? 0 : 1;
-    return fails(__func__, card * chips() + chip);
+    return failure(__func__, card * chips() + chip);
 }
 int dcmi_get_device_logic_id(int *of, int card, int chip) {
     *of = card * chips() + chip;
-    return fails(__func__, *of);
+    return failure(__func__, *of);
 }
 int dcmiv2_get_device_list(int *list, int *count, int room) {
-    int code = fails(__func__, 0);
+    int code = failure(__func__, 0);
     *count = cards();
     for (int i = 0; i < cards() && i < room; i++) list[i] = i;
     return code;

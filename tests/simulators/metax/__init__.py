@@ -3,12 +3,11 @@ GPUs; and what Moffett's ``mx-smi`` prints."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.simulators.commands import CommandStandIn
-from tests.simulators.nvml._build import compiler
+from tests.simulators.stated import compiled
 
 HELP = """
 USAGE:
@@ -33,9 +32,7 @@ MOFFETT = """Mon Nov  2 09:15:00 2026
 
 def build(directory: Path) -> Path:
     """Compile the library."""
-    library, source = directory / "libmxsml.so", Path(__file__).parent / "mxsml.c"
-    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(source)], check=True)
-    return library
+    return compiled(Path(__file__).parent / "mxsml.c", directory / "libmxsml.so")
 
 
 def address(number: int) -> str:

@@ -4,27 +4,12 @@
        <name> <device> <number>            a value;           count, init: device 0
        fail.<function> <device> <code>     a function that fails */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static long long state(const char *name, unsigned device, long long otherwise) {
-    char line[256], key[128];
-    long long value;
-    unsigned of;
-    FILE *file = fopen(getenv("MXSML_STATE"), "r");
-    if (!file) return otherwise;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "%127s %u %lld", key, &of, &value) == 3 && of == device && !strcmp(key, name)) otherwise = value;
-    fclose(file);
-    return otherwise;
-}
+#define STATE "MXSML_STATE"
+#include "../state.h"
 
 #define FAILS(device) \
     do { \
-        char name[160]; \
-        snprintf(name, sizeof name, "fail.%s", __func__); \
-        unsigned code = (unsigned)state(name, device, 0); \
+        unsigned code = (unsigned)failure(__func__, (int)(device)); \
         if (code) return code; \
         if ((device) >= (unsigned)state("count", 0, 2)) return 6; \
     } while (0)
