@@ -21,12 +21,14 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from accelmetrics.backends.kit.watchdog import script
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
-ENTER, LEAVE = "\x1b[?1049h", "\x1b[?2026l\x1b[?25h\x1b[?1049l"
+MOUSE, NO_MOUSE = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
+"""Reports of clicks and of the wheel, in the form that has no limit of 95 columns (SGR, 1006); and none."""
+ENTER, LEAVE = "\x1b[?1049h", f"{NO_MOUSE}\x1b[?2026l\x1b[?25h\x1b[?1049l"
 """The other screen, and back."""
 BEGIN, END = "\x1b[?2026h\x1b[?25l", "\x1b[?25h\x1b[?2026l"
 """Of a synchronised update, during which the terminal's mark does not dance about."""
@@ -154,7 +156,9 @@ def let_go(descriptor: int) -> None:
 
 
 @contextmanager
-def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tuple[Screen, Callable[[float], list[str]]]]:
+def whole_screen(
+    write: Callable[[str], None], descriptor: int, mouse: bool = False
+) -> Iterator[tuple[Screen, Callable[[float], list[Pressed]]]]:
     """Yield the whole screen of a terminal, and a function that returns the keys pressed; none where standard input is no terminal.
 
     The function waits for a key, at most so many seconds. Ctrl-C and Ctrl-Z stay the signals that they are. The terminal is as it
@@ -164,6 +168,7 @@ def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tupl
     Args:
         write: Takes what is drawn.
         descriptor: The terminal's.
+        mouse: Whether the terminal is to report the mouse.
     """
     keys = descriptor_of(sys.stdin)
     keys = keys if keys is not None and os.isatty(keys) else None
@@ -179,7 +184,7 @@ def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tupl
                     tty.setcbreak(keys, termios.TCSADRAIN)
                 modes = termios.tcgetattr(keys), before
             guard.expect(PLAIN + LEAVE, modes=modes)
-            write(ENTER)
+            write(ENTER + (MOUSE if mouse and keys is not None else ""))
             yield Screen(write), no_keys if keys is None else key_reader(keys)
         finally:
             with suppress(WriteError, BrokenPipeError):  # the terminal has gone
@@ -189,20 +194,20 @@ def whole_screen(write: Callable[[str], None], descriptor: int) -> Iterator[tupl
                     termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
-def no_keys(seconds: float) -> list[str]:
+def no_keys(seconds: float) -> list[Pressed]:
     """Wait so many seconds: no key is ever pressed."""
     time.sleep(seconds)
     return []
 
 
-def key_reader(descriptor: int) -> Callable[[float], list[str]]:
+def key_reader(descriptor: int) -> Callable[[float], list[Pressed]]:
     """Return a function that waits for a key, at most so many seconds, and returns the names of those that were pressed.
 
     The modes of the terminal are set for that already.
     """
     decoder = KeyDecoder()
 
-    def pressed(seconds: float) -> list[str]:
+    def pressed(seconds: float) -> list[Pressed]:
         waited = min(seconds, ESCAPE_SECONDS) if decoder.waiting else seconds
         try:
             if not select.select([descriptor], [], [], waited)[0]:
@@ -372,6 +377,28 @@ def read_size(descriptor: int) -> Size:
 # What is typed, as names of keys: ``a``, ``up``, ``enter``, ``f1``. The same for every terminal's way of sending them: ``curses`` knows
 # the ways of the terminal that ``TERM`` names, which over ssh and in tmux is often another one than the keys come from.
 
+
+class MouseReport(NamedTuple):
+    """A click of the left button, or a step of the wheel.
+
+    Attributes:
+        kind: ``click``, ``up`` or ``down``: which way the wheel was turned.
+        row: The row of the screen, from 0.
+        column: The column, from 0.
+    """
+
+    kind: Literal["click", "up", "down"]
+    row: int
+    column: int
+
+
+Pressed = str | MouseReport
+"""The name of a key, or a report of the mouse."""
+REPORT = re.compile(r"\x1b\[<(\d{1,4});(\d{1,5});(\d{1,5})M")
+"""A button that is pressed (SGR, 1006); a release ends with ``m``."""
+BUTTONS: Mapping[int, Literal["click", "up", "down"]] = {0: "click", 64: "up", 65: "down"}
+SHIFT_ALT_CTRL = 4 | 8 | 16
+"""Bits of a button that is pressed together with these keys."""
 ESCAPE_SECONDS = 0.15
 """For how long the rest of a sequence is waited for: what is an Escape by itself is known only then."""
 CONTROL = {
@@ -389,14 +416,14 @@ BY_NUMBER = {
 }
 """Numbers of ``CSI number ~``; rxvt and the old PuTTY have 7 and 8."""
 KEYPAD = {**{chr(ord("p") + digit): str(digit) for digit in range(10)}, "k": "+", "m": "-", "n": ".", "o": "/", "j": "*"}
-SEQUENCE = re.compile(r"\x1b(?:\[\[[A-E]|\[[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|[^\[O\x1b])", re.DOTALL)
-"""A whole one: of Linux' console (``[[A`` is F1), ``CSI``, ``SS3``, and a key together with Alt."""
-BEGUN = re.compile(r"\x1b(?:\[\[?|\[[0-?]*[ -/]*|O[0-9;]*)?$", re.DOTALL)
+SEQUENCE = re.compile(r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|[^\[O\x1b])", re.DOTALL)
+"""A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters follow), ``CSI``, ``SS3``, a key with Alt."""
+BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*)?$", re.DOTALL)
 LINUX = {f"\x1b[[{letter}": f"f{number}" for number, letter in enumerate("ABCDE", 1)}
 
 
 class KeyDecoder:
-    """Makes names of keys out of bytes, however those are cut into pieces. What is no key that has a name is left out."""
+    """Makes names of keys and reports of the mouse out of bytes, however those are cut into pieces. All else is left out."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -407,16 +434,16 @@ class KeyDecoder:
         """Whether the end of a sequence is missing."""
         return bool(self._rest)
 
-    def feed(self, data: bytes) -> list[str]:
-        """Take what was typed; return the keys that are complete."""
+    def feed(self, data: bytes) -> list[Pressed]:
+        """Take what was typed; return the keys and reports that are complete."""
         text, self._rest = self._rest + self._decoder.decode(data), ""
-        keys = []
+        keys: list[Pressed] = []
         while text:
             if text[0] != "\x1b":
                 keys.append(CONTROL.get(text[0], text[0] if text[0].isprintable() else ""))
                 text = text[1:]
             elif found := SEQUENCE.match(text):
-                keys.append(_name(found[0]))
+                keys.append(_report(found[0]) or _name(found[0]))
                 text = text[found.end() :]
             elif BEGUN.match(text):
                 self._rest = text
@@ -426,10 +453,17 @@ class KeyDecoder:
                 text = text[1:]
         return [key for key in keys if key]
 
-    def settle(self) -> list[str]:
+    def settle(self) -> list[Pressed]:
         """Take it that nothing more belongs to what has come: an Escape by itself is a key, a sequence without an end is none."""
         rest, self._rest = self._rest, ""
         return ["escape"] if rest == "\x1b" else []
+
+
+def _report(sequence: str) -> MouseReport | None:
+    """Return the report of the mouse that a whole sequence is; None for any other one."""
+    found = REPORT.fullmatch(sequence)
+    kind = None if found is None else BUTTONS.get(int(found[1]) & ~SHIFT_ALT_CTRL)
+    return None if found is None or kind is None else MouseReport(kind, max(0, int(found[3]) - 1), max(0, int(found[2]) - 1))
 
 
 def _name(sequence: str) -> str:
@@ -438,6 +472,8 @@ def _name(sequence: str) -> str:
         return LINUX[sequence]
     if sequence.startswith("\x1b["):
         number, end = sequence[2:-1].partition(";")[0], sequence[-1]
+        if "M" in (end, sequence[2]):  # a report of the mouse; a keypad's Enter is ``SS3 M``
+            return ""
         return BY_NUMBER.get(number, "") if end == "~" else BY_LETTER.get(end, "")
     if sequence.startswith("\x1bO"):
         return BY_LETTER.get(sequence[-1], KEYPAD.get(sequence[-1], ""))

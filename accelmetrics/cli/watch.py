@@ -43,7 +43,7 @@ EXAMPLES = """\
   accelmetrics watch                                  every device, once a second
   accelmetrics watch --interval 0.2 --gpus 0,2-3      some of them, more often
   accelmetrics watch --hot-temperature 70             hot from there on, whatever limit the devices state
-  accelmetrics watch --allow-signals                  with a key that ends the chosen process, after a question
+  accelmetrics watch --read-only                      no key sends a signal to a process, not even after a question
   accelmetrics watch --plain                          a line for each change, for screen readers; a summary on Enter
   accelmetrics watch | tee run.log                    a line a reading, as everywhere that is no terminal
   accelmetrics watch --url http://node-1:22235        another machine, on which accelmetrics serve runs
@@ -51,7 +51,7 @@ EXAMPLES = """\
   accelmetrics watch --fleet hosts                    the same of the machines of a file, asked themselves; enter opens one
   accelmetrics watch --replay run.jsonl --speed 60    a recording, a minute a second
 
-keys: q quit, ? help with all of them, / filter, o order, m metric, t time, tab other list, enter details, f findings, space pause,
+keys: q quit, ? help with all of them, / filter, o order, z sort, m metric, t time, tab other list, enter details, f findings, p pause,
   s summary, S save the latest reading, r reset; of a recording: left right seek, + - speed, home end, n next host
 
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
@@ -65,7 +65,7 @@ OPTIONS: arguments.Groups = {
 }
 LOCAL = frozenset(
     option.long_flag
-    for option in (*settings.READING, *settings.HOLDERS, *(settings.OPTIONS[name] for name in ("labels", "rules", "allow_signals")))
+    for option in (*settings.READING, *settings.HOLDERS, *(settings.OPTIONS[name] for name in ("labels", "rules", "read_only")))
 )
 """Flags about what this machine reads."""
 NEEDED = {"--speed": ("replay",), "--host": ("replay",), "--fleet-token-file": ("url", "fleet"), "--fleet-ca": ("url", "fleet")}

@@ -22,7 +22,7 @@ from accelmetrics.backends.kit.processes import DriverNumbers, holds, node_patte
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.cli.monitoring import Stop, handling, holding_messages, tell
 from accelmetrics.cli.output import Stdout, WriteError, writing_to
-from accelmetrics.cli.terminal import Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
+from accelmetrics.cli.terminal import MouseReport, Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -37,10 +37,11 @@ from accelmetrics.views.terminal.choices import (
     InputLine,
     Overlay,
     Pane,
+    order_letters,
     parse_filter,
 )
 from accelmetrics.views.terminal.fleet import fleet_picture
-from accelmetrics.views.terminal.picture import Picture, picture
+from accelmetrics.views.terminal.picture import Picture, Spot, picture
 from accelmetrics.views.terminal.style import ScreenStyle
 from accelmetrics.views.trails import SCALES, graph_metrics
 
@@ -162,10 +163,16 @@ ROWS: Mapping[Pane, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "nodes": ("node", NODE_ORDERS, NODE_FIELDS),
 }
 """Of the rows of each list: the word that fields of ``Choices`` begin with, the orders, and what they can be filtered by."""
-FLEET_KEYS = frozenset({"o", "O", " ", "/"})
+FLEET_KEYS = frozenset({"o", "O", "p", "/", "z", "f6"})
 """Keys that switch something in a fleet too."""
 SAME = {"j": "down", "k": "up", "backtab": "tab"}
 """Keys that do what another one does."""
+SIDEWAYS = 8
+"""Columns by which the processes are moved sideways at once."""
+OVERLAY_STEP = 3
+"""Lines by which one step of the wheel moves an overlay."""
+DOUBLE_CLICK = 0.5
+"""Seconds within which a second click opens what the first one chose."""
 LONGEST_INPUT = 500
 
 
@@ -180,11 +187,16 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
     choices = picture.choices
     if choices.input is not None:
         return typed(key, choices, choices.input)
-    key = SAME.get(key, key)
+    key = meant(key, choices)
+    if choices.menu:
+        return ordered_by(key, choices)
     name, orders, _ = ROWS[choices.pane]
     order, reverse, words = (getattr(choices, f"{name}_{what}") for what in ("order", "reverse", "filter"))
     if key == "escape":  # what was opened last is left: an overlay, else the filter
-        return replace(choices, **({"overlay": "", "overlay_top": 0} if choices.overlay else {f"{name}_filter": ""}))
+        if choices.overlay:
+            return replace(choices, overlay="", overlay_top=0)
+        dropped: dict[str, Any] = {"tagged": frozenset()} if choices.tagged and name == "process" else {f"{name}_filter": ""}
+        return replace(choices, **dropped)
     if key in OVERLAYS:
         return replace(choices, overlay="" if choices.overlay == OVERLAYS[key] else OVERLAYS[key], overlay_top=0)
     if choices.overlay:
@@ -192,10 +204,17 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
             return choices
         top = choices.overlay_top + MOVES[key] * (picture.page if key.startswith("page") else 1)
         return replace(choices, overlay_top=max(0, {"home": 0, "end": sys.maxsize}.get(key, top)))
+    if key in ("left", "right") and name == "process":
+        return replace(choices, process_left=max(0, choices.process_left + (SIDEWAYS if key == "right" else -SIDEWAYS)))
     if key in MOVES or key in ("left", "right"):
         return moved(key, picture)
+    if key == " " and choices.process:
+        tagged = choices.tagged ^ {choices.process}
+        return moved("down", replace(picture, choices=replace(choices, tagged=tagged)))
     switched: dict[str, dict[str, Any]] = {
         "tab": {"pane": "processes" if name == "device" else "devices"},
+        "z": {"menu": "order"},
+        "f6": {"menu": "order"},
         "o": {f"{name}_order": _next(orders, order), f"{name}_reverse": False},
         "O": {f"{name}_reverse": not reverse},
         "m": {"metric": _next(metrics or [choices.metric], choices.metric)},
@@ -204,10 +223,59 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         "T": {"scale": _next(tuple(SCALES), choices.scale, -1)},
         "a": {"all_devices": not choices.all_devices},
         "v": {"form": "list" if picture.across > 1 or choices.form == "map" else "map"},
-        " ": {"paused": not choices.paused},
+        "p": {"paused": not choices.paused},
         "/": {"input": InputLine(f"filter {choices.pane}", words, len(words))},
     }
     return replace(choices, **(switched.get(key, {}) if name != "node" or key in FLEET_KEYS else {}))
+
+
+def meant(key: str, choices: Choices) -> str:
+    """Return the key that does the same: space tags where processes can be signalled and their list is active, and pauses elsewhere."""
+    if key == " " and (choices.pane != "processes" or choices.replay):
+        return "p"
+    return SAME.get(key, key)
+
+
+def ordered_by(key: str, choices: Choices) -> Choices:
+    """Return the choices after a key while an order is chosen: a letter takes one, the letter of the present one turns it round."""
+    name = ROWS[choices.pane][0]
+    letters = order_letters(choices.pane)
+    now, reverse = choices.order
+    orders = tuple(letters.values())
+    if key in ("left", "up", "right", "down"):
+        now, reverse = _next(orders, now, 1 if key in ("right", "down") else -1), False
+    elif key in letters:
+        now, reverse = letters[key], letters[key] == now and not reverse
+    elif key in ("z", "O"):
+        reverse = not reverse
+    kept = key in ("left", "up", "right", "down", "z", "O") or key not in {*letters, "enter", "escape", "f6"}
+    given: dict[str, Any] = {f"{name}_order": now, f"{name}_reverse": reverse}
+    return replace(choices, menu=choices.menu if kept else "", **given)
+
+
+def spot_at(report: MouseReport, picture: Picture) -> Spot | None:
+    """Return what a report of the mouse points at; None for nothing that can be chosen."""
+    return next((spot for spot in picture.spots if spot.line == report.row and spot.left <= report.column < spot.right), None)
+
+
+def pointed(report: MouseReport, picture: Picture) -> Choices:
+    """Return what is to be seen after a click, which chooses a row or the order, or after a step of the wheel, which moves a list."""
+    choices, spot = picture.choices, spot_at(report, picture)
+    if choices.overlay:
+        step = {"up": -OVERLAY_STEP, "down": OVERLAY_STEP, "click": 0}[report.kind]
+        return replace(choices, overlay_top=max(0, choices.overlay_top + step))
+    if spot is None:
+        return choices if report.kind == "click" else moved(report.kind, picture)
+    choices = replace(choices, pane=spot.pane, menu="")
+    name = ROWS[spot.pane][0]
+    if report.kind != "click":
+        return moved(report.kind, replace(picture, choices=choices))
+    if spot.name is None:
+        now, reverse = choices.order
+        given: dict[str, Any] = {f"{name}_order": spot.order, f"{name}_reverse": now == spot.order and not reverse}
+    else:
+        given = {name: spot.name}
+    return replace(choices, **given)
 
 
 def _next(items: Sequence[T], now: T, step: int = 1) -> T:
@@ -299,12 +367,13 @@ class ScreenProgram(ABC):
         ascii_alone = options.ascii or not out.shows_unicode
         drawn = terminal_colours(os.environ) if options.colour else "none"
         self.style = ScreenStyle(drawn, ascii_alone, braille=not ascii_alone and os.environ.get("TERM") != "linux")
-        self.choices = Choices(signals=options.allow_signals)
+        self.choices = Choices()
         self.saved: list[str] = []
         self._picture: Picture | None = None
         self.changed = False
         self._message = ("", 0.0)
         self._suspend = False
+        self._clicked: tuple[Spot | None, float] = None, 0.0
 
     @abstractmethod
     def look(self) -> bool:
@@ -317,6 +386,21 @@ class ScreenProgram(ABC):
     @abstractmethod
     def press(self, key: str) -> None:
         """Do what a key asks for."""
+
+    def point(self, report: MouseReport) -> None:
+        """Do what the mouse asks for; a second click on the same row opens what it stands for, as Enter does."""
+        shown = self._picture
+        if shown is None or self.choices.input is not None or self.choices.dialog:
+            return
+        shown = replace(shown, choices=self.choices)
+        spot, now = spot_at(report, shown), time.monotonic()
+        self.choices = pointed(report, shown)
+        if report.kind == "click" and not self.choices.overlay:
+            before, when = self._clicked
+            twice = spot is not None and spot.name is not None and spot == before and now - when <= DOUBLE_CLICK
+            self._clicked = (None if twice else spot), now
+            if twice:
+                self.press("enter")
 
     @abstractmethod
     def leave(self) -> None:
@@ -370,7 +454,7 @@ class ScreenProgram(ABC):
             self.stopped.wait(LOOK)
         with ExitStack() as stack:
             stack.enter_context(held_prints())
-            screen, pressed = stack.enter_context(whole_screen(self.out.write, self.descriptor))
+            screen, pressed = stack.enter_context(whole_screen(self.out.write, self.descriptor, self.options.mouse))
             self.changed = True
             while not self._interrupted:
                 self.changed = self.look() or self.changed
@@ -383,6 +467,8 @@ class ScreenProgram(ABC):
                     self.changed = True
                     if key == "ctrl-l":
                         screen.forget()
+                    elif isinstance(key, MouseReport):
+                        self.point(key)
                     else:
                         self.hush()
                         self.press(key)
@@ -410,10 +496,11 @@ class WatchScreen(ScreenProgram):
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop, source: WatchSource) -> None:
         super().__init__(options, out, descriptor, stopped)
-        self.choices = replace(self.choices, replay=source.replay)
+        self.choices = replace(self.choices, replay=source.replay, signals=source.local and not options.read_only)
         self._source = source
         self._view: NodeView | None = None
-        self._asked: tuple[ProcessHandle, ProcessRow] | None = None
+        self._asked: list[tuple[ProcessHandle, ProcessRow]] = []
+        self._refused: list[str] = []
         self._signal = CHOICES[0]
 
     def look(self) -> bool:
@@ -428,8 +515,8 @@ class WatchScreen(ScreenProgram):
     def at_rest(self) -> bool:
         """Whether nothing is open that Escape would leave."""
         chosen = self.choices
-        words = chosen.device_filter if chosen.pane == "devices" else chosen.process_filter
-        return not (self._asked or chosen.input or chosen.overlay or words)
+        kept = chosen.device_filter if chosen.pane == "devices" else chosen.process_filter or chosen.tagged
+        return not (self._asked or chosen.input or chosen.overlay or chosen.menu or kept)
 
     def draw(self, screen: Screen) -> None:
         """Put the picture of what there is now on the screen."""
@@ -443,7 +530,7 @@ class WatchScreen(ScreenProgram):
             self.choices,
             label=source.label,
             message=self.said or usual,
-            dialog=() if self._asked is None else self._dialog(self._asked[1]),
+            dialog=self._dialog() if self._asked else (),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
         )
         self._show(screen, picture(self._view, source.trails, given, size, self.style), size)
@@ -451,8 +538,10 @@ class WatchScreen(ScreenProgram):
     def press(self, key: str) -> None:
         """Do what a key asks for."""
         source = self._source
-        if self._asked is not None:
+        if self._asked:
             self._answer(key)
+        elif self.choices.menu:
+            self._choose(key, ())
         elif self.choices.input is None and key in ("q", "Q", "f10"):
             self.stopped.ask(signal.SIGINT)
         elif self.choices.input is None and key == "S":
@@ -467,37 +556,49 @@ class WatchScreen(ScreenProgram):
             self.say("the history is empty, and the summary begins anew")
         elif self.choices.input is None and key in ("x", "f9"):
             self._ask()
-        elif not (self.choices.input or self.choices.overlay) and (answer := source.press(key, self.choices.scale)) is not None:
+        elif (
+            not (self.choices.input or self.choices.overlay)
+            and (answer := source.press(meant(key, self.choices), self.choices.scale)) is not None
+        ):
             self.say(answer)
         else:
             self._choose(key, [] if self._view is None else [row.name for row in graph_metrics(self._view)])
             source.follow(self.choices.metric)
 
     def _ask(self) -> None:
-        """Ask whether a signal is to be sent to the chosen process."""
-        if not self.options.allow_signals:
-            self.say("no signals are sent: accelmetrics watch --allow-signals lets a key do it")
+        """Ask whether a signal is to be sent to the tagged processes, or to the chosen one where none is."""
+        if self.options.read_only:
+            self.say("no signals are sent: watch was started with --read-only")
             return
-        view = self._view
-        row = None if view is None else next((one for one in view.processes if one.pid == self.choices.process), None)
-        if view is None or row is None or self.choices.pane != "processes" or not self._source.local:
+        view, tagged = self._view, self.choices.tagged
+        wanted = tagged or ({self.choices.process} if self.choices.pane == "processes" else frozenset())
+        rows = [] if view is None else [one for one in view.processes if one.pid in wanted]
+        if view is None or not rows or not self._source.local:
             self.say("choose a process first: tab goes to their list" if self._source.local else "these processes are not on this machine")
             return
-        try:
+        self._refused, self._signal = [], CHOICES[0]
+        for row in rows:
             devices = [device.identity for device in view.devices if device.key in row.devices]
-            handle = ProcessHandle(row.pid, devices, [one.pid for one in view.processes])
-        except SignalError as error:
-            self.say(str(error))
-        else:
-            self._asked, self._signal = (handle, row), CHOICES[0]
+            try:
+                self._asked.append((ProcessHandle(row.pid, devices, [one.pid for one in view.processes]), row))
+            except SignalError as error:
+                self._refused.append(str(error))
+        if not self._asked:
+            self.say("; ".join(self._refused))
 
-    def _dialog(self, row: ProcessRow) -> tuple[str, ...]:
-        """Word the question whether the signal is to be sent to a process."""
-        name = self._signal.name
+    def _dialog(self) -> tuple[str, ...]:
+        """Word the question whether the signal is to be sent."""
+        name, rows = self._signal.name, [row for _, row in self._asked]
+        to = f"process {rows[0].pid}" if len(rows) == 1 else f"{len(rows)} processes"
+        lines = []
+        for row in rows:
+            whose = f"user {row.user or 'unknown'}, on {', '.join(row.devices)}"
+            command = row.command or "its command is not known"
+            lines += [whose, command] if len(rows) == 1 else [f"{row.pid}, {whose}: {command}"]
         return (
-            f"send {name} to process {row.pid}?",
-            f"user {row.user or 'unknown'}, on {', '.join(row.devices)}",
-            row.command or "its command is not known",
+            f"send {name} to {to}?",
+            *lines,
+            *(f"left alone: {why}" for why in self._refused),
             f"y sends {name}   left right: another signal   any other key sends nothing",
         )
 
@@ -505,19 +606,24 @@ class WatchScreen(ScreenProgram):
         """Take the answer to an open question: y sends the signal, arrows choose another one, all else sends none."""
         step = {"right": 1, "down": 1, "tab": 1, "left": -1, "up": -1, "backtab": -1}.get(key or "", 0)
         self._signal = CHOICES[(CHOICES.index(self._signal) + step) % len(CHOICES)]
-        if self._asked is None or step:
+        if not self._asked or step:
             return
-        handle, self._asked = self._asked[0], None
-        with closing(handle):
-            if key in ("y", "Y"):
+        asked, self._asked = self._asked, []
+        sent: list[int] = []
+        failed: list[str] = []
+        for handle, _ in asked:
+            with closing(handle):
                 try:
-                    handle.send(self._signal)
+                    if key in ("y", "Y"):
+                        handle.send(self._signal)
+                        sent.append(handle.pid)
                 except SignalError as error:
-                    self.say(str(error))
-                else:
-                    self.say(f"{self._signal.name} was sent to process {handle.pid}")
-            elif key is not None:
-                self.say(f"nothing was sent to process {handle.pid}")
+                    failed.append(str(error))
+        self.choices = replace(self.choices, tagged=self.choices.tagged - set(sent))
+        if key is not None:
+            pids = ", ".join(str(handle.pid) for handle, _ in asked) if not sent else ", ".join(map(str, sent))
+            words = [*failed, *([f"{self._signal.name} was sent to process {pids}"] if sent else [])]
+            self.say("; ".join(words) or f"nothing was sent to process {pids}")
 
     def _save(self, kind: str, text: str) -> None:
         """Write a document into the chosen directory, under a name with the time that no file has."""
@@ -597,6 +703,10 @@ class FleetScreen(ScreenProgram):
             screen.leave()
             source.close()
             self._node = None
+
+    def point(self, report: MouseReport) -> None:
+        """Do what the mouse asks for."""
+        (super().point if self._node is None else self._node[1].point)(report)
 
     def say(self, text: str) -> None:
         """Show a message for a while."""

@@ -364,7 +364,8 @@ SCREEN = (
     Option("plain", switch, "print a line for each change, and a summary on Enter: for screen readers", False, takers=WATCH),
     Option("ascii", switch, "draw with ASCII characters alone", False, takers=WATCH),
     Option("colour", switch, "draw in colour; NO_COLOR in the environment is heeded too", True, takers=WATCH),
-    Option("allow_signals", switch, "let a key send signals to processes, after a question", False, takers=WATCH),
+    Option("read_only", switch, "send no signals to processes: the key that asks for one is refused", False, takers=WATCH),
+    Option("mouse", switch, "click, double click and turn the wheel; without it the terminal selects text", True, takers=WATCH),
     Option("save_dir", path, "where the summary and readings are saved", ".", "DIRECTORY", WATCH, usual="the working directory"),
 )
 TABLE: dict[str, tuple[Option, ...]] = {

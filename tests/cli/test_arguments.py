@@ -116,7 +116,7 @@ def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[s
         (["watch", "--replay", "/dev/zero"], "it is no file"),
         (["watch", "--replay", "/etc/passwd"], "is no recording"),
         (["watch", "--url", "a", "--gpus", "0"], "--gpus is about what this machine reads"),
-        (["watch", "--fleet", "a", "--allow-signals"], "--allow-signals is about what this machine reads"),
+        (["watch", "--fleet", "a", "--read-only"], "--read-only is about what this machine reads"),
         (["watch", "--fleet-ca", "a"], "--fleet-ca is for --url and --fleet"),
         (["watch", "--url", "a", "--fleet-ca", "/nowhere"], "the fleet's token or authorities cannot be read"),
         (["watch", "--fleet", "/nowhere"], "the file of hosts /nowhere cannot be read"),

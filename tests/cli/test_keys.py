@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accelmetrics.cli.terminal import KeyDecoder
+from accelmetrics.cli.terminal import KeyDecoder, MouseReport
 
 SENT = {
     "up": ("\x1b[A", "\x1bOA", "\x1b[1;5A", "\x1b[1;2A"),
@@ -31,7 +31,16 @@ SENT = {
     "卡": ("卡",),
     "5": ("5", "\x1bOu"),
 }
-NO_KEYS = ("\x1bq", "\x1b[I", "\x1b[200~", "\x1b[?1;2c", "\x1b[<0;3;4M"[:-1] + "m", "\x1b]", "\x00", "\x9b")
+NO_KEYS = ("\x1bq", "\x1b[I", "\x1b[200~", "\x1b[?1;2c", "\x1b[<0;3;4m", "\x1b[<2;3;4M", "\x1b[<35;3;4M", "\x1b]", "\x00", "\x9b")
+OTHER_MICE = ("\x1b[M !!", "\x1b[M AA", "\x1b[M q\r", "\x1b[32;10;10M")
+"""Reports in the forms that were not asked for."""
+MICE = {
+    "\x1b[<0;3;4M": MouseReport("click", 3, 2),
+    "\x1b[<4;3;4M": MouseReport("click", 3, 2),
+    "\x1b[<64;200;1M": MouseReport("up", 0, 199),
+    "\x1b[<65;1;99M": MouseReport("down", 98, 0),
+    "\x1b[<0;0;0M": MouseReport("click", 0, 0),
+}
 
 
 @pytest.mark.parametrize(("name", "sequence"), [(name, sequence) for name, sequences in SENT.items() for sequence in sequences])
@@ -45,7 +54,16 @@ def test_a_key_whole_in_pieces_and_among_others(name: str, sequence: str) -> Non
     assert (found, pieces.waiting) == ([name], False)
 
 
-@pytest.mark.parametrize("sequence", NO_KEYS)
+@pytest.mark.parametrize(("sequence", "report"), MICE.items())
+def test_a_report_of_the_mouse_whole_and_in_pieces(sequence: str, report: MouseReport) -> None:
+    """Places are counted from 0; a key that is held down with it makes no difference."""
+    data = sequence.encode()
+    assert KeyDecoder().feed(b"x" + data + b"y") == ["x", report, "y"]
+    pieces = KeyDecoder()
+    assert [key for number in range(len(data)) for key in pieces.feed(data[number : number + 1])] == [report]
+
+
+@pytest.mark.parametrize("sequence", [*NO_KEYS, *OTHER_MICE])
 def test_what_is_no_key_is_left_out_whole(sequence: str) -> None:
     """Alt, reports of the terminal, the mouse: the letters in them are no keys."""
     assert KeyDecoder().feed(sequence.encode() + b"j") == ["j"]

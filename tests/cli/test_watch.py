@@ -355,7 +355,7 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
 @pytest.mark.usefixtures("log_as_before")
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told once when it is gone: the newest hundred."""
-    options = Namespace(ascii=False, colour=True, allow_signals=False)
+    options = Namespace(ascii=False, colour=True, read_only=False)
     screen = WatchScreen(options, Stdout(), 1, Stop(), create_autospec(LiveSource, instance=True, replay=False))
     told = io.StringIO()
     with redirect_stderr(told):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli.watch_screen import chosen_by, edited
+from accelmetrics.cli.terminal import MouseReport
+from accelmetrics.cli.watch_screen import chosen_by, edited, pointed
 from accelmetrics.views.terminal.choices import Choices, InputLine
-from accelmetrics.views.terminal.picture import Picture
+from accelmetrics.views.terminal.picture import Picture, Spot
 
 DEVICES = tuple(f"gpu.{number}" for number in range(20))
 PROCESSES = (40, 30, 50)
@@ -84,12 +85,62 @@ def test_the_other_pane_has_a_choice_of_its_own() -> None:
         (["?", "pagedown"], {"overlay": "help", "overlay_top": 5}),
         (["?", "pagedown", "home"], {"overlay": "help", "overlay_top": 0}),
         (["?", "pagedown", "f"], {"overlay": "findings", "overlay_top": 0}),
-        (["z", "f12", "insert"], {}),
+        (["p"], {"paused": True}),
+        (["z"], {"menu": "order"}),
+        (["f6", "escape"], {}),
+        (["z", "m"], {"device_order": "mem"}),
+        (["z", "t", "z", "t"], {"device_order": "temp", "device_reverse": True}),
+        (["z", "right", "z", "enter"], {"device_order": "state", "device_reverse": True}),
+        (["z", "left", "x", "tab"], {"device_order": "temp", "menu": "order"}),
+        (["tab", "z", "c"], {"pane": "processes", "process_order": "cpu%"}),
+        (["tab", "z", "g"], {"pane": "processes", "process_reverse": True}),
+        (["tab", "right", "right", "left"], {"pane": "processes", "process_left": 8}),
+        (["tab", "left"], {"pane": "processes"}),
+        (["tab", " ", " "], {"pane": "processes", "process": 50, "tagged": frozenset({40, 30})}),
+        (["tab", " ", "up", " ", "p"], {"pane": "processes", "process": 30, "paused": True}),
+        (["tab", " ", "escape"], {"pane": "processes", "process": 30}),
+        (["Z", "f12", "insert"], {}),
     ],
 )
 def test_what_is_shown(keys: list[str], changed: dict[str, Any]) -> None:
     """Each key changes one thing; what lies below an overlay stays as it is."""
     assert after(*keys) == replace(Choices(device="gpu.0", process=40), **changed)
+
+
+SPOTS = (
+    Spot(1, 0, 80, "devices", "gpu.7"),
+    Spot(2, 10, 14, "processes", order="mem"),
+    Spot(3, 0, 80, "processes", 30),
+)
+
+
+@pytest.mark.parametrize(
+    ("report", "changed"),
+    [
+        (MouseReport("click", 1, 5), {"device": "gpu.7"}),
+        (MouseReport("click", 3, 79), {"pane": "processes", "process": 30}),
+        (MouseReport("click", 3, 80), {}),
+        (MouseReport("click", 0, 0), {}),
+        (MouseReport("click", 2, 10), {"pane": "processes", "process_order": "mem"}),
+        (MouseReport("down", 1, 0), {"device": "gpu.1"}),
+        (MouseReport("down", 3, 0), {"pane": "processes", "process": 30}),
+        (MouseReport("up", 9, 9), {}),
+    ],
+)
+def test_the_mouse_chooses_what_it_points_at(report: MouseReport, changed: dict[str, Any]) -> None:
+    """A row, or the order by a heading; the wheel goes through the list below it."""
+    shown = Choices(device="gpu.0", process=40)
+    assert pointed(report, Picture((), (0, 0), shown, DEVICES, PROCESSES, spots=SPOTS)) == replace(shown, **changed)
+
+
+def test_a_second_click_on_a_heading_turns_the_order_round_and_the_wheel_moves_an_overlay() -> None:
+    """Three lines at once, and never above the first."""
+    shown = Choices(pane="processes", process_order="mem")
+    assert pointed(MouseReport("click", 2, 11), Picture((), (0, 0), shown, spots=SPOTS)).process_reverse
+    help_shown = Choices(overlay="help", overlay_top=4)
+    assert pointed(MouseReport("down", 1, 1), Picture((), (0, 0), help_shown, spots=SPOTS)).overlay_top == 7
+    assert pointed(MouseReport("up", 1, 1), Picture((), (0, 0), replace(help_shown, overlay_top=1), spots=SPOTS)).overlay_top == 0
+    assert pointed(MouseReport("click", 1, 1), Picture((), (0, 0), help_shown, spots=SPOTS)) == help_shown
 
 
 def test_a_filter_is_typed_taken_and_dropped() -> None:

@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -84,6 +86,8 @@ def test_o_orders_the_devices_and_capital_o_turns_them_round(watched: Terminal) 
     for keys, order in by.items():
         watched.type(keys.strip(), partial(ordered, watched, order))
     watched.type("O", lambda: devices(watched) == ["gpu.2", "gpu.3", "gpu.0", "gpu.1"])
+    watched.type("z", "^order: d device  s state")
+    watched.type("p", lambda: devices(watched) == ["gpu.2", "gpu.0", "gpu.3", "gpu.1"], "^q quit")
 
 
 def test_a_filter_is_typed(watched: Terminal) -> None:
@@ -173,7 +177,7 @@ def test_a_list_or_a_map(watched: Terminal) -> None:
 
 def test_keys_that_mean_nothing_change_nothing(watched: Terminal) -> None:
     """Functions, Alt, reports of the terminal: the letters in them are no keys."""
-    watched.type("\x1b[15~\x1bq\x1b[?1;2c\x1b[I z")
+    watched.type("\x1b[15~\x1bq\x1b[?1;2c\x1b[I Z")
     watched.type("m", "util gpu.0, 1 min")
     assert watched.process.poll() is None
     assert watched.end("Q") == 0
@@ -188,26 +192,66 @@ def test_processes_by_device_with_user_and_command(busy: list[subprocess.Popen[b
     watched.type("\x1b", str(second.pid))
 
 
-def test_no_signal_without_the_option(busy: list[subprocess.Popen[bytes]], watched: Terminal) -> None:
+def test_no_signal_of_a_read_only_view(machine: NvmlSimulator, busy: list[subprocess.Popen[bytes]]) -> None:
     """The key says so, and is not in the help."""
-    watched.until(str(busy[0].pid))
-    watched.type("\tx", "no signals are sent: .*--allow-signals")
+    with on_terminal(*FAST, "--read-only", rows=40, columns=120, env=machine.environment()) as terminal:
+        terminal.until(str(busy[0].pid))
+        terminal.type("\tx", "no signals are sent: watch was started with --read-only")
+        terminal.type("?", "show or leave this help")
+        assert "send a signal" not in terminal.text
     assert busy[0].poll() is None
+
+
+def report(button: int, terminal: Terminal, pattern: str) -> str:
+    """What the terminal sends for a button that is pressed on the line that has this."""
+    row = next(number for number, line in enumerate(terminal.lines, 1) if re.search(pattern, line))
+    return f"\x1b[<{button};5;{row}M\x1b[<{button};5;{row}m"
+
+
+def test_the_mouse_chooses_scrolls_and_opens(machine: NvmlSimulator, busy: list[subprocess.Popen[bytes]]) -> None:
+    """A click chooses, the wheel moves, two clicks open; the terminal no longer reports the mouse afterwards."""
+    with on_terminal(*FAST, rows=40, columns=120, env=machine.environment()) as terminal:
+        terminal.until(str(busy[1].pid))
+        terminal.type(report(0, terminal, "gpu.2 "), lambda: chosen(terminal) == "gpu.2")
+        terminal.type(report(65, terminal, "gpu.0 "), lambda: chosen(terminal) == "gpu.3")
+        terminal.type(report(0, terminal, "sleep 3602"), rf"^> *{busy[1].pid} ")
+        terminal.type(report(0, terminal, "gpu.1 ") * 2, "gpu.1 .*escape leaves")
+        assert terminal.end("q") == 0
+        assert terminal.raw.count(b"\x1b[?1000h") == 1
+        assert terminal.raw.rfind(b"\x1b[?1000l") > terminal.raw.rfind(b"\x1b[?1000h")
+
+
+def test_without_the_mouse_the_terminal_keeps_it(machine: NvmlSimulator) -> None:
+    """Text is selected as everywhere."""
+    with on_terminal(*FAST, "--no-mouse", env=machine.environment()) as terminal:
+        terminal.until("gpu.3")
+        assert terminal.end("q") == 0
+        assert b"\x1b[?1000h" not in terminal.raw
+
+
+@contextmanager
+def at_node(machine: NvmlSimulator, directory: Path) -> Iterator[tuple[dict[str, str], IO[str]]]:
+    """An environment in which an open file stands for the node of GPU 0, and that file."""
+    node = directory / "nvidia0"
+    node.touch()
+    (directory / "sitecustomize.py").write_text(
+        "import accelmetrics.backends.kit.processes as module, re\n"
+        f"module.NODES = {{'nvidia': re.escape({str(directory)!r}) + '/nvidia\\\\d+'}}\n"
+    )
+    with node.open() as held:
+        yield {**machine.environment(), "PYTHONPATH": on_path(directory)["PYTHONPATH"]}, held
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="platform: descriptors of processes are Linux'")
 def test_a_signal_is_sent_after_a_question(machine: NvmlSimulator, tmp_path: Path) -> None:
     """To the chosen process, which holds the device; one that does not hold it is left alone."""
-    node = tmp_path / "nvidia0"
-    node.touch()
-    (tmp_path / "sitecustomize.py").write_text(
-        "import accelmetrics.backends.kit.processes as module, re\n"
-        f"module.NODES = {{'nvidia': re.escape({str(tmp_path)!r}) + '/nvidia\\\\d+'}}\n"
-    )
-    env = {**machine.environment(), "PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}
-    with node.open() as held, subprocess.Popen(["sleep", "3601"], stdin=held) as holder, subprocess.Popen(["sleep", "3602"]) as other:
+    with (
+        at_node(machine, tmp_path) as (env, held),
+        subprocess.Popen(["sleep", "3601"], stdin=held) as holder,
+        subprocess.Popen(["sleep", "3602"]) as other,
+    ):
         machine.processes(0, [Process(holder.pid, used=GIB, sm=20), Process(other.pid, used=GIB, sm=10)])
-        with on_terminal(*FAST, "--allow-signals", rows=40, columns=120, env=env) as terminal:
+        with on_terminal(*FAST, rows=40, columns=120, env=env) as terminal:
             terminal.until(str(other.pid))
             terminal.type("x", "choose a process first")
             terminal.type("\tx", rf"send SIGTERM to process {holder.pid}\?", "user root, on gpu.0", "sleep 3601")
@@ -223,6 +267,28 @@ def test_a_signal_is_sent_after_a_question(machine: NvmlSimulator, tmp_path: Pat
             assert other.poll() is None
         other.kill()
         holder.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="platform: descriptors of processes are Linux'")
+def test_a_signal_is_sent_to_all_that_are_tagged(machine: NvmlSimulator, tmp_path: Path) -> None:
+    """The question names them, and those that are left alone with the reason."""
+    with at_node(machine, tmp_path) as (env, held), subprocess.Popen(["sleep", "3600"]) as other:
+        holders = [subprocess.Popen(["sleep", f"360{number}"], stdin=held) for number in (1, 2, 3)]
+        try:
+            uses = [Process(one.pid, used=GIB, sm=20 - number) for number, one in enumerate([*holders, other])]
+            machine.processes(0, uses)
+            with on_terminal(*FAST, rows=40, columns=120, env=env) as terminal:
+                terminal.until(*(str(use.pid) for use in uses))
+                terminal.type("\t  \x1b[B ", "3 tagged", rf"^ \* *{holders[0].pid} ", rf"^>\* *{other.pid} ")
+                terminal.type("x", r"send SIGTERM to 2 processes\?", f"{holders[1].pid}, user root, on gpu.0: sleep 3602")
+                terminal.until(f"left alone: process {other.pid} here does not hold the device")
+                terminal.type("y", f"SIGTERM was sent to process {holders[0].pid}, {holders[1].pid}")
+                assert [one.wait(HANG) for one in holders[:2]] == [-15, -15]
+                assert [one.poll() for one in (holders[2], other)] == [None, None]
+        finally:
+            for one in (*holders, other):
+                one.kill()
+                one.wait(HANG)
 
 
 def test_a_lost_device_keeps_its_row_and_comes_back(machine: NvmlSimulator, watched: Terminal) -> None:

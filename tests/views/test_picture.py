@@ -230,6 +230,32 @@ def test_the_chosen_process_is_seen_where_processes_are(size: tuple[int, int]) -
             assert str(pid) in plain(drawn)[drawn.place[0]]
 
 
+def test_the_processes_are_moved_sideways_and_their_numbers_stay() -> None:
+    watched = NODES["eight"]()
+    for size in SIZES[3:]:
+        (row,) = [line for line in plain(watched.draw(Choices(pane="processes", process_left=999), size)) if "48120" in line]
+        assert row.startswith("> ")
+        assert "--name 実験" in row
+        drawn = watched.draw(Choices(pane="processes", process_left=8), size)
+        assert {cells(line) for line in plain(drawn)} == {size[0]}
+
+
+def test_what_can_be_clicked_stands_where_it_is_said_to() -> None:
+    for name in ("eight", "sixty-four", "mixed"):
+        watched = NODES[name]()
+        for size in SIZES[3:]:
+            drawn = watched.draw(size=size)
+            lines = plain(drawn)
+            assert {spot.name for spot in drawn.spots} >= ({"gpu.0", "gpu.1"} if size[1] > 10 else {"gpu.0"})
+            for spot in drawn.spots:
+                if drawn.across == 1 and spot.pane == "devices" and spot.name:
+                    assert lines[spot.line][spot.left :].startswith((f"> {spot.name}", f"  {spot.name}", f" -{spot.name}"))
+                elif spot.pane == "processes" and spot.name:
+                    assert str(spot.name) in lines[spot.line]
+                elif spot.order == "mem":
+                    assert lines[spot.line][spot.left : spot.right].strip() in ("MEM", "MEM/GIB")
+
+
 def legible(line: str, allowed: set[str]) -> list[str]:
     """Return the numbers of a line that are none of those allowed."""
     found = re.findall(r"\d[\d.,/]*", line)
@@ -394,7 +420,7 @@ def device_column(numbers: Iterable[int]) -> str:
     """Draw a process on these GPUs, and give what stands below DEV."""
     watched = Watched(Node(1))
     process = replace(watched.view.processes[0], devices=tuple(f"gpu.{number}" for number in numbers))
-    drawn, (line,) = process_lines([process], USUAL_CHOICES, 80, ScreenStyle())
+    drawn, (line,), _ = process_lines([process], USUAL_CHOICES, 80, ScreenStyle())
     heading, row = ("".join(text for text, _ in line) for line in (drawn, line))
     at = heading.index("DEV")
     return row[at : heading.index("GPU%")].strip()

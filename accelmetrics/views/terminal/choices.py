@@ -14,10 +14,13 @@ from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
 Pane = Literal["devices", "processes", "nodes"]
 Overlay = Literal["", "help", "details", "findings", "summary"]
+Menu = Literal["", "order"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""
 PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
 NODE_ORDERS = ("state", "name", "util", "power", "findings")
+ASCENDING = frozenset({"device", "state", "pid", "user", "name"})
+"""Orders that begin with the least, or the worst; all others begin with the largest number."""
 Form = Literal["auto", "list", "map"]
 
 
@@ -62,12 +65,15 @@ class Choices:
         form: Whether devices are a list or a map; ``auto``: as there is room.
         paused: Whether what is shown stands still.
         overlay: What is shown in place of the lists.
+        menu: What is chosen from at the foot.
         dialog: A question that is open, line by line: what it is about; what will be done, and to what; what answers it, such as
             ``y sends it, any other key does not``. Empty for none.
         input: A line that is being typed; None for none.
         message: What is said at the foot; empty for the keys.
         device_top: How many rows of the devices are scrolled away.
         process_top: How many of the processes.
+        process_left: How many columns of the processes are scrolled away sideways.
+        tagged: The numbers of the processes that are tagged: a signal is sent to all of them.
         overlay_top: How many of the overlay.
         node_top: How many of the nodes.
         label: Where the readings come from, if they are not live: ``replay of run.jsonl``.
@@ -95,11 +101,14 @@ class Choices:
     form: Form = "auto"
     paused: bool = False
     overlay: Overlay = ""
+    menu: Menu = ""
     dialog: tuple[str, ...] = ()
     input: InputLine | None = None
     message: str = ""
     device_top: int = 0
     process_top: int = 0
+    process_left: int = 0
+    tagged: frozenset[int] = frozenset()
     overlay_top: int = 0
     node_top: int = 0
     label: str = ""
@@ -107,8 +116,23 @@ class Choices:
     replay: bool = False
     summary: tuple[str, ...] = ()
 
+    @property
+    def order(self) -> tuple[str, bool]:
+        """What the active list is in order by, and whether that is turned round."""
+        return {
+            "devices": (self.device_order, self.device_reverse),
+            "processes": (self.process_order, self.process_reverse),
+            "nodes": (self.node_order, self.node_reverse),
+        }[self.pane]
+
 
 USUAL_CHOICES = Choices()
+
+
+def order_letters(pane: Pane) -> dict[str, str]:
+    """Return the orders of a list by the letter that chooses each: the first one, which differs within a list."""
+    orders: Mapping[Pane, tuple[str, ...]] = {"devices": DEVICE_ORDERS, "processes": PROCESS_ORDERS, "nodes": NODE_ORDERS}
+    return {order[0]: order for order in orders[pane]}
 
 
 @dataclass(frozen=True)
@@ -146,20 +170,23 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("n", "", "show the next host or rank of the recording", replay=True),
     KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok", fleet=True),
     KeyHelp("o", "order", "order the list by the next column; O turns it round", fleet=True),
+    KeyHelp("z", "", "choose the order from a list, by a letter: the same letter again turns it round (F6 too)", fleet=True),
     KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),
     KeyHelp("tab", "pane", "go to the other list"),
     KeyHelp("enter", "details", "show all that is known of the chosen device, and what to do", fleet=True),
     KeyHelp("f", "findings", "show what rules have found"),
     KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
-    KeyHelp("space", "pause", "let the picture stand still, and go on", fleet=True),
+    KeyHelp("p", "pause", "let the picture stand still, and go on; space too, but in the list of processes", fleet=True),
+    KeyHelp("space", "", "in the list of processes: tag the chosen one, so that x sends a signal to all that are tagged", signals=True),
     KeyHelp("a", "all", "graphs of all devices together, or of the chosen one"),
     KeyHelp("v", "view", "show the devices as a list or as a map"),
     KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
     KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
     KeyHelp("S", "", "save the latest reading as a document"),
     KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end", fleet=True),
-    KeyHelp("escape", "", "leave what is shown, or drop the filter", fleet=True),
-    KeyHelp("x", "signal", "send a signal to the chosen process, after a question", signals=True),
+    KeyHelp("left right", "", "in the list of processes: move its columns sideways, to read long commands to the end"),
+    KeyHelp("escape", "", "leave what is shown, or drop tags, or the filter", fleet=True),
+    KeyHelp("x", "signal", "send a signal to the chosen process, or to those that are tagged, after a question", signals=True),
 )
 """The keys, those that matter most first."""
 

@@ -13,7 +13,20 @@ from accelmetrics.views.node_view import NodeAnswer
 from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, by_number, filtered
 from accelmetrics.views.terminal.graphs import level_marks
 from accelmetrics.views.terminal.overlays import Pages, help_lines
-from accelmetrics.views.terminal.picture import USUAL_SIZE, Picture, Piece, filled, foot, pieces, power_words, scrolled, short_name, window
+from accelmetrics.views.terminal.picture import (
+    USUAL_SIZE,
+    Picture,
+    Piece,
+    Spot,
+    filled,
+    foot,
+    heading_spots,
+    pieces,
+    power_words,
+    scrolled,
+    short_name,
+    window,
+)
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, ScreenStyle, role_of
 
 CELL = 4
@@ -47,6 +60,7 @@ def fleet_picture(
     choices = replace(choices, node=choices.node if choices.node in names else next(iter(names), ""))
     room = max(1, height - (height > 1) - (height > 2))
     place, note, page = (0, 0), "", room
+    spots: list[Spot] = []
     if choices.overlay in ("details", "help"):
         answer = next((answer for answer in shown if answer.name == choices.node), None)
         lines = help_lines(choices, width, style, fleet=True) if choices.overlay == "help" else node_lines(answer, width, style)
@@ -65,10 +79,14 @@ def fleet_picture(
         heading, rows = _node_rows(shown, slice(top, top + page), choices.node, told, width, style)
         lines = [heading] * headed + rows
         place = (headed + chosen - top, 0)
+        first_row = headed + (height > 1)
+        spots = [Spot(first_row + number, 0, width, "nodes", name) for number, name in enumerate(names[top : top + page])]
+        if headed:
+            spots += heading_spots(heading, first_row - 1, "nodes", {"NODE": "name", "UTIL": "util", "kW": "power"})
     last, column = foot(choices, note, width, style, fleet=True)
     first = [fleet_head(answers, choices, width, style)] if height > 1 else []
     where = (min(height - 1, place[0] + len(first)), 0) if column is None else (height - 1, column)
-    return Picture(filled([*first, *lines], last if height > 2 else None, size), where, choices, nodes=names, page=page)
+    return Picture(filled([*first, *lines], last if height > 2 else None, size), where, choices, nodes=names, page=page, spots=tuple(spots))
 
 
 def shown_nodes(answers: Sequence[NodeAnswer], choices: Choices) -> list[NodeAnswer]:

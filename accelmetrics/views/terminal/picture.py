@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from accelmetrics.schemas.text import GIB, cells, counted, duration, of_limit, quantity
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
-from accelmetrics.views.terminal.choices import KEYS, USUAL_CHOICES, Choices
+from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import alike, detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule
@@ -35,6 +36,8 @@ MANY = 16
 """Devices from which on they may become a map."""
 SHARE = 0.6
 """Of the rows, what a list of many devices may take before it becomes a map."""
+DEVICE_HEADINGS = {"DEV": "device", "NOTE": "state", "UTIL": "util", "MEM": "mem", "POWER/W": "power", "TEMP": "temp"}
+"""By heading, what a click on it puts the devices in order by."""
 TWO_COLUMNS = 180
 """Columns from which on many devices stand in two lists beside each other, and the details of a single one beside its graphs."""
 ROOMY = 28
@@ -43,6 +46,26 @@ FINDINGS = 4
 """Findings that have a line below the devices, at most."""
 LEAST_WORST = 24
 """Columns that the worst devices need beside the map."""
+
+
+class Spot(NamedTuple):
+    """A part of the screen that a click chooses: a row, a cell of the map, the heading of a column.
+
+    Attributes:
+        line: The row of the screen, from 0.
+        left: Its first column, from 0.
+        right: The column behind its last one.
+        pane: The list that it belongs to.
+        name: The device, node or process that has it; None for a heading.
+        order: What a heading puts the list in order by.
+    """
+
+    line: int
+    left: int
+    right: int
+    pane: Pane
+    name: str | int | None = None
+    order: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,7 @@ class Picture:
         nodes: The names of the nodes that can be chosen, in the order of the screen.
         across: How many devices stand beside each other in the map; 1 in a list.
         page: Rows of the active list, or of the overlay, that are seen at once.
+        spots: What clicks choose.
     """
 
     lines: tuple[Drawn, ...]
@@ -68,6 +92,7 @@ class Picture:
     nodes: tuple[str, ...] = ()
     across: int = 1
     page: int = 1
+    spots: tuple[Spot, ...] = ()
 
     def ansi(self, style: ScreenStyle) -> list[str]:
         """Return the lines as they are written to a terminal."""
@@ -112,6 +137,7 @@ def picture(
         processes=body.pids,
         across=body.across,
         page=body.page,
+        spots=tuple(spot._replace(line=spot.line + len(top)) for spot in body.spots),
     )
 
 
@@ -148,6 +174,7 @@ class _Body:
         across: Devices beside each other.
         page: Rows of the active list.
         host: Whether the host has a line among them.
+        spots: What clicks choose.
     """
 
     def __init__(self, view: NodeView, trails: Trails, choices: Choices, width: int, height: int, style: ScreenStyle) -> None:
@@ -159,9 +186,11 @@ class _Body:
         self.pids = tuple(process.pid for process in self._shown)
         device = choices.device if choices.device in self.names else ""
         process = choices.process if choices.process in self.pids else (self.pids[0] if self.pids else 0)
-        self.choices = replace(choices, device=device, process=process)
+        tagged = choices.tagged.intersection(one.pid for one in view.processes)
+        self.choices = replace(choices, device=device, process=process, tagged=tagged)
         self.note, self.place, self.across, self.page = "", (0, 0), 1, 1
         self.lines: list[Drawn] = []
+        self.spots: list[Spot] = []
         self.host = False
         if choices.overlay:
             self._overlay()
@@ -253,6 +282,11 @@ class _Body:
         heading, lines = device_lines(rows, self._trails, self.choices, width, self._style, told)
         starts = range(0, room * columns, room)
         blocks = [padded([heading] * headed + lines[start : start + room], height, width) for start in starts]
+        for number, name in enumerate(self.names[top : top + len(rows)]):
+            left = number // room * (width + 2)
+            self.spots.append(Spot(len(self.lines) + headed + number % room, left, left + width, "devices", name))
+        if headed:
+            self.spots += heading_spots(heading, len(self.lines), "devices", DEVICE_HEADINGS)
         if self.choices.pane == "devices":
             self.place = (len(self.lines) + headed + (chosen - top) % room, (chosen - top) // room * (width + 2))
             self.page = room * columns
@@ -267,6 +301,10 @@ class _Body:
         top = window(len(full) - 1, chosen // across, self.choices.device_top, seen - 1)
         self.choices = replace(self.choices, device_top=top)
         lines = [full[0], *full[top + 1 : top + seen]][:height]
+        for number, device in enumerate(devices):
+            line, left = number // across - top, map_label(devices) + 1 + number % across * CELL
+            if 0 <= line < len(lines) - 1:
+                self.spots.append(Spot(len(self.lines) + 1 + line, left, left + CELL, "devices", device.key))
         if self.choices.pane == "devices":
             self.place = (len(self.lines) + 1 + chosen // across - top, map_label(devices) + 1 + chosen % across * CELL)
             self.page = seen - 1
@@ -319,9 +357,7 @@ class _Body:
         """Draw the processes."""
         view, width, style, choices = self._view, self._width, self._style, self.choices
         count = f"{len(self._shown)} of {len(view.processes)}" if len(self._shown) != len(view.processes) else str(len(self._shown))
-        right = f"order {HEADINGS[choices.process_order]}" + (" up" if choices.process_reverse else "")
-        right += f"  filter {choices.process_filter}" if choices.process_filter else ""
-        lines = [rule(f"processes {count}", right, width, style)]
+        lines: list[Drawn] = []
         if not self._shown:
             hidden = "the filter hides all of them" if view.processes else "no process uses a device"
             unlisted = [f"{key}: {why}" for key, why in view.unlisted.items()]
@@ -332,14 +368,39 @@ class _Body:
             room = max(1, height - 1 - headed)
             chosen = self.pids.index(choices.process)
             top = window(len(self._shown), chosen, choices.process_top, room)
-            self.choices = replace(choices, process_top=top)
-            heading, rows = process_lines(self._shown[top : top + room], choices, width, style)
+            heading, rows, left = process_lines(self._shown[top : top + room], choices, width, style)
+            choices = self.choices = replace(choices, process_top=top, process_left=left)
+            begun = len(self.lines) + 1 + headed
+            for number, pid in enumerate(self.pids[top : top + room]):
+                self.spots.append(Spot(begun + number, 0, width, "processes", pid))
+            if headed:
+                self.spots += heading_spots(heading, begun - 1, "processes", {title: order for order, title in HEADINGS.items()})
             lines += [heading] * headed
             if choices.pane == "processes":
-                self.place = (len(self.lines) + len(lines) + chosen - top, 0)
+                self.place = (begun + chosen - top, 0)
                 self.page = room
             lines += rows
-        self.lines += padded(lines, height, width)
+        right = f"{len(choices.tagged)} tagged  " if choices.tagged else ""
+        right += f"from column {choices.process_left + 1}  " if choices.process_left else ""
+        right += f"order {HEADINGS[choices.process_order]} {direction_mark(choices.process_order, choices.process_reverse, style)}"
+        right += f"  filter {choices.process_filter}" if choices.process_filter else ""
+        self.lines += padded([rule(f"processes {count}", right, width, style), *lines], height, width)
+
+
+def heading_spots(heading: Drawn, line: int, pane: Pane, orders: Mapping[str, str]) -> Iterator[Spot]:
+    """Yield where the headings are that put a list in order, by their texts."""
+    left = 0
+    for text, _ in heading:
+        right = left + cells(text)
+        if text.strip() in orders:
+            yield Spot(line, left, right, pane, order=orders[text.strip()])
+        left = right
+
+
+def direction_mark(order: str, reverse: bool, style: ScreenStyle) -> str:
+    """Return an arrow that points up where a list begins with the least."""
+    up = (order in ASCENDING) != reverse
+    return ("^" if up else "v") if style.ascii else ("▲" if up else "▼")
 
 
 def _wide(lines: Sequence[Drawn], width: int) -> list[Drawn]:
@@ -461,6 +522,8 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
         while cells(text) > line.left:
             text = text[:-1]
         return line.add(text).add(problem, "bad").parts(), min(width - 1, cells(label) + before)
+    if choices.menu:
+        return order_menu(choices, width, style), None
     if choices.message:
         return Line(style, width).add(choices.message, "title").parts(), None
     line = Line(style, width)
@@ -471,6 +534,16 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
             break
         line.add(key.keys, "head").add(f" {key.short}", "dim").add("", width=SPACE)
     return line.parts(), None
+
+
+def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
+    """Draw the orders of the active list with their letters, in place of the foot; the one that rules stands out, with its direction."""
+    line = Line(style, width).add("order: ", "title")
+    now, reverse = choices.order
+    for letter, order in order_letters(choices.pane).items():
+        mark = direction_mark(order, reverse, style) if order == now else ""
+        line.add(f"{letter} {order}{mark}", "chosen" if order == now else "plain").add("", width=SPACE)
+    return line.add("z turns it round  enter leaves", "dim").parts()
 
 
 def power_words(watts: float, limit: float | None) -> str:

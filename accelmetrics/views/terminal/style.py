@@ -129,6 +129,23 @@ def shortened(text: str, width: int, mark: str = "…") -> str:
     return kept.rstrip() + mark if width > 0 else ""
 
 
+def cut(line: Drawn, start: int, width: int) -> Drawn:
+    """Return a part of a line, filled with spaces where it has fewer columns; a wide letter at an edge becomes spaces."""
+    end, at = start + width, 0
+    kept: Drawn = []
+    for text, role in line:
+        shown = ""
+        for one in text:
+            left, at = at, at + cells(one)
+            if start <= left and at <= end:
+                shown += one
+            else:
+                shown += " " * max(0, min(at, end) - max(left, start))
+        if shown:
+            kept.append((shown, role))
+    return [*kept, (" " * lacking, "plain")] if (lacking := width - sum(cells(text) for text, _ in kept)) > 0 else kept
+
+
 def role_of(state: State | None) -> Role:
     """Return the role of a value at a level."""
     return "plain" if state is None or state == "ok" else state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, by_number, filtered
 from accelmetrics.views.terminal.graphs import spark
-from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, cut, role_of
 from accelmetrics.views.trails import Trails
 
 BAR, LEAST_TRAIL, LEAST_NOTE, MOST_NAME = 10, 8, 9, 24
@@ -350,44 +351,57 @@ def process_fields(process: ProcessRow) -> Fields:
     }
 
 
-def process_lines(rows: Sequence[ProcessRow], choices: Choices, width: int, style: ScreenStyle) -> tuple[Drawn, list[Drawn]]:
+def process_lines(rows: Sequence[ProcessRow], choices: Choices, width: int, style: ScreenStyle) -> tuple[Drawn, list[Drawn], int]:
     """Draw the table of processes: its heading, and a line for each row. The chosen row of the active list is shown so.
+
+    While it is scrolled sideways, no column is left out and none is shortened; the numbers of the processes keep their place.
 
     Args:
         rows: The processes that are seen; the columns fit all of them.
         choices: What is to be seen.
         width: Columns there are.
         style: What the terminal can show.
+
+    Returns:
+        The heading, the lines, and by how many columns they are scrolled: not beyond the end of the longest.
     """
     texts = [_process_cells(row) for row in rows]
-    room = width - 2
+    commands = [row.command or row.program or row.why or UNKNOWN for row in rows]
+    sideways = choices.process_left > 0
+    room = sys.maxsize if sideways else width - 2
     taken: dict[str, int] = {}
     for title in sorted(WIDTHS, key=RANKS.__getitem__):
         column = [found[title] for found in texts]
         if title in ("CPU%", "TIME", "HELD BY") and all(text in ("", "-") for text in column):
             continue
-        columns = min(MOST, max([len(title) if title in WORDS else WIDTHS[title], *map(cells, column)]))
+        columns = min(sys.maxsize if sideways else MOST, max([len(title) if title in WORDS else WIDTHS[title], *map(cells, column)]))
         if columns + SPACE + (LEAST_COMMAND if RANKS[title] > 1 else 0) > room:
             break
         taken[title] = columns
         room -= columns + SPACE
     titles = [title for title in WIDTHS if title in taken]
+    kept = 2 + taken.get("PID", 0)
+    whole = kept + sum(taken.values()) + SPACE * len(taken) + max(map(cells, commands), default=0) if sideways else width
+    left = min(choices.process_left, max(0, whole - width))
 
-    def line(drawn: Line, found: dict[str, str], roles: dict[str, Role]) -> Line:
+    def line(mark: str, found: dict[str, str], roles: dict[str, Role], command: str, role: Role, chosen: bool = False) -> Drawn:
+        drawn = Line(style, whole).add(mark, "head", 2)
         for title in titles:
-            drawn.add("", width=SPACE if title != titles[0] else 1)
+            drawn.add("", width=SPACE if title != titles[0] else 0)
             drawn.add(found[title], roles.get(title, "plain"), taken[title], right=title not in WORDS)
-        return drawn.add("", width=SPACE)
+        parts = drawn.add("", width=SPACE).add(command, role).parts(chosen)
+        if not sideways:
+            return parts
+        return [*cut(parts, 0, kept), *cut(parts, kept + left, width - kept)]
 
     roles: dict[str, Role] = {title: "chosen" if title == HEADINGS[choices.process_order] else "head" for title in titles}
-    heading = line(Line(style, width).add(" "), {title: title for title in titles}, roles).add("COMMAND", "head").parts()
+    heading = line("", {title: title for title in titles}, roles, "COMMAND", "head")
     lines = []
-    for row, found in zip(rows, texts, strict=True):
+    for row, found, command in zip(rows, texts, commands, strict=True):
         chosen = choices.pane == "processes" and row.pid == choices.process
-        command = row.command or row.program or row.why or UNKNOWN
-        begun = Line(style, width).add(">" if chosen else " ", "head")
-        lines.append(line(begun, found, {}).add(command, "plain" if row.command else "dim").parts(chosen))
-    return heading, lines
+        mark = (">" if chosen else " ") + ("*" if row.pid in choices.tagged else " ")
+        lines.append(line(mark, found, {}, command, "plain" if row.command else "dim", chosen))
+    return heading, lines, left
 
 
 def _process_cells(process: ProcessRow) -> dict[str, str]:
