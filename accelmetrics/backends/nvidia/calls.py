@@ -12,9 +12,10 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
@@ -59,7 +60,9 @@ _VALUE_LAYOUTS = {
     6: "H6x",
 }
 """``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
-_NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
+_NARROW: dict[int, int] = {
+    kind: 2 ** (8 * struct.calcsize(f"={layout[0]}")) - 2 for kind, layout in _VALUE_LAYOUTS.items() if layout in ("I4x", "H6x")
+}
 """The largest value of each narrow unsigned type: all-ones means that there is none."""
 _ALIGNMENT = 8
 _ROOM, _ROOM_OF_FIELD = 64, 24
@@ -83,7 +86,7 @@ _NO_FIELD = frozenset({Reason.NOT_SUPPORTED, Reason.INVALID_VALUE})
 
 def _largest_value(signature: int) -> int:
     """Return the largest value that a field of this type can have."""
-    return _NARROW.get(_VALUE_LAYOUTS.get(signature & ALL_ONES, ""), LARGEST)
+    return _NARROW.get(signature & ALL_ONES, LARGEST)
 
 
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
@@ -95,14 +98,29 @@ def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
     return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT + room}x"
 
 
+def _blank(call: Call) -> bytes:
+    """Return the bytes of a call's place before it is made."""
+    # Versioned structures are zero where they are not filled, as in every binding: some members are read by the driver.
+    blank = bytearray([0 if call.version is not None else _UNFILLED]) * _size(call)
+    if call.version is not None:
+        blank[:4] = call.version.to_bytes(4, sys.byteorder)
+    for index, field in enumerate(call.fields):
+        _FIELD_KEY.pack_into(blank, index * _FIELD_SIZE, field.identifier, field.scope)
+    return bytes(blank)
+
+
 class BufferLayout:
     """Which calls fill a buffer, and where the number of each row stands in it.
 
     Attributes:
         calls: The calls; a batch of all fields comes last.
         offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
+        blank: The buffer's bytes before the first call.
         places: Each row, the index of its call, and that of its number among the unpacked ones.
-        signatures: Where the fields' signatures stand among these.
+        names: The metrics of each of these rows.
+        signatures: Where the fields' signatures stand among these numbers.
+        keys: Unpacks the numbers of the fields from their batch.
+        choices: The rows for which a driver may have a field or a call.
     """
 
     def __init__(self, rows: tuple[NvmlMetric, ...]) -> None:
@@ -115,9 +133,14 @@ class BufferLayout:
         self.signatures = slice(numbers, None, 2)
         self.calls = (*calls, Call((fields[0].function,), "", (), fields=fields)) if fields else tuple(calls)
         self.offsets = [0]
+        self.blank = b""
         for call in self.calls:
             typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
             self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
+            self.blank = (self.blank + _blank(call)).ljust(self.offsets[-1], bytes([_UNWRITTEN]))
+        self.keys = struct.Struct("=" + f"I{_FIELD_SIZE - 4}x" * len(fields))
+        self.names = [row.names for row in rows]
+        self.choices = tuple([row for row in rows if row.otherwise is not None or isinstance(row.source, Call)])
         self.places: list[tuple[NvmlMetric, int, int]] = []
         order = {field: index for index, field in enumerate(fields)}
         for row in rows:
@@ -158,8 +181,7 @@ class CallBuffer:
 
     def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
         self.layout = _buffer_layout(rows)
-        self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
-        ctypes.memset(self._buffer, _UNWRITTEN, self.layout.offsets[-1])
+        self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT)).from_buffer_copy(self.layout.blank)
         self.bound: list[Any] = []
         for call, offset in zip(self.layout.calls, self.layout.offsets, strict=False):
             forms = _bind_forms(library, handle, call, self._buffer, offset)
@@ -205,31 +227,34 @@ class CallBuffer:
             if self.statuses[index] or (index in self.answered and not isinstance(self.bound[index], Forms)):
                 continue
             call, offset = self.layout.calls[index], self.layout.offsets[index]
-            keys = [_FIELD_KEY.unpack_from(self._buffer, offset + place * _FIELD_SIZE)[0] for place in range(len(call.fields))]
-            fits = keys == [field.identifier for field in call.fields]
+            fits = not call.fields or self.layout.keys.unpack_from(self._buffer, offset) == tuple([each.identifier for each in call.fields])
             if not fits or not _is_unwritten(self._buffer, offset + _size(call), self.layout.offsets[index + 1]):
                 self.statuses[index] = MISFIT
             elif not call.fields or any(not signature >> 32 for signature in raw[self.layout.signatures]):
                 self.answered.add(index)
+        failures = [unavailable(status) if status else None for status in self.statuses]
         found: dict[str, Value] = {}
-        for row, index, place in self.layout.places:
-            number, maximum, missing = raw[place], row.maximum, None
-            if self.statuses[index]:
-                missing = unavailable(self.statuses[index])
-            elif isinstance(row.source, NvmlField):
+        for (row, index, place), names in zip(self.layout.places, self.layout.names, strict=True):
+            answer: Value | None = failures[index]
+            number, maximum = raw[place], row.maximum
+            if answer is None and self.layout.calls[index].fields:
                 signature = raw[place - 1]
-                maximum = min(maximum, _largest_value(signature))
-                missing = field_unavailable(signature >> 32) if signature >> 32 else None
-            if missing is None and isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
-                number = int(number) if number.is_integer() else -math.inf
-            if missing is None and not row.minimum <= number <= maximum:
-                missing = impossible(row.source.function)
-            if missing is not None:
-                found.update(dict.fromkeys(row.names, missing))
-            elif row.flags:
-                found.update(zip(row.names, row.bits(int(number)), strict=True))
-            else:
-                found.update(dict.fromkeys(row.names, number / row.divisor if row.divisor != 1 else number * row.factor))
+                if signature >> 32:
+                    answer = field_unavailable(signature >> 32)
+                elif signature in _NARROW:
+                    maximum = min(maximum, _NARROW[signature])
+            if answer is None:
+                if isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
+                    number = int(number) if number.is_integer() else -math.inf
+                if not row.minimum <= number <= maximum:
+                    answer = impossible(row.source.function)
+                elif row.flags:
+                    found.update(zip(names, row.bits(int(number)), strict=True))
+                    continue
+                else:
+                    answer = number / row.divisor if row.divisor != 1 else number * row.factor
+            for name in names:
+                found[name] = answer
         return found
 
 
@@ -239,13 +264,7 @@ def _size(call: Call) -> int:
 
 
 def _bind_forms(library: Library, handle: Any, call: Call, buffer: Any, offset: int) -> list[Callable[[], int]]:
-    """Prepare a call's place in a buffer, and bind the functions of the call that the driver has to it."""
-    # Versioned structures are zero where they are not filled, as in every binding: some members are read by the driver.
-    ctypes.memset(ctypes.byref(buffer, offset), 0 if call.version is not None else _UNFILLED, _size(call))
-    if call.version is not None:
-        ctypes.c_uint.from_buffer(buffer, offset).value = call.version
-    for index, field in enumerate(call.fields):
-        _FIELD_KEY.pack_into(buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
+    """Bind the functions of a call that the driver has to the call's place in a buffer."""
     arguments = [number for _, number in call.arguments]
     if call.fields:
         arguments.append(len(call.fields))
@@ -257,8 +276,8 @@ def _bind_older(library: Library, handle: Any, older: Call, newest: Call, buffer
     """Bind a form of another layout: what it fills is moved to where the newest form has it."""
     size, layout, members = _size(older), struct.Struct("=" + older.layout), struct.Struct("=" + newest.layout)
     order = [older.members.index(member) for member in newest.members]
-    own = (ctypes.c_ulonglong * ((size + _ROOM) // _ALIGNMENT + 1))()
-    ctypes.memset(own, _UNWRITTEN, ctypes.sizeof(own))
+    words = (size + _ROOM) // _ALIGNMENT + 1
+    own = (ctypes.c_ulonglong * words).from_buffer_copy(_blank(older).ljust(words * _ALIGNMENT, bytes([_UNWRITTEN])))
 
     def ask(form: Callable[[], int]) -> int:
         if status := form():
@@ -294,7 +313,7 @@ def _available(row: NvmlMetric, answers: Mapping[str, Value], chosen: dict[objec
 
 def _single(rows: tuple[NvmlMetric, ...]) -> tuple[NvmlMetric, ...]:
     """Leave out a batch of one field which stands for a call."""
-    fields = [row for row in rows if isinstance(row.source, NvmlField)]
+    fields = list(islice((row for row in rows if isinstance(row.source, NvmlField)), 2))
     return tuple(row.otherwise or row for row in rows) if len(fields) == 1 else rows
 
 
@@ -382,8 +401,8 @@ class CallGroup(Paced):
         self._library = library
         self._handle = handle
         self._failing = False
-        by_call = [library.chosen.get((handle.value, row.name)) == _CALL for row in rows]
-        self._bind(_single(tuple((called and row.otherwise) or row for row, called in zip(rows, by_call, strict=True))))
+        chosen = [row.otherwise if row.otherwise and library.chosen.get((handle.value, row.name)) == _CALL else row for row in rows]
+        self._bind(_single(tuple(chosen)))
 
     def read_instead(self, rows: tuple[NvmlMetric, ...]) -> None:
         """Read other rows from the next call on, at the same pace. A function that has answered stays one that is supported."""
@@ -400,9 +419,9 @@ class CallGroup(Paced):
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         answers = self._call(progress)
         if answers is not None:
-            rows = tuple(_available(row, answers, self._library.chosen, self._handle) for row in self._rows)
-            if rows != self._rows:
-                self._bind(rows)
+            choices = {row.name: _available(row, answers, self._library.chosen, self._handle) for row in self._buffer.layout.choices}
+            if tuple(choices.values()) != self._buffer.layout.choices:
+                self._bind(tuple([choices.get(row.name, row) for row in self._rows]))
                 answers = self._call(progress)
         self.schedule(now, self._failing)
         if self._derive is None:

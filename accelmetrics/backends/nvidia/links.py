@@ -118,16 +118,17 @@ class Links(Paced):
                 return dict.fromkeys(self._sources, count)
             self._links = int(count)
             self._group = CallGroup(self._library, self._handle, self._rows(), TEN_SECONDS)
-        self._group.read(now, progress)
-        found = self._group.answers
+        found = self._group.ask(now, progress)
+        self.due = self._group.due
+        if found is None:
+            return None
         states = [found[f"nvlink.{link}.state"] for link in range(self._links)]
         self._state_given = self._state_given or not all(isinstance(state, Unavailable) for state in states)
         if self._state_by_field and not self._state_given and all(state in NO_FIELD for state in states):
             self._state_by_field = False
             self._group.read_instead(self._rows())
-            self._group.read(now, progress)
-            found = self._group.answers
-        self.due = self._group.due
+            found = self._group.ask(now, progress) or found
+            self.due = self._group.due
         before = dict(self._sources)
         of_links = [f"nvlink.{link}.{name}" for link in range(self._links) for name in ("state", *LINK_TRAFFIC)]
         answers = {name: found[name] for name in of_links if not is_unsupported(found[name])}
