@@ -74,6 +74,10 @@ OPTIONS: arguments.Groups = {
         **arguments.only("--metrics"),
         "--by": {"metavar": "NAME", "help": "a row for each epoch, window, or value of any number that the program logged"},
         "--compare": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings of another run to compare with"},
+        "--align": {
+            "choices": ("time", "step", "epoch"),
+            "help": "with --html or --plots: draw over time, the program's steps or its epochs (default: time)",
+        },
         "--price": {
             "type": price,
             "action": "append",
@@ -95,6 +99,7 @@ def run(options: Namespace, out: Stdout) -> int:
             f"--shape gpu-stats is JSON and excludes --format {options.format}",
         ),
         (options.png and options.plots is None, "--png needs --plots"),
+        (options.align and options.html is None and options.plots is None, "--align needs --html or --plots"),
         (options.compare and (options.shape != "summary" or options.by), "--compare excludes --shape and --by"),
         (both, f"{', '.join(map(str, sorted(both)))} is on both sides of the comparison: give the files of another run"),
     )
@@ -141,11 +146,14 @@ def _draw(found: RunReport | Comparison, options: Namespace, out: Stdout) -> str
     from accelmetrics.views.report import drawing, html, plots
 
     drawn = plots.pictures(found) if isinstance(found, RunReport) else plots.pictures(found.a, found.b)
+    axis: plots.Axis = options.align or "time"
     if options.html is not None:
+        text = html.page(found, drawn, axis) if isinstance(found, RunReport) else html.comparison_page(found, drawn, axis)
         with writing_to(options.html, out) as write:
-            write(html.page(found, drawn) if isinstance(found, RunReport) else html.comparison_page(found, drawn))
+            write(text)
     if options.plots is None:
         return ""
+    drawn = drawn if axis == "time" else plots.aligned(drawn, axis)
     return drawing.markdown_pictures(drawing.write_pictures(drawn, Path(options.plots), options.png))
 
 

@@ -15,6 +15,7 @@ from accelmetrics.schemas.errors import AccelMetricsError, MissingDependencyErro
 from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import clipped, printable
 from accelmetrics.views.report.plots import (
+    ALIGNED,
     TITLES,
     Histogram,
     MeasureSpread,
@@ -22,6 +23,8 @@ from accelmetrics.views.report.plots import (
     Plot,
     PlotLine,
     Span,
+    aligned,
+    lacking,
     lasting,
     moment,
     plain,
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
 
 PALETTE = ("#16191d", "#0072b2", "#b87a00", "#00805d", "#d55e00", "#3a97cf", "#b35c93", "#7b8591")
 """Okabe and Ito's colours, those that are pale on white darkened to 3:1."""
-SEVERITY = {"critical": "#d55e00", "warning": "#e69f00", "info": "#0072b2"}
-KINDS = {"throttle": "#d55e00", "silence": "#7b8591", "gap": "#7b8591", "event": "#16191d", "finding": "#b87a00"}
+FOUND = "#a3003d"
+"""Of findings, and of no device."""
+KINDS = {"throttle": "#d55e00", "silence": "#7b8591", "gap": "#7b8591", "event": "#16191d", "finding": FOUND}
 GRID, SHADE = "#e3e6ea", "#eef1f4"
 WIDTH, HEIGHT, ROW, FRAME = 7.2, 2.4, 0.18, 0.7
 """Inches: of a picture, of a row of one that has rows, and of what is above and below these."""
@@ -112,7 +116,7 @@ def pictures(found: Pictures) -> Iterator[tuple[str, str, Draw]]:
         yield plot.name, plot.title, partial(draw_plot, plot, found.marks, span)
     if found.strip:
         yield "strip", "Throttling, gaps and events", partial(draw_strip, found.strip, found.axis, span)
-    for plot in found.by_time:
+    for plot in found.logged:
         yield plot.name, plot.title, partial(draw_logged, plot, found)
     for histogram in found.step_times:
         yield histogram[0], histogram[1], partial(draw_histogram, histogram)
@@ -163,7 +167,7 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
 
     Args:
         plot: What to draw.
-        marks: Stretches of time to mark.
+        marks: Stretches of the axis to mark; findings where they are about this plot.
         span: Where the axis begins and ends; where the lines do when left out.
     """
     places = [place for line in plot.lines for place in (line.x[0], line.x[-1])] or [0.0]
@@ -177,15 +181,14 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
         _draw_line(axes, line)
     values = [value for line in plot.lines for column in (line.low, line.high) for value in column if value is not None]
     lowest, highest = min(values, default=0.0), max([*values, plot.top] if plot.top else values, default=1.0)
-    bottom = min(lowest, 0.0) if lowest < highest / 2 or plot.top else None
+    bottom = min(lowest, 0.0) if lowest < highest / 2 or plot.top or plot.from_zero else None
     room = 0.06 * ((highest - (lowest if bottom is None else bottom)) or abs(highest) or 1.0)
     axes.set_ylim(lowest - room if bottom is None else bottom - room * (bottom < 0), highest + room)
     left, right = axes.get_xlim()
     for mark in marks:  # a bar at the upper edge for each finding, and a line where it begins
-        if mark.kind == "finding":
-            color = SEVERITY.get(mark.severity, PALETTE[0])
-            axes.axvspan(mark.begin, max(mark.end, mark.begin + (right - left) / 300), 0.98, 1.0, color=color)
-            axes.axvline(mark.begin, color=color, linewidth=1, linestyle=":")
+        if mark.kind == "finding" and plot.name in mark.plots:
+            axes.axvspan(mark.begin, max(mark.end, mark.begin + (right - left) / 300), 0.98, 1.0, color=FOUND)
+            axes.axvline(mark.begin, color=FOUND, linewidth=1, linestyle=":")
     if several:
         figure.legend(loc="outside lower left", ncols=columns, frameon=False)
     return figure
@@ -193,8 +196,11 @@ def draw_plot(plot: Plot, marks: Sequence[Mark] = (), span: tuple[float, float] 
 
 def draw_logged(plot: Plot, found: Pictures) -> Figure:
     """Draw a number that the program logged: over its steps where it said which, else over time."""
-    steps = next((one for one in found.by_step if one.title == plot.title), None)
-    return draw_plot(plot, found.marks, (found.begin, found.end)) if steps is None else draw_plot(steps)
+    if found.axis not in ALIGNED and not lacking(found, "step"):
+        by_step = next((one for one in aligned(found, "step").logged if one.name == plot.name), None)
+        if by_step is not None:
+            return draw_plot(by_step)
+    return draw_plot(plot, found.marks, (found.begin, found.end))
 
 
 def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span: tuple[float, float]) -> Figure:
@@ -203,7 +209,7 @@ def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span:
     _across(axes, axis, *span)
     least = (span[1] - span[0]) / 500
     for position, (_, kind, spans) in enumerate(rows):
-        for begin, end, share in spans:
+        for begin, end, share, _ in spans:
             axes.barh(position, max(end - begin, least), 0.7, begin, color=KINDS[kind], alpha=0.25 + 0.75 * share, linewidth=0)
     _name_rows(axes, [label for label, _, _ in rows])
     return figure
@@ -241,7 +247,7 @@ def draw_detail(series: ReducedSeries, times: Sequence[float], values: Column, f
     unit, factor = shown_unit(series.unit, max((value for value in values if value is not None), default=0.0))
     column = [None if value is None else value / factor for value in values]
     until = times[-1] if finding.until_ns is None else finding.until_ns / 1e9
-    mark = Mark("finding", finding.rule, finding.since_ns / 1e9, until, finding.severity)
+    mark = Mark("finding", finding.rule, finding.since_ns / 1e9, until, finding.severity, ("detail",))
     title = f"{series.device} {TITLES.get(series.measure or series.name, series.name)}"
     return draw_plot(Plot("detail", title, unit, "time", (PlotLine(series.device, 1, False, times, column, column, column),)), [mark])
 
@@ -266,7 +272,7 @@ def _across(axes: Axes, axis: str, begin: float, end: float) -> None:
     else:
         axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.set_xlim(begin, end)
-    note = {"time": "UTC", "seconds": "since the first step", "step": "step"}.get(axis, "")
+    note = {"time": "UTC", "seconds": "since the first step", "step": "step", "epoch": "epoch"}.get(axis, "")
     axes.set_title(note, loc="right", fontsize=8, fontweight="normal")
 
 

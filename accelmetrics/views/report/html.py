@@ -23,7 +23,7 @@ from accelmetrics.schemas.text import counted, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
-from accelmetrics.views.report.plots import Pictures, Plot, lasting, plain, shown_unit, utc
+from accelmetrics.views.report.plots import ALIGNED, Axis, Pictures, aligned, lacking, lasting, places_of, plain, shown_unit, utc
 from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
 from accelmetrics.views.report.series import BUCKETS
 from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT
@@ -46,25 +46,37 @@ Child = Element | str | None
 Cells = Sequence[Element | str]
 
 
-def page(report: RunReport, found: Pictures) -> str:
-    """Return the page of a run, with what is to be drawn of it."""
+def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
+    """Return the page of a run.
+
+    Args:
+        report: The run.
+        found: Its plots over time.
+        axis: What they are drawn over at first.
+
+    Raises:
+        InvalidOptionError: The program logged nothing of that axis.
+    """
     notes = (element("p", f"Note: {warning}", class_="note") for warning in report.warnings)
-    header = element("header", element("h1", texts.hosts(report.document)), _line_about(report), *notes)
-    sections = [_verdict(report), _summary(report), *_plots(found), *_logged([("", report)], found), _periods(report), _energy(report)]
+    title = texts.title(report)
+    drawn = found if axis == "time" else aligned(found, axis)
+    header = element("header", element("h1", title), _line_about(report), *notes)
+    sections = [_verdict(report), _summary(report), *_plots(drawn), _logged([("", report)], drawn), _periods(report), _energy(report)]
     sections += [_distributions(found), _missing(report), _provenance(report, found)]
-    return _document(texts.hosts(report.document), header, sections, found)
+    return _document(title, header, sections, found, drawn.axis)
 
 
-def comparison_page(comparison: Comparison, found: Pictures) -> str:
-    """Return the page of two runs: their differences and common plots, then each by itself."""
+def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time") -> str:
+    """Return the page of two runs: their differences and common plots, then each by itself. Arguments are those of `page`."""
     runs = [("A", comparison.a), ("B", comparison.b)]
-    title = " compared with ".join(texts.hosts(report.document) for _, report in runs)
+    title = " compared with ".join(texts.title(report) for _, report in runs)
+    drawn = found if axis == "time" else aligned(found, axis)
     header = element("header", element("h1", title), *(_line_about(report, f"{letter}: ") for letter, report in runs))
-    sections = [_differences(comparison), *_plots(found), *_logged(runs, found), _distributions(found)]
+    sections = [_differences(comparison), *_plots(drawn), _logged(runs, drawn), _distributions(found)]
     for letter, report in runs:
         sections += [_verdict(report, letter), _summary(report, letter), _energy(report, letter), _missing(report, letter)]
     sections += [_provenance(report, found, letter) for letter, report in runs]
-    return _document(title, header, sections, found)
+    return _document(title, header, sections, found, drawn.axis)
 
 
 # Elements
@@ -110,7 +122,7 @@ def _raw(tag: str, content: str, **attributes: object) -> Element:
     return found
 
 
-def _document(title: str, header: Element, sections: Sequence[Element | None], found: Pictures) -> str:
+def _document(title: str, header: Element, sections: Sequence[Element | None], found: Pictures, axis: Axis) -> str:
     scripts, styles = (
         [(files("accelmetrics.views") / folder / name).read_text(encoding="utf-8") for folder, name in paths] for paths in (SCRIPTS, STYLES)
     )
@@ -134,42 +146,60 @@ def _document(title: str, header: Element, sections: Sequence[Element | None], f
         element("a", "To the report", href="#main", class_="skip"),
         header,
         element("main", *sections, id="main"),
-        _raw("script", _data(found), type="application/json", id="data"),
+        _raw("script", _data(found, axis), type="application/json", id="data"),
         *(_raw("script", script) for script in scripts),
     )
     return "<!DOCTYPE html>\n" + tostring(element("html", head, body, lang="en"), encoding="unicode", method="html") + "\n"
 
 
-def _data(found: Pictures) -> str:
-    """Return what the script draws as JSON. Times count from the beginning, values are those of the static pictures' plots."""
+def _data(found: Pictures, chosen: Axis) -> str:
+    """Return what the script draws as JSON: each place on every axis. Times count from the beginning."""
+    others = [axis for axis in ALIGNED if (found.plots or found.logged) and not lacking(found, axis)]
+    spans = [[found.begin, found.end]]
+    for axis in others:
+        moved = aligned(found, axis)
+        spans.append([moved.begin, moved.end])
+    places: dict[tuple[int, tuple[float, ...]], int] = {}
 
     def since(at: float) -> float:
         return round(at - found.begin, 3)
 
-    steps = {plot.title: _plot_data(plot, 0.0) for plot in found.by_step}
+    def on_all(begin: float, end: float, clock: int) -> list[list[float] | None]:
+        moved = (found.clocks[clock][axis].span(begin, max(begin, end)) if axis in found.clocks[clock] else None for axis in others)
+        return [[since(begin), since(end)], *(None if ends is None else [round(end, 4) for end in ends] for ends in moved)]
+
+    plots = []
+    for plot in (*found.plots, *found.logged):
+        lines = []
+        for line in plot.lines:
+            number = places.setdefault((line.clock, tuple(line.x)), len(places))
+            told: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "x": number}
+            told["mean"] = _numbers(line.mean)
+            if line.low != line.mean or line.high != line.mean:  # what is equal to the means is not there twice
+                told |= {"low": _numbers(line.low), "high": _numbers(line.high)}
+            lines.append(told)
+        plots.append(
+            {"name": plot.name, "title": printable(plot.title), "unit": plot.unit, "top": plot.top, "zero": plot.from_zero, "lines": lines}
+        )
     document = {
-        "axis": found.axis,
-        "span": [found.begin, found.end],
-        "x": [since(at) for at in (found.plots[0].lines[0].x if found.plots else ())],
-        "plots": [_plot_data(plot, found.begin) for plot in found.plots],
-        "logged": [{"time": _plot_data(plot, found.begin), "step": steps.get(plot.title)} for plot in found.by_time],
-        "marks": [[mark.kind, mark.label, since(mark.begin), since(mark.end), mark.severity] for mark in found.marks],
-        "strip": [[label, kind, [[since(begin), since(end), share] for begin, end, share in spans]] for label, kind, spans in found.strip],
+        "axes": [found.axis, *others],
+        "chosen": [found.axis, *others].index(chosen),
+        "spans": spans,
+        "places": [
+            [
+                [since(at) for at in x],
+                *([None if at is None else round(at, 4) for at in places_of(found, clock, x, axis)] for axis in others),
+            ]
+            for clock, x in places
+        ],
+        "plots": plots,
+        "marks": [[mark.kind, mark.label, on_all(mark.begin, mark.end, mark.clock), mark.plots] for mark in found.marks],
+        "strip": [
+            [label, kind, [[share, on_all(begin, end, clock)] for begin, end, share, clock in stretches]]
+            for label, kind, stretches in found.strip
+        ],
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _plot_data(plot: Plot, begin: float) -> Plain:
-    """Return a plot; what is equal to the means of a line is not there twice."""
-    lines = []
-    for line in plot.lines:
-        found: Plain = {"label": printable(line.label), "color": line.color, "dashed": line.dashed, "mean": _numbers(line.mean)}
-        if line.low != line.mean or line.high != line.mean:
-            found |= {"low": _numbers(line.low), "high": _numbers(line.high)}
-        if not plot.dense:
-            found["x"] = _numbers([round(at - begin, 3) for at in line.x])
-        lines.append(found)
-    return {"title": printable(plot.title), "unit": plot.unit, "axis": plot.axis, "top": plot.top, "lines": lines}
 
 
 def _numbers(values: Sequence[float | None]) -> list[float | None]:
@@ -371,21 +401,25 @@ def _figure(draw: drawing.Draw, title: str, place: str = "", about: str = "", be
 
 
 def _plots(found: Pictures) -> Iterator[Element]:
+    """Yield the plots of metrics and of what was logged, and the strip."""
     span = (found.begin, found.end)
     tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
-    for number, plot in enumerate(found.plots):
-        add(grid, _figure(partial(drawing.draw_plot, plot, found.marks, span), plot.heading, f"plots-{number}", plot.about))
+    for number, plot in enumerate((*found.plots, *found.logged)):
+        draw = (
+            partial(drawing.draw_plot, plot, found.marks, span) if number < len(found.plots) else partial(drawing.draw_logged, plot, found)
+        )
+        add(grid, _figure(draw, plot.heading, f"plots-{number}", plot.about))
     constant = element("p", f"Did not change, and is not drawn: {'; '.join(found.constant)}.", class_="note") if found.constant else None
     words = "The pictures are static: with" if drawing.is_installed() else "Plots need scripts, or pictures of the extra plots. With"
     hint = element("p", f"{words} scripts they have a crosshair and zoom.", class_="note", id="static-note")
-    if found.plots:
+    if found.plots or found.logged:
         yield _section("plots", "Over time", tools, hint, grid, constant)
     elif found.constant:
         yield _section("plots", "Over time", constant)
     if found.strip:
         title = "Throttling, gaps and events"
-        rows = [[label, lasting(sum(end - begin for begin, end, _ in spans)), str(len(spans))] for label, _, spans in found.strip]
+        rows = [[label, lasting(sum(end - begin for begin, end, *_ in spans)), str(len(spans))] for label, _, spans in found.strip]
         numbers = element("details", element("summary", "In numbers"), table("The same in numbers", ("what", "lasted", "times"), rows))
         when = utc if found.axis == "time" else lasting
         events = [[when(mark.begin), mark.label] for mark in found.marks if mark.kind == "event"]
@@ -393,22 +427,20 @@ def _plots(found: Pictures) -> Iterator[Element]:
         yield _section("strip", title, figure, numbers, table("Events", ("when", "what"), events) if events else None)
 
 
-def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Iterator[Element]:
-    if not found.by_time and not found.step_times:
-        return
-    grid = element("div", class_="grid")
-    for number, plot in enumerate(found.by_time):
-        add(grid, _figure(partial(drawing.draw_logged, plot, found), plot.title, f"logged-{number}"))
-    for histogram in found.step_times if drawing.is_installed() else ():
-        add(grid, _figure(partial(drawing.draw_histogram, histogram), f"{histogram[1]}, s"))
+def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element | None:
+    """Return how long steps took; None where no process says."""
     rows: list[Cells] = [
         [f"{letter} {one['source']}".strip() or "all", *(_value(one[part]) for part in QUANTILES)]
         for letter, report in runs
         for stream in report.streams
         for one in stream.step_times
     ]
-    times = table("Step time, s", ("process", *QUANTILES), rows) if rows else None
-    yield _section("training", "Training", element("div", class_="tools", id="logged-tools", hidden="hidden"), grid, times)
+    if not rows:
+        return None
+    grid = element("div", class_="grid")
+    for histogram in found.step_times if drawing.is_installed() else ():
+        add(grid, _figure(partial(drawing.draw_histogram, histogram), f"{histogram[1]}, s"))
+    return _section("training", "Steps", table("Step time, s", ("process", *QUANTILES), rows), grid)
 
 
 def _periods(report: RunReport) -> Element | None:

@@ -1,23 +1,28 @@
-"""What the pictures of a report show: lines over time, strips, curves, bars. Files of SVG and the page are drawn from the same plots.
+"""Plots of a report: lines over time, strips, curves, bars. Files of SVG and the page are drawn from the same plots.
 
-Two runs that are compared share their axes: time is counted from each one's first step, or its beginning.
+Every line has points of its own: two recordings are hardly ever read at the same moment. Two runs that are compared share their axes: time
+is counted from each one's first step, or its beginning. `aligned` puts the same plots over the program's steps or epochs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, pairwise
 from math import ceil, floor
 from statistics import fmean, median
 from typing import Literal
 
 from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.record import STEP_NAMES, plain_name
 from accelmetrics.schemas.summary import Summary
 from accelmetrics.schemas.text import PREFIXES, power
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 from accelmetrics.views.device_view import throttle_words
-from accelmetrics.views.report.run_report import Column, Mark, Plain, ReducedSeries, RunReport, StreamReport
+from accelmetrics.views.report.run_report import Column, Curve, Mark, Plain, ReducedSeries, RunReport, StreamReport
 
 LINES = 8
 """Lines of one plot at most: more devices are drawn as a band from the least to the largest of them, and their median."""
@@ -52,17 +57,52 @@ TICKS = 7
 DAY = 86400
 DECIMAL = ("", "k", "M", "G", "T")
 SHOWN = {"Cel": "°C", "By": "B", "By/s": "B/s", "us": "µs", "1": ""}
-Axis = Literal["time", "seconds", "step"]
-"""``time`` (UTC), ``seconds`` since the first step, or ``step``."""
-Span = tuple[float, float, float]
-"""Begin, end, and the share of that time in which something was so."""
+Axis = Literal["time", "seconds", "step", "epoch"]
+"""``time`` (UTC), ``seconds`` since the first step, ``step``, or ``epoch``."""
+ALIGNED: tuple[Axis, ...] = ("step", "epoch")
+"""Axes that a program gives by what it logs."""
+Span = tuple[float, float, float, int]
+"""Begin, end, the share of that time in which something was so, and the clock of the recording that says so."""
 Histogram = tuple[str, str, Sequence[float], Sequence[int]]
 """What its file is called, its heading, edges in seconds, and how often values lay between them."""
 
 
 @dataclass(frozen=True)
+class Clock:
+    """The step or the epoch of a program by the time of a plot's axis.
+
+    Attributes:
+        times: Moments at which it is known, rising.
+        places: The step or the epoch then. It falls where a program went back to a checkpoint.
+    """
+
+    times: Sequence[float]
+    places: Sequence[float]
+
+    def at(self, moment: float) -> float | None:
+        """Return the place at a moment; None outside the known time, and while the program went back."""
+        after = bisect_left(self.times, moment)
+        if after == len(self.times):
+            return None
+        end, until = self.times[after], self.places[after]
+        if end == moment:
+            return until
+        if not after or self.places[after - 1] > until:
+            return None
+        begin, since = self.times[after - 1], self.places[after - 1]
+        return since + (until - since) * (moment - begin) / (end - begin)
+
+    def span(self, begin: float, end: float) -> tuple[float, float] | None:
+        """Return the places of a stretch of time, as far as they are known; None where none is."""
+        if not self.times or end < self.times[0] or begin > self.times[-1]:
+            return None
+        ends = self.at(max(begin, self.times[0])), self.at(min(end, self.times[-1]))
+        return None if ends[0] is None or ends[1] is None or ends[0] > ends[1] else (ends[0], ends[1])
+
+
+@dataclass(frozen=True)
 class PlotLine:
-    """One line of a plot: the least, mean and largest value at each point; None where there is none.
+    """One line of a plot: the least, mean and largest value at each of its own points; None where there is none.
 
     Attributes:
         label: What it is: ``gpu.0``, ``A gpu.0``, ``median of 16 devices``.
@@ -72,6 +112,7 @@ class PlotLine:
         low: Least values.
         mean: Means; medians of devices in a band.
         high: Largest values.
+        clock: The number of the clock that says its steps.
     """
 
     label: str
@@ -81,6 +122,7 @@ class PlotLine:
     low: Column
     mean: Column
     high: Column
+    clock: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,9 +135,9 @@ class Plot:
         unit: Of the values, as shown.
         axis: Of its points.
         lines: What is drawn.
-        top: Where the axis ends at least; None where the values say.
+        top: Where the axis of values ends at least; None where the values say.
         about: What the metric means.
-        dense: Whether the points of a line are those of all others.
+        from_zero: Whether that axis begins at zero however far away the values are.
     """
 
     name: str
@@ -105,7 +147,7 @@ class Plot:
     lines: Sequence[PlotLine]
     top: float | None = None
     about: str = ""
-    dense: bool = True
+    from_zero: bool = False
 
     @property
     def heading(self) -> str:
@@ -129,14 +171,14 @@ class Pictures:
     """All plots of a report.
 
     Attributes:
-        axis: Of time: ``time``, or ``seconds`` since the first step where two runs are compared.
+        axis: ``time``, ``seconds`` since the first step where two runs are compared, or what they were aligned by.
         begin: Where that axis begins.
         end: Where it ends.
-        plots: Metrics over time.
-        marks: What all those mark, on that axis.
-        strip: Throttling, gaps, findings and events over the same time: what each row is, its kind, and when it was so.
-        by_time: What the program logged, over time.
-        by_step: The same over its steps, where it said which.
+        plots: Metrics over that axis.
+        logged: Numbers that the program logged, over the same axis.
+        marks: What is marked on that axis; findings in the plots that they are about.
+        strip: Throttling, gaps, findings and events: what each row is, its kind, and when it was so.
+        clocks: Of each process its steps and epochs over time, as far as it logged them. The first one is of none.
         step_times: How long steps took.
         distributions: Of the measures.
         constant: Metrics that never changed, in words; there is no plot of these.
@@ -147,53 +189,85 @@ class Pictures:
     begin: float
     end: float
     plots: Sequence[Plot]
+    logged: Sequence[Plot]
     marks: Sequence[Mark]
     strip: Sequence[tuple[str, str, Sequence[Span]]]
-    by_time: Sequence[Plot]
-    by_step: Sequence[Plot]
+    clocks: Sequence[Mapping[Axis, Clock]]
     step_times: Sequence[Histogram]
     distributions: Sequence[MeasureSpread]
     constant: Sequence[str]
     points: int
 
 
-_Shown = list[tuple[str, StreamReport, float]]
-"""Streams that are drawn: the letter of the run where there are two, and from when on time is counted."""
-_Group = list[tuple[str, StreamReport, float, ReducedSeries]]
+@dataclass(frozen=True)
+class _Shown:
+    """A recording that is drawn.
+
+    Attributes:
+        letter: That of its run where there are two.
+        stream: The recording.
+        origin: From when on time is counted.
+        clocks: By process that logged, the number of its clock.
+        clock: The number of the recording's own clock; 0 where no process logged.
+    """
+
+    letter: str
+    stream: StreamReport
+    origin: float
+    clocks: Mapping[str, int]
+    clock: int
+
+
+_Group = list[tuple[_Shown, ReducedSeries]]
 
 
 def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
-    """Return what is to be drawn of a run, or of two that are compared."""
+    """Return what is to be drawn of a run, or of two that are compared, over time."""
     axis: Axis = "time" if other is None else "seconds"
-    shown: _Shown = []
+    shown: list[_Shown] = []
+    clocks: list[Mapping[Axis, Clock]] = [{}]
     for letter, run in (("", report),) if other is None else (("A", report), ("B", other)):
         steps = [stream.first_step for stream in run.streams if stream.first_step is not None]
         first = min(steps or [stream.begin for stream in run.streams])
+        usual = (first, 0)  # a recording without steps goes by those of the recording that has the first one
+        held = []
         for stream in run.streams:
-            shown.append((letter, stream, 0.0 if not letter else first if stream.first_step is None else stream.first_step))
+            origin = 0.0 if not letter else first if stream.first_step is None else stream.first_step
+            numbers: dict[str, int] = {}
+            for curve in stream.curves:
+                if curve.source not in numbers:
+                    numbers[curve.source] = len(clocks)
+                    clocks.append(_clocks([one for one in stream.curves if one.source == curve.source], origin))
+            if numbers and (not usual[1] or (stream.first_step or first) < usual[0]):
+                usual = stream.first_step or first, min(numbers.values())
+            held.append((stream, origin, numbers))
+        for stream, origin, numbers in held:
+            shown.append(_Shown(letter, stream, origin, numbers, min(numbers.values(), default=usual[1])))
     groups = _groups(shown)
     lines = sum(min(len(group), LINES) for group in groups.values())
     points = max(FEWEST, min(POINTS, CELLS // (3 * max(lines, 1))))
-    width, places = _grid(shown, points)
-    constant, plots = [], []
+    constant, plots, names = [], [], {}
     for name, group in groups.items():
-        values = {value for *_, series in group for value in chain(series.low, series.high) if value is not None}
+        values = {value for _, series in group for value in chain(series.low, series.high) if value is not None}
         if len(values) == 1:
             (value,) = values
-            unit, factor = shown_unit(group[0][3].unit, abs(value))
+            unit, factor = shown_unit(group[0][1].unit, abs(value))
             constant.append(f"{_title(name)} {value / factor:.4g} {unit}".rstrip())
         elif values:
-            plots.append(_metric_plot(name, group, axis, width, places))
-    marks = list(_marks(shown))
+            plots.append(_metric_plot(name, group, axis, points))
+            names[plots[-1].name] = {series.name for _, series in group}
+    logged = list(_curves(shown, axis))
+    names |= {plot.name: {plain_name(plot.title)} for plot in logged}
+    marks = list(_marks(shown, names))
     return Pictures(
         axis=axis,
-        begin=min(stream.begin - origin for _, stream, origin in shown),
-        end=max(stream.end - origin for _, stream, origin in shown),
+        begin=min(one.stream.begin - one.origin for one in shown),
+        end=max(one.stream.end - one.origin for one in shown),
         plots=plots,
+        logged=logged,
         marks=marks,
         strip=_strip(shown, marks),
-        by_time=list(_curves(shown, axis)),
-        by_step=list(_curves(shown, "step")),
+        clocks=clocks,
         step_times=list(_histograms(shown)),
         distributions=list(_distributions(groups)),
         constant=tuple(constant),
@@ -201,72 +275,183 @@ def pictures(report: RunReport, other: RunReport | None = None) -> Pictures:
     )
 
 
+# Steps and epochs in the place of time
+
+
+def lacking(found: Pictures, axis: Axis) -> list[str]:
+    """Return the runs whose program logged no such number: ``A``, ``B``, or an empty text for the only one."""
+    runs: dict[bool, bool] = {}
+    for line in (line for plot in (*found.plots, *found.logged) for line in plot.lines):
+        runs[line.dashed] = runs.get(line.dashed, False) or axis in found.clocks[line.clock]
+    return ["" if found.axis == "time" else "AB"[dashed] for dashed, known in runs.items() if not known]
+
+
+def aligned(found: Pictures, axis: Axis) -> Pictures:
+    """Return the same over the program's steps or epochs.
+
+    Raises:
+        InvalidOptionError: A run, or one of two, logged none.
+    """
+    if lacks := lacking(found, axis):
+        what = "number of a step" if axis == "step" else "epoch"
+        who = f"the program of {' and of '.join(lacks)}" if lacks[0] else "the program"
+        raise InvalidOptionError(f"{who} logged no {what}, as monitor.log({axis}=…) does: --align time needs none")
+    plots, logged = ([moved for plot in each if (moved := _moved(found, plot, axis)).lines] for each in (found.plots, found.logged))
+    places = [place for plot in (*plots, *logged) for line in plot.lines for place in (line.x[0], line.x[-1])]
+
+    def clock(number: int) -> Clock:
+        return found.clocks[number].get(axis, Clock((), ()))
+
+    marks, strip = [], []
+    for mark in found.marks:
+        ends = clock(mark.clock).span(mark.begin, max(mark.begin, mark.end))
+        if ends is not None:
+            marks.append(replace(mark, begin=ends[0], end=ends[1]))
+    for label, kind, spans in found.strip:
+        held = [(*ends, share, number) for begin, end, share, number in spans if (ends := clock(number).span(begin, end)) is not None]
+        if held:
+            strip.append((label, kind, held))
+    return replace(
+        found, axis=axis, begin=min(places, default=0.0), end=max(places, default=1.0), plots=plots, logged=logged, marks=marks, strip=strip
+    )
+
+
+def places_of(found: Pictures, clock: int, moments: Sequence[float], axis: Axis) -> list[float | None]:
+    """Return the place of each moment on an axis that a program gives, by the clock of this number; None where it has none."""
+    known = found.clocks[clock].get(axis, Clock((), ()))
+    return [known.at(moment) for moment in moments]
+
+
+def _moved(found: Pictures, plot: Plot, axis: Axis) -> Plot:
+    """Return a plot over another axis: of several points at one place the last one, and no line that has none."""
+    lines = []
+    for line in plot.lines:
+        at = {place: number for number, place in enumerate(places_of(found, line.clock, line.x, axis)) if place is not None}
+        if at:
+            order = [at[place] for place in sorted(at)]
+            low, mean, high = ([column[number] for number in order] for column in (line.low, line.mean, line.high))
+            lines.append(replace(line, x=sorted(at), low=low, mean=mean, high=high))
+    return replace(plot, axis=axis, lines=lines)
+
+
+def _clocks(curves: Sequence[Curve], origin: float) -> Mapping[Axis, Clock]:
+    """Return the clocks of a process by what it logged."""
+    found: dict[Axis, Clock] = {}
+    steps = {moment: step for curve in curves for moment, step in zip(curve.times, curve.steps, strict=True) if step is not None}
+    if len(set(steps.values())) > 1:
+        times = sorted(steps)
+        found["step"] = Clock([moment - origin for moment in times], [steps[moment] for moment in times])
+    epochs = next((curve for curve in curves if curve.name == "epoch"), None)
+    if epochs is not None and (pairs := _epochs(epochs)):
+        found["epoch"] = Clock([moment - origin for moment, _ in pairs], [place for _, place in pairs])
+    return found
+
+
+def _epochs(curve: Curve) -> list[tuple[float, float]]:
+    """Return moments with the epoch then, as a fraction: epoch 2 goes from 2 to 3, from the last step of the one before to its own last."""
+    known = [(moment, value) for moment, value in zip(curve.times, curve.high, strict=True) if value is not None]
+    if any(value != int(value) for _, value in known):
+        return known
+    pairs: list[tuple[float, float]] = []
+    begin, usual = known[0][0], 0.0
+    for position, (moment, number) in enumerate(known):
+        last = position + 1 == len(known)
+        if last or known[position + 1][1] != number:
+            # The last one may have been left before its end: it is as long as the one before it then.
+            done = min(1.0, (moment - begin) / usual) if last and usual else 1.0
+            pairs += [(begin, number), (moment, number + done)] if not pairs or pairs[-1][1] != number else [(moment, number + done)]
+            begin, usual = moment, moment - begin
+    return pairs
+
+
 def _named(letter: str, text: str) -> str:
     return f"{letter} {text}".strip()
 
 
-def _groups(shown: _Shown) -> dict[str, _Group]:
+def _groups(shown: Sequence[_Shown]) -> dict[str, _Group]:
     """Return all series by what they measure, those first that people look at first, and the machine's last."""
     found: dict[str, _Group] = {}
-    for letter, stream, origin in shown:
-        for series in stream.series:
+    for one in shown:
+        for series in one.stream.series:
             name = (series.measure or series.name) if series.device else MACHINE + series.name
-            found.setdefault(name, []).append((letter, stream, origin, series))
+            found.setdefault(name, []).append((one, series))
     order = {name: position for position, name in enumerate(TITLES)}
     return dict(sorted(found.items(), key=lambda item: (item[0].startswith(MACHINE), order.get(item[0], len(order)), item[0])))
 
 
-def _grid(shown: _Shown, most: int) -> tuple[float, dict[int, int]]:
-    """Return the points of all lines: the width of buckets over all recordings, and by number of a bucket its place among those."""
-    width = max(stream.width for _, stream, _ in shown)
-    while True:
-        numbers = {floor((at - origin) / width) for _, stream, origin in shown for at in stream.times}
-        if len(numbers) <= most:
-            return width, {number: place for place, number in enumerate(sorted(numbers))}
+FOLDS: tuple[Callable[[Iterable[float]], float], ...] = (min, fmean, max)
+
+
+def _fewer(times: Sequence[float], columns: Sequence[Column], width: float, most: int) -> tuple[Sequence[float], Sequence[Column]]:
+    """Return the least, mean and largest values of a series at so many points at most, by making one of neighbours."""
+    if len(times) <= most:
+        return times, columns
+    while len({floor(at / width) for at in times}) > most:
         width *= 2
+    members: dict[int, list[int]] = {}
+    for place, at in enumerate(times):
+        members.setdefault(floor(at / width), []).append(place)
+    folded = []
+    for column, fold in zip(columns, FOLDS, strict=True):
+        known = ([value for place in held if (value := column[place]) is not None] for held in members.values())
+        folded.append([fold(values) if values else None for values in known])
+    return [number * width for number in members], folded
 
 
-def _metric_plot(name: str, group: _Group, axis: Axis, width: float, places: Mapping[int, int]) -> Plot:
+def _metric_plot(name: str, group: _Group, axis: Axis, points: int) -> Plot:
     """Return the plot of a metric: a line for each device, or bands where these are too many."""
-    x = [number * width for number in places]
     lines = []
-    devices = list(dict.fromkeys(series.device or stream.label for _, stream, _, series in group))
-    for letter, stream, origin, series in group:
-        device = series.device or stream.label
-        at = [places[floor((moment - origin) / width)] for moment in stream.times]
-        columns = []
-        folds: tuple[tuple[Column, Callable[[Sequence[float]], float]], ...] = (series.low, min), (series.mean, fmean), (series.high, max)
-        for values, fold in folds:
-            held: list[list[float]] = [[] for _ in x]
-            for place, value in zip(at, values, strict=True):
-                if value is not None:
-                    held[place].append(value)
-            columns.append([fold(one) if one else None for one in held])
-        lines.append(PlotLine(_named(letter, device or "machine"), devices.index(device) % LINES, letter == "B", x, *columns))
+    devices = list(dict.fromkeys(series.device or one.stream.label for one, series in group))
+    for one, series in group:
+        device = series.device or one.stream.label
+        times, (low, mean, high) = _fewer(one.stream.times, (series.low, series.mean, series.high), one.stream.width, points)
+        label = _named(one.letter, device or "machine")
+        color, x = devices.index(device) % LINES, [at - one.origin for at in times]
+        lines.append(PlotLine(label, color, one.letter == "B", x, low, mean, high, one.clock))
     if len(lines) > LINES:
-        lines = [*_bands(lines, lettered=bool(group[0][0]))]
-    unit, factor = shown_unit(group[0][3].unit, max((value for line in lines for value in line.high if value is not None), default=0.0))
+        letters = sorted({one.letter for one, _ in group})
+        paces = {letter: max(max(one.stream.interval, one.stream.width) for one, _ in group if one.letter == letter) for letter in letters}
+        lines = [_band([line for line in lines if line.dashed is (letter == "B")], pace, points, letter) for letter, pace in paces.items()]
+    first = group[0][1]
+    unit, factor = shown_unit(first.unit, max((value for line in lines for value in line.high if value is not None), default=0.0))
     lines = [replace(line, low=_short(line.low, factor), mean=_short(line.mean, factor), high=_short(line.high, factor)) for line in lines]
-    row = match(group[0][3].key)
+    row = match(first.key)
     top = row.maximum if row is not None and row.unit == "%" else None
-    return Plot(_slug(name), _title(name), unit, axis, lines, top, "" if row is None else row.meaning)
+    return Plot(_slug(name), _title(name), unit, axis, lines, top, "" if row is None else row.meaning, first.unit == "By")
 
 
-def _bands(lines: Sequence[PlotLine], lettered: bool) -> Iterator[PlotLine]:
-    """Yield for each run the least, median and largest value of its lines at each point."""
-    for color, letter in enumerate("AB"):
-        held = [line for line in lines if line.dashed is (letter == "B")]
-        if held:
-            low, mean, high = (
-                [fold(known) if (known := [value for value in row if value is not None]) else None for row in zip(*columns, strict=True)]
-                for fold, columns in (
-                    (min, [line.low for line in held]),
-                    (median, [line.mean for line in held]),
-                    (max, [line.high for line in held]),
-                )
-            )
-            label = _named(letter if lettered else "", f"median of {len(held)}")
-            yield PlotLine(label, color, letter == "B", held[0].x, low, mean, high)
+def _band(lines: Sequence[PlotLine], pace: float, points: int, letter: str) -> PlotLine:
+    """Return the least, median and largest value of lines of one run at each point; recordings that differ in their times share buckets.
+
+    A bucket is as long as two readings of the slowest recording, so that each device has a value in it.
+    """
+    if all(line.x == lines[0].x for line in lines):
+        x: Sequence[float] = lines[0].x
+        held = [(line.low, line.mean, line.high) for line in lines]
+    else:
+        width = 2 * pace
+        while len(numbers := sorted({floor(at / width) for line in lines for at in line.x})) > points:
+            width *= 2
+        # A bucket without any reading breaks the line.
+        numbers = sorted({*numbers, *(one + 1 for one, following in pairwise(numbers) if following > one + 1)})
+        x, place_of = [number * width for number in numbers], {number: place for place, number in enumerate(numbers)}
+        held = []
+        for line in lines:
+            columns = []
+            for column, fold in zip((line.low, line.mean, line.high), FOLDS, strict=True):
+                values: list[list[float]] = [[] for _ in x]
+                for at, value in zip(line.x, column, strict=True):
+                    if value is not None:
+                        values[place_of[floor(at / width)]].append(value)
+                columns.append([fold(one) if one else None for one in values])
+            held.append((columns[0], columns[1], columns[2]))
+    folds: tuple[Callable[[Sequence[float]], float], ...] = (min, median, max)
+    low, mean, high = (
+        [fold(known) if (known := [value for value in row if value is not None]) else None for row in zip(*columns, strict=True)]
+        for fold, columns in zip(folds, zip(*held, strict=True), strict=True)
+    )
+    dashed = lines[0].dashed
+    return PlotLine(_named(letter, f"median of {len(lines)}"), int(dashed), dashed, x, low, mean, high, lines[0].clock)
 
 
 def _short(values: Column, factor: float = 1.0) -> list[float | None]:
@@ -286,43 +471,65 @@ def _slug(name: str) -> str:
 # What is marked
 
 
-def _marks(shown: _Shown) -> Iterator[Mark]:
+ABOUT: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("hot", "overheating", "near_slowdown"), TEMPERATURE),
+    **dict.fromkeys(("memory_full", "leak"), (*MEMORY_PERCENT, *MEMORY_USED)),
+    **dict.fromkeys(("device_lost", "idle_held", "straggler", "hang"), UTILIZATION),
+    "throttled": ("smClock",),
+    "stuck_counter": POWER,
+    **dict.fromkeys(("non_finite", "loss_spike", "loss_not_decreasing"), STEP_NAMES["loss"]),
+    **dict.fromkeys(("gradient", "gradient_jump"), STEP_NAMES["grad_norm"]),
+    "slow_steps": ("step_seconds",),
+    "goodput": ("tokens_per_second",),
+}
+"""Of rules, the metrics in whose plots their findings are marked. Findings of other rules stand in the strip alone."""
+
+
+def _marks(shown: Sequence[_Shown], names: Mapping[str, set[str]]) -> Iterator[Mark]:
     """Yield what plots mark. Windows and epochs are those of one stream, and none of a second run: all of them would hide each other."""
     kinds = {"window", "epoch"}
-    with_names = (stream for letter, stream, _ in shown if letter != "B" and any(mark.kind in kinds for mark in stream.marks))
+    with_names = (one.stream for one in shown if one.letter != "B" and any(mark.kind in kinds for mark in one.stream.marks))
     named = next(with_names, None)
-    for letter, stream, origin in shown:
-        for mark in stream.marks:
-            if (stream is named or mark.kind not in kinds) and (mark.end > mark.begin or mark.kind in {"finding", "event"}):
-                yield replace(mark, label=_named(letter, mark.label), begin=mark.begin - origin, end=mark.end - origin)
+    for one in shown:
+        for mark in one.stream.marks:
+            if (one.stream is named or mark.kind not in kinds) and (mark.end > mark.begin or mark.kind in {"finding", "event"}):
+                metrics = ABOUT.get(mark.label.partition(" ")[0], ()) if mark.kind == "finding" else ()
+                about = tuple(plot for plot, measured in names.items() if not measured.isdisjoint(metrics))
+                begin, end = mark.begin - one.origin, mark.end - one.origin
+                yield replace(mark, label=_named(one.letter, mark.label), begin=begin, end=end, plots=about, clock=one.clock)
 
 
-def _strip(shown: _Shown, marks: Sequence[Mark]) -> list[tuple[str, str, Sequence[Span]]]:
+def _strip(shown: Sequence[_Shown], marks: Sequence[Mark]) -> list[tuple[str, str, Sequence[Span]]]:
     """Return a row for each device's reason of throttling, and those of findings, silences, gaps and events."""
-    # By run, device and reason: by beginning, the end and the share of each span.
-    throttled: dict[tuple[str, str, str], dict[float, tuple[float, float]]] = {}
-    for letter, stream, origin in shown:
-        ends = _ends(stream)
-        for (device, reason), shares in stream.strips.items():
-            spans = {at - origin: (until - origin, share) for at, until, share in zip(stream.times, ends, shares, strict=True) if share}
+    # By run, device, reason and clock: by beginning, the end and the share of each span.
+    throttled: dict[tuple[str, str, str, int], dict[float, tuple[float, float]]] = {}
+    for one in shown:
+        ends = _ends(one.stream)
+        for (device, reason), shares in one.stream.strips.items():
+            spans = {
+                at - one.origin: (until - one.origin, share)
+                for at, until, share in zip(one.stream.times, ends, shares, strict=True)
+                if share
+            }
             if spans:
-                throttled.setdefault((letter, device, reason), {}).update(spans)
+                throttled.setdefault((one.letter, device, reason, one.clock), {}).update(spans)
     if len(throttled) > ROWS:  # all devices share a row for each reason, which has the largest share of any of them
         rows = list(throttled.items())
         throttled = {}
-        for (letter, _, reason), spans in rows:
-            held = throttled.setdefault((letter, "any device", reason), {})
+        for (letter, _, reason, clock), spans in rows:
+            held = throttled.setdefault((letter, "any device", reason, clock), {})
             for begin, (end, share) in spans.items():
                 before = held.get(begin, (end, 0.0))
                 held[begin] = (max(end, before[0]), max(share, before[1]))
-    found: list[tuple[str, str, Sequence[Span]]] = []
-    for (letter, device, reason), spans in throttled.items():
-        found.append((" ".join(filter(None, (letter, device, throttle_words(reason)))), "throttle", list(_joined(spans))))
+    found: dict[tuple[str, str], list[Span]] = {}
+    for (letter, device, reason, clock), spans in throttled.items():
+        label = " ".join(filter(None, (letter, device, throttle_words(reason))))
+        found.setdefault((label, "throttle"), []).extend((*span, clock) for span in _joined(spans))
     for kind, title in (("finding", "findings"), ("silence", "device silent"), ("gap", "nothing read"), ("event", "events")):
-        marked = [(mark.begin, mark.end, 1.0) for mark in marks if mark.kind == kind]
+        marked = [(mark.begin, mark.end, 1.0, mark.clock) for mark in marks if mark.kind == kind]
         if marked:
-            found.append((title, kind, marked))
-    return found
+            found[title, kind] = marked
+    return [(label, kind, spans) for (label, kind), spans in found.items()]
 
 
 def _ends(stream: StreamReport) -> list[float]:
@@ -335,7 +542,7 @@ def _ends(stream: StreamReport) -> list[float]:
     ]
 
 
-def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[Span]:
+def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[tuple[float, float, float]]:
     """Yield stretches of equal share, neighbours as one."""
     begin = end = share = 0.0
     for at, (until, value) in sorted(spans.items()):
@@ -353,33 +560,29 @@ def _joined(spans: Mapping[float, tuple[float, float]]) -> Iterator[Span]:
 # What the program logged
 
 
-def _curves(shown: _Shown, axis: Axis) -> Iterator[Plot]:
+def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[Plot]:
     """Yield a plot for each number that was logged: a line for each process. Epochs are marked in all of them."""
     files: dict[str, int] = {}
-    for name in dict.fromkeys(curve.name for _, stream, _ in shown for curve in stream.curves if curve.name != "epoch"):
+    for name in dict.fromkeys(curve.name for one in shown for curve in one.stream.curves if curve.name != "epoch"):
         lines: list[PlotLine] = []
-        for letter, stream, origin in shown:
-            for curve in (one for one in stream.curves if one.name == name):
-                places = curve.steps if axis == "step" else [moment - origin for moment in curve.times]
-                # One point at each place: the last one.
-                points = {
-                    place: values for place, *values in zip(places, curve.low, curve.mean, curve.high, strict=True) if place is not None
-                }
-                if points:
-                    x = sorted(points)
-                    low, mean, high = (_short([points[place][part] for place in x]) for part in range(3))
-                    color = len([line for line in lines if line.dashed is (letter == "B")]) % LINES
-                    lines.append(PlotLine(_named(letter, curve.source) or name, color, letter == "B", x, low, mean, high))
+        for one in shown:
+            for curve in (held for held in one.stream.curves if held.name == name):
+                if curve.times:
+                    low, mean, high = (_short(column) for column in (curve.low, curve.mean, curve.high))
+                    color = len([line for line in lines if line.dashed is (one.letter == "B")]) % LINES
+                    label = _named(one.letter, curve.source or one.stream.label) or name
+                    x = [moment - one.origin for moment in curve.times]
+                    lines.append(PlotLine(label, color, one.letter == "B", x, low, mean, high, one.clocks[curve.source]))
         if lines:
             slug = f"logged_{_slug(name)}"
             files[slug] = files.get(slug, 0) + 1
             file = slug if files[slug] == 1 else f"{slug}_{files[slug]}"
-            yield Plot(file, name, "", axis, lines[: 2 * LINES if shown[0][0] else LINES], dense=False)
+            yield Plot(file, name, "", axis, lines[: 2 * LINES if shown[0].letter else LINES])
 
 
-def _histograms(shown: _Shown) -> Iterator[Histogram]:
+def _histograms(shown: Sequence[_Shown]) -> Iterator[Histogram]:
     """Yield how long steps took: of each process, or of all together where these are many."""
-    held = [(letter, times) for letter, stream, _ in shown for times in stream.step_times]
+    held = [(one.letter, times) for one in shown for times in one.stream.step_times]
     if len(held) > LINES:
         for letter in dict.fromkeys(letter for letter, _ in held):
             of_run = [times for of, times in held if of == letter]
@@ -414,12 +617,12 @@ def _distributions(groups: Mapping[str, _Group]) -> Iterator[MeasureSpread]:
     """Yield what the readings of each measure came to, device by device."""
     for name, group in groups.items():
         rows = [
-            (_named(letter, series.device), stream.summary[series.key])
-            for letter, stream, _, series in group
-            if series.device and series.key in stream.summary and series.measure
+            (_named(one.letter, series.device), one.stream.summary[series.key])
+            for one, series in group
+            if series.device and series.key in one.stream.summary and series.measure
         ]
         if rows:
-            unit = shown_unit(group[0][3].unit, max(held.max for _, held in rows))
+            unit = shown_unit(group[0][1].unit, max(held.max for _, held in rows))
             yield MeasureSpread(f"distribution_{_slug(name)}", _title(name), *unit, rows)
 
 

@@ -92,6 +92,8 @@ class Mark:
         begin: Its beginning.
         end: Its end, that of the run while it lasts; not after the beginning where the clock was set back in a gap.
         severity: Of a finding.
+        plots: Of a finding, the names of the plots that it is about.
+        clock: The number of the clock that says its steps, among those of the pictures.
     """
 
     kind: str
@@ -99,6 +101,8 @@ class Mark:
     begin: float
     end: float
     severity: str = ""
+    plots: tuple[str, ...] = ()
+    clock: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
 
 from accelmetrics.schemas.record import WORK
 from accelmetrics.schemas.text import GIB, aligned, counted, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
-from accelmetrics.views.report.run_report import Plain
+from accelmetrics.views.report.run_report import Plain, RunReport
 from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, doubt_text, energy_text, host_table, work_text
 
 TITLES = {
@@ -24,10 +25,21 @@ TITLES = {
 }
 """What is compared in words, its unit in texts, and what is one of that."""
 
+MOST_NAMES = 3
+"""Names of a title; further ones are counted."""
+
 
 def hosts(report: Plain) -> str:
     """Return the names of a report's machines."""
     return ", ".join(host or "unknown host" for host in report["hosts"])
+
+
+def title(report: RunReport) -> str:
+    """Return the run's name: its label ``run_name``, or the names of its files; of records from elsewhere, the machines."""
+    names = dict.fromkeys(stream.labels.get("run_name", "") for stream in report.streams)
+    found = [*names] if all(names) else list(dict.fromkeys(PurePath(path).name.partition(".")[0] for path, *_ in report.files))
+    more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+    return ", ".join(found[:MOST_NAMES]) + more or hosts(report.document)
 
 
 def text(report: Plain) -> str:

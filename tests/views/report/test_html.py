@@ -146,7 +146,7 @@ def test_texts_of_others_are_text() -> None:
     reading = Reading(text)
     tags = [tag for tag, _ in reading.tags]
     assert tags.count("script") == 3 and "onerror" not in {name for _, held in reading.tags for name in held}
-    assert HOSTILE in {plot["time"]["title"] for plot in reading.data["logged"]}
+    assert HOSTILE in {plot["title"] for plot in reading.data["plots"]}
     assert text.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;") > 5
 
 
@@ -177,9 +177,10 @@ def test_a_day_of_eight_devices_is_less_than_five_megabytes() -> None:
     text = page(noisy(4000, 8))
     data = Reading(text).data
     assert len(data["plots"]) == 7 and all(len(plot["lines"]) == 8 for plot in data["plots"])
-    assert POINTS / 2 <= len(data["x"]) <= POINTS == BUCKETS
+    ((times,),) = data["places"]  # which all lines share
+    assert POINTS / 2 <= len(times) <= POINTS == BUCKETS
     pictures = sum(map(len, re.findall(r'src="data:image/png;base64,[^"]*"', text)))  # as large however many points there are
-    per_point = (len(text.encode()) - pictures) / len(data["x"])
+    per_point = (len(text.encode()) - pictures) / len(times)
     assert per_point * POINTS + pictures < 5 * MIB
 
 
@@ -189,7 +190,8 @@ def test_many_lines_have_fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
     records = noisy(900, 8)
     dict.update(records[555].snapshot.metrics, {"gpu.3.powerWatts": 1234.0})
     data = Reading(page(records)).data
-    assert FEWEST / 2 <= len(data["x"]) <= 150
+    ((times,),) = data["places"]
+    assert FEWEST / 2 <= len(times) <= 150
     (power,) = [plot for plot in data["plots"] if plot["title"] == "Power"]
     assert max(value for value in power["lines"][3]["high"] if value is not None) == 1234
 

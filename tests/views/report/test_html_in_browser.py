@@ -13,6 +13,7 @@ from tests.cli.shell import call
 from tests.cli.test_report import write
 from tests.views.page.browser import Browser, check_axe
 from tests.views.report.runs import run
+from tests.views.report.test_plots import paced
 
 pytestmark = pytest.mark.browser
 
@@ -60,7 +61,7 @@ def test_it_is_drawn_and_asks_for_nothing(browser: Browser, pages: Path, name: s
 
 
 def test_one_crosshair_and_one_zoom_over_all_plots(browser: Browser, pages: Path) -> None:
-    """By the keyboard alone; the loss over steps has its own."""
+    """By the keyboard alone; the loss has it too."""
     show(browser, pages / "run.html")
     browser.tab_to("Utilisation")
     browser.press("\ue014")  # the right arrow
@@ -94,15 +95,55 @@ def test_a_line_can_be_switched_off(browser: Browser, pages: Path) -> None:
     assert "gpu.0" in readout and "gpu.1" not in readout
 
 
-def test_what_was_logged_is_shown_over_steps_or_time(browser: Browser, pages: Path) -> None:
-    """By a button."""
+UNBROKEN = """
+const figure = [...document.querySelectorAll("figure")].find((one) => one.querySelector("h3").textContent === arguments[0]);
+const canvas = figure.querySelector("canvas");
+const colour = getComputedStyle(document.documentElement).getPropertyValue(arguments[1]).trim();
+const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+const columns = new Set();
+for (let i = 0; i < data.length; i += 4) {
+  if (Math.abs(data[i] - red) + Math.abs(data[i + 1] - green) + Math.abs(data[i + 2] - blue) < 60) columns.add((i / 4) % width);
+}
+return columns.size / width;
+"""
+
+
+def test_lines_of_runs_that_were_never_read_at_once_are_whole(browser: Browser, tmp_path: Path) -> None:
+    """Beside each other: a line of either has ink in most columns of its plot, over time, steps and epochs."""
+    first = write(tmp_path / "a.jsonl", paced(100, 1.0, 0.0, "a"))
+    second = write(tmp_path / "b.jsonl", paced(120, 0.83, 7.41, "b", seconds=0.45, watts=300.0))
+    for arguments in ([first, second], [first, "--compare", second, "--align", "step"]):
+        done = call("report", *arguments, "--html", str(tmp_path / "both.html"))
+        assert (done.returncode, done.stderr) == (0, "")
+        show(browser, tmp_path / "both.html")
+        compared = "--align" in arguments
+        if compared:
+            assert browser.texts(".choice button[aria-pressed=true]") == ["Steps"]
+        for name in ("Time", "Epochs", "Steps"):
+            browser.tab_to(name)
+            browser.press(" ")
+            assert browser.texts(".choice button[aria-pressed=true]") == [name]
+            # Two runs that are compared have one colour: the second is dashed, so that the first must not fill the gaps.
+            hidden = "A gpu.0" if compared else "run 1 gpu.0"
+            for colour in ("--c0", "--c0" if compared else "--c1"):
+                assert browser.run(UNBROKEN, "Power, W", colour) > 0.5, (arguments, name, colour)
+                browser.tab_to(hidden)
+                browser.press(" ")
+            browser.tab_to("Power")
+            browser.press("\ue014")
+            readout = browser.run("return document.activeElement.parentElement.querySelector('.readout').textContent")
+            assert readout.startswith({"Steps": "step ", "Epochs": "epoch "}.get(name, "")) and readout.count("gpu.0") == 2
+
+
+def test_a_finding_is_named_in_the_plot_that_it_is_about(browser: Browser, pages: Path) -> None:
+    """In a colour that no device has."""
     show(browser, pages / "run.html")
-    browser.tab_to("Over time")
-    browser.press(" ")
-    assert browser.focused() == "Over steps"
-    browser.tab_to("loss")
-    browser.press("\ue014")
-    assert "UTC: " in browser.run("return document.activeElement.parentElement.querySelector('.readout').textContent")
+    marked = {
+        title: browser.run(UNBROKEN, title, "--found") > 0.02
+        for title in browser.run("return [...document.querySelectorAll('#plots h3')].map((one) => one.textContent)")
+    }
+    assert [title for title, found in marked.items() if found] == ["Temperature, °C"]
 
 
 def test_a_changed_script_does_not_run(browser: Browser, pages: Path, tmp_path: Path) -> None:

@@ -11,9 +11,23 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from accelmetrics.schemas.record import Record
+from accelmetrics.monitor.rules import BUILT_IN
+from accelmetrics.schemas.record import Record, Step
 from accelmetrics.views.report import drawing
-from accelmetrics.views.report.plots import LINES, Pictures, Plot, PlotLine, moment, pictures, shown_unit, time_ticks
+from accelmetrics.views.report.plots import (
+    ABOUT,
+    ALIGNED,
+    LINES,
+    Axis,
+    Pictures,
+    Plot,
+    PlotLine,
+    aligned,
+    moment,
+    pictures,
+    shown_unit,
+    time_ticks,
+)
 from tests.cli.shell import call, one_line
 from tests.cli.test_report import GIB, START, record, write
 from tests.views.report.runs import run
@@ -123,7 +137,7 @@ def test_epochs_findings_and_throttling_are_marked() -> None:
     (finding,) = [mark for mark in found.marks if mark.kind == "finding"]
     assert (finding.label, finding.begin - START, finding.end - START, finding.severity) == ("hot gpu.1", 200.0, 300.0, "warning")
     rows = {label: spans for label, _, spans in found.strip}
-    ((begin, end, share),) = rows["gpu.1 heat"]
+    ((begin, end, share, _),) = rows["gpu.1 heat"]
     assert (begin - START, round(end - START), share) == (200.0, 399, 1.0)
     assert {"epoch 0", "epoch 3", "Power, W", "UTC"} <= {text.strip() for text in texts(plotted(found, "power_watts"))}
     strip = parsed(lambda: drawing.draw_strip(found.strip, found.axis, (found.begin, found.end)))
@@ -151,20 +165,123 @@ def test_two_runs_share_their_axes() -> None:
     assert found.axis == "seconds" and (found.begin, found.end) == (0.0 - 30, 99.0)
     both = named(found, "power_watts").lines
     assert [(line.label, line.dashed, line.color) for line in both] == [("A gpu.0", False, 0), ("B gpu.0", True, 0)]
-    assert list(both[0].x) == list(both[1].x)
-    at = {place: (one, other) for place, one, other in zip(both[0].x, both[0].mean, both[1].mean, strict=True)}
-    assert at[-30.0][0] is None and at[-30.0][1] is not None
-    assert at[50.0][0] == pytest.approx(400 * (0.5 + (1 + 0.598) / 4), abs=1)
+    assert (both[0].x[0], both[1].x[0], both[0].x[-1], both[1].x[-1]) == (0.0, -30.0, 99.0, 89.0)
+    assert both[0].mean[50] == pytest.approx(400 * (0.5 + (1 + 0.598) / 4), abs=1)
     (axes,) = drawing.draw_plot(named(found, "power_watts")).axes
     assert [one.get_linestyle() for one in axes.lines if not str(one.get_label()).startswith("_")] == ["-", "--"]
+
+
+def paced(count: int, interval: float, begin: float, label: str, gpus: int = 1, seconds: float = 0.5, watts: float = 100.0) -> list[Record]:
+    """A recording with an interval of its own; a step takes so long, and ten of them are an epoch."""
+    records = []
+    for number in range(count):
+        moment = begin + number * interval
+        done = int((moment - begin) / seconds)
+        steps = (Step(int((START + moment) * 1e9), done, {"loss": 5 - done / 100, "epoch": done // 10}),)
+        values = {f"gpu.{gpu}.powerWatts": watts * (gpu + 1) + done for gpu in range(gpus)}
+        records.append(record(moment, values, gpus=gpus, steps=steps, run_id=label))
+    return records
+
+
+APART = pytest.mark.parametrize(
+    ("interval", "begin", "count"),
+    [(1.0, 0.37, 60), (0.7, 0.13, 90), (1.3, 25.21, 60), (2.0, 1000.5, 30)],
+    ids=["between", "quicker", "overlapping", "apart"],
+)
+
+
+@APART
+def test_lines_of_recordings_that_never_coincide_are_whole(interval: float, begin: float, count: int) -> None:
+    """Side by side and compared: each is drawn through all of its readings, in one piece."""
+    first, second = paced(60, 1.0, 0.0, "a"), paced(count, interval, begin, "b")
+    for found, offsets in ((drawn([*first, *second]), (START, START + begin)), (drawn(first, second), (0.0, 0.0))):
+        both = named(found, "power_watts").lines
+        for line, records, pace, offset in zip(both, (first, second), (1.0, interval), offsets, strict=True):
+            assert list(line.mean) == [next(iter(one.snapshot.metrics.values())) for one in records]
+            assert list(line.x) == pytest.approx([offset + pace * number for number in range(len(records))], abs=1 / 32)
+        (axes,) = drawing.draw_plot(named(found, "power_watts")).axes
+        assert [len(one.get_xdata()) for one in axes.lines if one.get_marker() == "None"] == [len(first), count]
+        picture = plotted(found, "power_watts")
+        whole = [points for color in (0, 1) for points, _ in lines(picture, color)]
+        assert sorted(len(points) for points in whole if len(points) > 3) == sorted((60, count))  # those of 3 are the legend's
+
+
+@APART
+def test_bands_of_recordings_that_never_coincide_have_every_device(interval: float, begin: float, count: int) -> None:
+    """Where both are read, least and largest are of all devices of both, at each point."""
+    found = drawn([*paced(60, 1.0, 0.0, "a", gpus=4), *paced(count, interval, begin, "b", gpus=6)])
+    (band,) = named(found, "power_watts").lines
+    shared = (START + begin + 2 * interval, START + min(57.0, begin + (count - 3) * interval))
+    inside = [(low, high) for at, low, high in zip(band.x, band.low, band.high, strict=True) if shared[0] <= at <= shared[1]]
+    assert bool(inside) is (begin < 60)
+    assert all(low is not None and high is not None and low < 230 and high >= 600 for low, high in inside)
+    assert (None in band.mean) is (begin > 60)
+
+
+@pytest.mark.parametrize("axis", ALIGNED)
+def test_a_comparison_is_aligned_by_steps_or_epochs(axis: Axis) -> None:
+    """The same step of a run that is twice as slow stands at the same place, whenever it was read."""
+    found = aligned(drawn(paced(60, 1.0, 0.0, "a"), paced(90, 1.3, 500.21, "b", seconds=1.0)), axis)
+    assert found.axis == axis
+    for plot in (named(found, "power_watts"), *found.logged):
+        for line in plot.lines:
+            steps = [place if axis == "step" else 10 * place for place in line.x]
+            values = [(value - 100) if plot.name == "power_watts" else 100 * (5 - value) for value in line.mean if value is not None]
+            # An epoch goes from the last step of the one before to its own last one: up to two of its ten steps away.
+            assert values == pytest.approx(steps, abs=0.1 if axis == "step" else 2.5)
+
+
+def test_steps_that_began_again_are_drawn_where_they_are() -> None:
+    """A program that went back to a checkpoint: the last reading at a step counts, and none stands in between."""
+    records = [
+        record(second, {"gpu.0.powerWatts": 100.0 + second}, gpus=1, steps=(Step(int((START + second) * 1e9), step, {"loss": step}),))
+        for second, step in enumerate([*range(10), *range(5, 15)])
+    ]
+    (line,) = named(aligned(drawn(records), "step"), "power_watts").lines
+    assert list(zip(line.x, line.mean, strict=True)) == [(step, 100.0 + step + 5 * (step >= 5)) for step in range(15)]
+
+
+@pytest.mark.parametrize(
+    ("axis", "words"), [("step", "the program of B logged no number of a step"), ("epoch", "of A and of B logged no epoch")]
+)
+def test_what_cannot_be_aligned_is_said(axis: str, words: str, tmp_path: Path) -> None:
+    """Which run lacks it, and what can be done."""
+    with_steps = [
+        record(second, {"gpu.0.powerWatts": 100.0 + second}, gpus=1, steps=(Step(int((START + second) * 1e9), second, {"loss": 1}),))
+        for second in range(5)
+    ]
+    without = [record(second, {"gpu.0.powerWatts": 100.0 + second}, gpus=1, run_id="b") for second in range(5)]
+    a, b = write(tmp_path / "a.jsonl", with_steps), write(tmp_path / "b.jsonl", without)
+    for arguments in (["--html", str(tmp_path / "c.html")], ["--plots", str(tmp_path / "plots")]):
+        done = call("report", a, "--compare", b, "--align", axis, *arguments)
+        assert done.returncode == 2 and words in one_line(done.stderr) and "--align time" in done.stderr
+    assert call("report", a, "--align", axis).returncode == 2
+
+
+def test_findings_are_marked_where_they_are_about_something() -> None:
+    """Heat in the plot of the temperature alone, in a colour that no device has."""
+    found = drawn(list(run(400, 2)))
+    for plot in found.plots:
+        picture = plotted(found, plot.name)
+        bars = [path for path in picture.iter(f"{{{SPACE['svg']}}}path") if f"fill: {drawing.FOUND}" in path.get("style", "")]
+        assert bool(bars) is (plot.name == "temperature_celsius"), plot.name
+    assert drawing.FOUND not in drawing.PALETTE
+    assert set(ABOUT) <= set(BUILT_IN)
+
+
+def test_memory_begins_at_zero() -> None:
+    """However far from it the values are."""
+    found = drawn([record(second, {"gpu.0.memoryAllocatedBytes": (60 + second % 2) * GIB}, gpus=1) for second in range(9)])
+    (axes,) = drawing.draw_plot(named(found, "memory_used_bytes")).axes
+    assert axes.get_ylim()[0] == 0
 
 
 def test_logged_numbers_are_drawn_over_steps_and_time() -> None:
     """What is not finite is left out of the line."""
     found = drawn(list(run(50, 1)))
-    by_step = {plot.title: plot for plot in found.by_step}
+    by_step = {plot.title: plot for plot in aligned(found, "step").logged}
     assert list(by_step["loss"].lines[0].x) == [2.0 * second for second in range(50)]
-    assert [plot.axis for plot in found.by_time] == ["time"] * len(found.by_time)
+    assert [plot.axis for plot in found.logged] == ["time"] * len(found.logged)
     assert sum(sum(counts) for *_, counts in found.step_times) == 50
 
 
@@ -261,6 +378,7 @@ def test_units_are_those_that_people_read() -> None:
 
 def test_a_single_reading_is_a_dot() -> None:
     """A line of no length would not be seen."""
-    line = PlotLine("gpu.0", 0, False, [5.0, 6.0, 7.0, 8.0], *[[1.0, None, 1.0, 2.0]] * 3)
+    values = [1.0, None, 1.0, 2.0]
+    line = PlotLine("gpu.0", 0, False, [5.0, 6.0, 7.0, 8.0], values, values, values)
     (axes,) = drawing.draw_plot(Plot("a", "A", "", "time", (line,))).axes
     assert [list(one.get_xdata()) for one in axes.lines if one.get_marker() == "o"] == [[5.0]]

@@ -1,21 +1,27 @@
-// Draws a live plot in each figure, in the place of its static picture if there is one: one crosshair and one zoom over all of the same time.
+// Draws a live plot in each figure, in the place of its static picture if there is one: one crosshair, one zoom and one axis over all of them.
+// Every line has points of its own. Where another line has a point and this one has none, uPlot is given undefined, which breaks no line; null does.
 /* global uPlot */
 "use strict";
 
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const [BEGIN, last] = data.span;
-  const END = last > BEGIN ? last : BEGIN + 1;
+  let chosen = data.chosen; // the number of the axis in data.axes
+  const axis = () => data.axes[chosen];
+  const base = () => (chosen === 0 ? data.spans[0][0] : 0); // moments count from the beginning
+  const extent = () => {
+    const [begin, end] = data.spans[chosen];
+    return [begin, end > begin ? end : begin + 1];
+  };
   const HEIGHT = 200;
   const ROW = 20;
   const LABEL = 22; // letters of a row's label in the strip
   const LETTER = 7.5; // pixels, at most
   const TIME = "time";
   const STEP = "step";
-  const SEVERITY = { critical: "--hot", warning: "--warm", info: "--c1" };
-  const KIND = { throttle: "--hot", finding: "--c2", silence: "--c7", gap: "--c7", event: "--c0" };
-  const plots = []; // live plots of the shared time
-  const logged = []; // those of what the program logged, over time or steps
+  const EPOCH = "epoch";
+  const OVER = { time: "Time", seconds: "Time", step: "Steps", epoch: "Epochs" };
+  const KIND = { throttle: "--hot", finding: "--found", silence: "--c7", gap: "--c7", event: "--c0" };
+  const plots = []; // live plots
   const hidden = new Set(); // labels of lines that are switched off
   let zooming = false;
 
@@ -32,21 +38,33 @@
     const sign = value < 0 ? "-" : "";
     return seconds < 60 ? `${sign}${shorten(seconds)} s` : `${sign}${Math.floor(seconds / 3600)}:${two((seconds / 60) % 60)}:${two(seconds % 60)}`;
   };
-  const place = (axis, value) => {
-    if (axis === TIME) return `${new Date(value * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
-    return axis === STEP ? `step ${shorten(value)}` : duration(value);
+  const place = (value) => {
+    if (axis() === TIME) return `${new Date(value * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+    return axis() === STEP || axis() === EPOCH ? `${axis()} ${shorten(value)}` : duration(value);
   };
 
-  /** Where the lines of a plot have points. */
-  const places = (plot) => (plot.lines.some((line) => line.x) ? [...new Set(plot.lines.flatMap((line) => line.x ?? []))].sort((one, other) => one - other) : data.x);
-
-  /** A line's least, mean and largest values at those places; null where it has none. */
-  function columns(line, x) {
-    const own = (name) => line[name] ?? line.mean;
-    if (!line.x) return [own("low"), line.mean, own("high")];
-    const at = new Map(line.x.map((value, position) => [value, position]));
-    return ["low", "mean", "high"].map((name) => x.map((value) => (at.has(value) ? own(name)[at.get(value)] : null)));
+  /** Where a line's points are on the chosen axis, rising, and the number of the point at each place: the last of several. */
+  function placed(line) {
+    const at = new Map();
+    data.places[line.x][chosen].forEach((value, point) => value !== null && at.set(value + base(), point));
+    return { at, x: [...at.keys()].sort((one, other) => one - other) };
   }
+
+  /** The point of a line that is nearest to a place; undefined where it was not read there. */
+  function nearest({ at, x }, value) {
+    if (!x.length) return undefined;
+    let [from, to] = [0, x.length - 1];
+    while (to - from > 1) {
+      const middle = (from + to) >> 1;
+      if (x[middle] > value) to = middle;
+      else from = middle;
+    }
+    const found = Math.abs(x[from] - value) <= Math.abs(x[to] - value) ? x[from] : x[to];
+    const usual = (x[x.length - 1] - x[0]) / Math.max(x.length - 1, 1);
+    return Math.abs(found - value) <= 1.5 * usual || found === value ? at.get(found) : undefined;
+  }
+
+  const column = (line, name) => line[name] ?? line.mean;
 
   /** Draw within the area of the lines. */
   function within(chart, draw) {
@@ -55,7 +73,7 @@
     chart.ctx.beginPath();
     chart.ctx.rect(left, top, width, height);
     chart.ctx.clip();
-    draw(chart.ctx, (seconds) => chart.valToPos(seconds + BEGIN, "x", true), chart.bbox, devicePixelRatio);
+    draw(chart.ctx, (value) => chart.valToPos(value + base(), "x", true), chart.bbox, devicePixelRatio);
     chart.ctx.restore();
   }
 
@@ -66,8 +84,9 @@
       ctx.textAlign = "left";
       ctx.textBaseline = "alphabetic";
       let stretches = 0;
-      for (const [kind, label, begin, end] of data.marks) {
-        const [from, to] = [x(begin), x(end)];
+      for (const [kind, label, spans] of data.marks) {
+        if (!spans[chosen]) continue;
+        const [from, to] = spans[chosen].map(x);
         if (kind === "gap") {
           ctx.fillStyle = color("--edge");
           ctx.fillRect(from, top, Math.max(to - from, 1), height);
@@ -80,29 +99,40 @@
       }
     });
 
-  /** A bar for each finding, and a dotted line where it begins. */
-  const drawFindings = (chart) =>
-    within(chart, (ctx, x, { top, height }, ratio) => {
-      for (const [kind, , begin, end, severity] of data.marks) {
-        if (kind !== "finding") continue;
-        ctx.fillStyle = ctx.strokeStyle = color(SEVERITY[severity] ?? "--c0");
-        ctx.fillRect(x(begin), top, Math.max(x(end) - x(begin), 2 * ratio), 4 * ratio);
+  /** A bar with a name for each finding that the plot is about, and a dotted line where it begins. */
+  const drawFindings = (plot) => (chart) =>
+    within(chart, (ctx, x, { left, top, width, height }, ratio) => {
+      ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+      ctx.textBaseline = "top";
+      let free = -Infinity; // names do not hide each other
+      for (const [kind, label, spans, about] of data.marks) {
+        if (kind !== "finding" || !spans[chosen] || !about.includes(plot.name)) continue;
+        const [from, to] = spans[chosen].map(x);
+        ctx.fillStyle = ctx.strokeStyle = color("--found");
+        ctx.fillRect(from, top, Math.max(to - from, 2 * ratio), 4 * ratio);
         ctx.setLineDash([2 * ratio, 3 * ratio]);
         ctx.beginPath();
-        ctx.moveTo(x(begin), top);
-        ctx.lineTo(x(begin), top + height);
+        ctx.moveTo(from, top);
+        ctx.lineTo(from, top + height);
         ctx.stroke();
+        const room = ctx.measureText(label).width;
+        const begin = Math.min(Math.max(from, left) + 3 * ratio, left + width - room - 3 * ratio);
+        if (begin < free || begin < left) continue;
+        ctx.fillText(label, begin, top + 6 * ratio);
+        free = begin + room + 8 * ratio;
       }
     });
 
   const drawStrip = (chart) =>
     within(chart, (ctx, x, { top, height }, ratio) => {
       const room = height / data.strip.length;
-      data.strip.forEach(([, kind, spans], row) => {
+      data.strip.forEach(([, kind, stretches], row) => {
         ctx.fillStyle = color(KIND[kind]);
-        for (const [begin, end, share] of spans) {
+        for (const [share, spans] of stretches) {
+          if (!spans[chosen]) continue;
+          const [from, to] = spans[chosen].map(x);
           ctx.globalAlpha = 0.25 + 0.75 * share;
-          ctx.fillRect(x(begin), top + (row + 0.15) * room, Math.max(x(end) - x(begin), 1.5 * ratio), 0.7 * room);
+          ctx.fillRect(from, top + (row + 0.15) * room, Math.max(to - from, 1.5 * ratio), 0.7 * room);
         }
       });
     });
@@ -120,9 +150,10 @@
     });
   }
 
-  function xAxis(axis) {
-    if (axis === TIME) return { ...axisLook(), space: 70, size: 42, values: (_, values, __, ___, step) => moments(values, step) };
-    return { ...axisLook(), values: (_, values) => values.map((value) => (axis === STEP ? shorten(value) : duration(value))), size: 30 };
+  function xAxis() {
+    if (axis() === TIME) return { ...axisLook(), space: 70, size: 42, values: (_, values, __, ___, step) => moments(values, step) };
+    const words = axis() === STEP || axis() === EPOCH ? shorten : duration;
+    return { ...axisLook(), values: (_, values) => values.map(words), size: 30 };
   }
 
   /** One live plot. */
@@ -145,8 +176,8 @@
 
     build() {
       this.chart?.destroy();
-      const { axis, x, values, hooks, ...options } = this.describe();
-      this.axis = axis;
+      const { x, lines, values, hooks, ...options } = this.describe();
+      this.lines = lines;
       this.chart = null;
       this.chart = new uPlot(
         {
@@ -154,7 +185,7 @@
           width: this.width,
           legend: { show: false },
           tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
-          cursor: { sync: axis === STEP ? undefined : { key: TIME, setSeries: false }, drag: { x: true, y: false }, points: { size: 6 } },
+          cursor: { sync: { key: TIME, setSeries: false }, y: false, drag: { x: true, y: false }, points: { show: false } },
           hooks: {
             ...hooks,
             setCursor: [() => this.read()],
@@ -170,18 +201,13 @@
       return Math.max(this.area.clientWidth, 200);
     }
 
-    get extent() {
-      const x = this.chart.data[0];
-      return this.axis === STEP ? [x[0], x[x.length - 1]] : [BEGIN, END];
-    }
-
     zoom(from, to) {
-      const [first, end] = this.extent;
+      const [first, end] = extent();
       this.chart.setScale("x", { min: Math.max(from, first), max: Math.min(to, end) });
     }
 
     showAll() {
-      this.zoom(...this.extent);
+      this.zoom(...extent());
     }
 
     /** Zoom by a factor about the crosshair, or the middle. */
@@ -222,77 +248,78 @@
         this.readout.textContent = "";
         return;
       }
-      const { data: held, series } = this.chart;
+      const where = this.chart.data[0][at];
       const told = [];
-      for (let mean = 2; mean < series.length; mean += 3) {
-        const [low, value, high] = [held[mean - 1][at], held[mean][at], held[mean + 1][at]];
-        if (!series[mean].show || value === null || value === undefined) continue;
-        told.push(`${series[mean].label} ${shorten(value)}${low === high ? "" : ` (${shorten(low)} to ${shorten(high)})`}`);
+      for (const { line, points } of this.lines) {
+        const point = hidden.has(line.label) ? undefined : nearest(points, where);
+        const [low, value, high] = ["low", "mean", "high"].map((name) => column(line, name)[point] ?? null);
+        if (value === null) continue;
+        told.push(`${line.label} ${shorten(value)}${low === high ? "" : ` (${shorten(low)} to ${shorten(high)})`}`);
       }
-      this.readout.textContent = `${place(this.axis, held[0][at])}${told.length ? ": " : ""}${told.join(" · ")}`;
+      this.readout.textContent = `${place(where)}${told.length ? ": " : ""}${told.join(" · ")}`;
     }
   }
 
-  /** Give all plots of the same axis the range of one. */
+  /** Give all plots the range of one. */
   function zoomed(origin, { min, max }) {
     if (zooming || min === null || min === undefined) return;
     zooming = true;
-    for (const live of [...plots, ...logged]) {
-      if (live !== origin && live.chart && (live.axis === STEP) === (origin.axis === STEP)) live.chart.setScale("x", { min, max });
+    for (const live of plots) {
+      if (live !== origin && live.chart) live.chart.setScale("x", { min, max });
     }
     zooming = false;
   }
 
-  /** The range of values: from 0, but where they are far from it. */
-  function bounds(least, most, top) {
+  /** The range of values: from 0, but where they are far from it and the plot may begin there. */
+  function bounds(least, most, top, fromZero) {
     if (least === null || least === undefined) return [0, top ?? 1];
     if (top && least >= 0) return [0, most > top ? most * 1.05 : top];
-    if (least >= 0 && least <= most / 2) return [0, most * 1.05 || 1];
+    if (least >= 0 && (fromZero || least <= most / 2)) return [0, most * 1.05 || 1];
     const margin = (most - least) * 0.05 || Math.abs(most) * 0.05 || 1;
     return [least - margin, most + margin];
   }
 
+  const xScale = (x) => ({ time: axis() === TIME, range: (_, min, max) => (min !== x[0] || max !== x[x.length - 1] ? [min, max] : extent()) });
+
   /** What uPlot is told of a plot of lines. */
   function describeLines(plot) {
-    const offset = plot.axis === STEP ? 0 : BEGIN;
-    const own = places(plot);
-    const x = own.map((value) => value + offset);
+    const lines = plot.lines.map((line) => ({ line, points: placed(line) }));
+    const all = [...new Set(lines.flatMap(({ points }) => points.x))].sort((one, other) => one - other);
+    const x = all.length ? all : extent();
     const mean = (line) => ({
       label: line.label,
       show: !hidden.has(line.label),
       stroke: color(`--c${line.color}`),
       width: 1.4,
       dash: line.dashed ? [6, 4] : undefined,
-      spanGaps: Boolean(line.x),
     });
     const edge = (line) => ({ ...mean(line), stroke: "transparent", width: 0, points: { show: false } });
+    const values = ({ line, points: { at } }) => ["low", "mean", "high"].map((name) => x.map((value) => (at.has(value) ? column(line, name)[at.get(value)] : undefined)));
     return {
-      axis: plot.axis,
       x,
-      values: plot.lines.flatMap((line) => columns(line, own)),
+      lines,
+      values: lines.flatMap(values),
       height: HEIGHT,
-      scales: {
-        x: { time: plot.axis === TIME, range: (_, min, max) => (plot.axis === STEP || min !== x[0] || max !== x[x.length - 1] ? [min, max] : [BEGIN, END]) },
-        y: { range: (_, least, most) => bounds(least, most, plot.top) },
-      },
-      axes: [xAxis(plot.axis), { ...axisLook(), size: 60, values: (_, values) => values.map(shorten) }],
+      scales: { x: xScale(x), y: { range: (_, least, most) => bounds(least, most, plot.top, plot.zero) } },
+      axes: [xAxis(), { ...axisLook(), size: 60, values: (_, values) => values.map(shorten) }],
       series: [{}, ...plot.lines.flatMap((line) => [edge(line), mean(line), edge(line)])],
       bands: plot.lines.flatMap((line, number) => (line.low ? [{ series: [3 * number + 3, 3 * number + 1], fill: `${color(`--c${line.color}`)}2a` }] : [])),
-      hooks: plot.axis === STEP ? {} : { drawClear: [drawShades], draw: [drawFindings] },
+      hooks: { drawClear: [drawShades], draw: [drawFindings(plot)] },
     };
   }
 
   function describeStrip() {
     const rows = data.strip.map(([label]) => (label.length > LABEL ? `${label.slice(0, LABEL - 1)}…` : label));
-    const x = data.x.length ? data.x.map((value) => value + BEGIN) : [BEGIN, END];
+    const places = data.places.flatMap((one) => one[chosen].filter((value) => value !== null).map((value) => value + base()));
+    const x = places.length ? [...new Set(places)].sort((one, other) => one - other) : extent();
     return {
-      axis: data.axis,
       x,
+      lines: [],
       values: [x.map(() => null)],
       height: ROW * rows.length + 60,
-      scales: { x: { time: data.axis === TIME, range: (_, min, max) => (min !== x[0] || max !== x[x.length - 1] ? [min, max] : [BEGIN, END]) }, y: { range: [0, 1] } },
+      scales: { x: xScale(x), y: { range: [0, 1] } },
       axes: [
-        xAxis(data.axis),
+        xAxis(),
         { ...axisLook(), size: 20 + LETTER * Math.max(...rows.map((label) => label.length)), grid: { show: false }, ticks: { show: false }, splits: () => rows.map((_, row) => 1 - (row + 0.5) / rows.length), values: () => rows },
       ],
       series: [{}, {}],
@@ -326,14 +353,29 @@
     }
   }
 
-  const figure = (name) => document.querySelector(`figure[data-plot="${name}"]`);
-  data.plots.forEach((plot, number) => plots.push(new Live(figure(`plots-${number}`), () => describeLines(plot))));
-  if (data.strip.length) plots.push(new Live(figure("strip-0"), describeStrip));
-  let bySteps = data.logged.some((one) => one.step);
-  data.logged.forEach((one, number) => logged.push(new Live(figure(`logged-${number}`), () => describeLines((bySteps && one.step) || one.time))));
+  /** A switch for each axis of all plots. */
+  function addAxes(tools) {
+    if (data.axes.length < 2) return;
+    const group = element("span", { className: "choice" }, "Over");
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", "Axis of all plots");
+    tools.append(group);
+    const buttons = data.axes.map((name, number) =>
+      tool(group, OVER[name], () => {
+        chosen = number;
+        buttons.forEach((button, one) => button.setAttribute("aria-pressed", String(one === chosen)));
+        for (const live of plots) live.build();
+      }),
+    );
+    buttons.forEach((button, one) => button.setAttribute("aria-pressed", String(one === chosen)));
+  }
+
+  data.plots.forEach((plot, number) => plots.push(new Live(document.querySelector(`figure[data-plot="plots-${number}"]`), () => describeLines(plot))));
+  if (data.strip.length) plots.push(new Live(document.querySelector('figure[data-plot="strip-0"]'), describeStrip));
 
   const tools = document.getElementById("tools");
-  if (tools) {
+  if (tools && plots.length) {
+    addAxes(tools);
     tool(tools, "Zoom in", () => plots[0].scale(0.5));
     tool(tools, "Zoom out", () => plots[0].scale(2));
     tool(tools, "Show all", () => plots[0].showAll());
@@ -341,21 +383,12 @@
     tools.hidden = false;
     document.getElementById("static-note").textContent = "Drag to zoom, double-click to show all. Keys in a plot: arrows, plus, minus, 0.";
   }
-  const loggedTools = document.getElementById("logged-tools");
-  if (loggedTools && bySteps) {
-    const button = tool(loggedTools, "Over time", () => {
-      bySteps = !bySteps;
-      button.textContent = bySteps ? "Over time" : "Over steps";
-      for (const live of logged) live.build();
-    });
-    loggedTools.hidden = false;
-  }
   let width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth === width) return;
     width = innerWidth;
-    for (const live of [...plots, ...logged]) live.chart.setSize({ width: live.width, height: live.chart.height });
+    for (const live of plots) live.chart.setSize({ width: live.width, height: live.chart.height });
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...plots, ...logged].forEach((live) => live.build()));
-  document.body.dataset.drawn = String(plots.length + logged.length);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach((live) => live.build()));
+  document.body.dataset.drawn = String(plots.length);
 })();
