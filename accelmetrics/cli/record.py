@@ -28,7 +28,7 @@ from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Exporter, Record
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import counted, printable
-from accelmetrics.views.summaries import of_window
+from accelmetrics.views.summaries import folded, of_window
 
 FAST = 0.5
 """Seconds: an interval below which a source may be unable to keep up."""
@@ -86,7 +86,8 @@ def _announced(options: Namespace, printing: Exporter | None) -> Exporter:
         if not told:
             told = True
             words = banner(record.snapshot, options)
-            tell(words, f"accelmetrics record: {words}" if sys.stderr is not None and sys.stderr.isatty() else "")
+            seen = sys.stderr is not None and sys.stderr.isatty()
+            tell(words, "\n".join(folded(f"accelmetrics record: {words}")) if seen else "")
         if printing is not None:
             printing.export(record)
 

@@ -42,7 +42,7 @@ from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.text import GIB, MIB, cells, clipped, of_limit
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
-from accelmetrics.views.summaries import as_json, of_devices, of_process, of_window, readings, work_text
+from accelmetrics.views.summaries import as_json, folded, of_devices, of_process, of_window, readings, work_text
 
 if TYPE_CHECKING:
     from accelmetrics.integrations.compat.feed import NvmlFeed
@@ -234,8 +234,8 @@ def _run(
         if descriptor is not None:
             begin_line(descriptor)
         devices = of_window(window, watching.latest, title, seconds)
-        told = "".join(f"  {work_text(name, one)}\n" for name, one in work.items())
-        tell("summary", f"{devices}{told}  {cpu_seconds:.1f} s of CPU time{most}", data=stats)
+        told = [line for name, one in work.items() for line in folded(work_text(name, one))]
+        tell("summary", "\n".join((devices.rstrip("\n"), *told, f"{cpu_seconds:.1f} s of CPU time{most}")), data=stats)
     return status
 
 

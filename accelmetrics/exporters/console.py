@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
-from accelmetrics.schemas.text import GIB, bar, counted, of_limit, printable
+from accelmetrics.schemas.text import GIB, bar, cells, clipped, counted, of_limit, printable
 from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from accelmetrics.schemas.record import Findings, Record
+    from accelmetrics.schemas.record import Finding, Record
     from accelmetrics.schemas.snapshot import Snapshot
 
 Style = Literal["line", "table"]
 STYLES = get_args(Style)
 MOST_FINDINGS = 3
 """Findings that a line names; the others are counted."""
+LINE = 80
+"""Columns of a line where no terminal says how many there are."""
 
 
 class ConsoleExporter:
@@ -78,7 +81,8 @@ class ConsoleExporter:
         if self._live is not None:
             self._live.update(table(record.snapshot, width=self._live.console.width), refresh=True)
             return
-        print(begin_line(stream) + line(record.snapshot) + _found(record.findings), file=stream, flush=True)
+        text = line(record.snapshot, list(record.findings), columns_of(stream) or LINE)
+        print(begin_line(stream) + text, file=stream, flush=True)
 
     def flush(self) -> None:
         """Return at once: every record is printed when it comes."""
@@ -100,34 +104,62 @@ def begin_line(stream: TextIO) -> str:
 
     Spaces for a whole line end at the right edge of this one where nothing stood on it, and else on the next one.
     """
-    if not stream.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
-        return ""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # a stand-in for a terminal
-        return ""
+    columns = columns_of(stream)
     return f"{' ' * columns}\r\x1b[K" if columns else ""
 
 
-def line(snapshot: Snapshot) -> str:
-    """Format a snapshot as one line: its whole devices, or the host where there is none; and the sources that do not answer."""
+def columns_of(stream: TextIO) -> int:
+    """Return the columns of the terminal that a stream writes to; 0 where it is none, or one that moves no cursor."""
+    if not stream.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        return 0
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a stand-in for a terminal
+        return 0
+
+
+def line(snapshot: Snapshot, findings: Sequence[Finding] = (), width: int = LINE) -> str:
+    """Format a snapshot as one line: its whole devices, or the host where there is none; the sources that do not answer; what lasts.
+
+    Where that is wider than the width, devices take fewer words, and many of them one range; then findings are counted alone.
+    """
     silent = "".join(f" | {status.name}: {status.status}" for status in silent_sources(snapshot))
-    devices = [one for one in vitals(snapshot) if one.whole]
-    if devices:
-        kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
-        told = (one.why or f"{_percent(one.utilization)}/{_percent(one.memory_percent)}" for one in devices)
-        return f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True)) + silent
-    metrics = snapshot.metrics
-    return f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}{silent}"
-
-
-def _found(findings: Findings) -> str:
-    """Format what lasts, the gravest first."""
     names = [f"{finding.rule} {finding.key}".rstrip() for finding in findings]
-    if not names:
-        return ""
     more = f", and {len(names) - MOST_FINDINGS} more" if len(names) > MOST_FINDINGS else ""
-    return f" | ! {counted(len(names), 'finding')}: {', '.join(names[:MOST_FINDINGS])}{more}"
+    found = f" | ! {counted(len(names), 'finding')}" if names else ""
+    ends = (f"{silent}{found}: {', '.join(names[:MOST_FINDINGS])}{more}", silent + found) if names else (silent,)
+    text = ""
+    for end in ends:
+        for devices in _shapes(snapshot):
+            text = devices + end
+            if cells(text) <= width:
+                return text
+    return clipped(text, width)
+
+
+def _shapes(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the devices of a snapshot, or the host where there is none, in ever fewer words."""
+    devices = [one for one in vitals(snapshot) if one.whole]
+    if not devices:
+        metrics = snapshot.metrics
+        yield f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}"
+        return
+    kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
+    told = (one.why or f"{_percent(one.utilization)}/{_percent(one.memory_percent)}" for one in devices)
+    yield f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True))
+    short = (one.why or f"{_whole(one.utilization)}/{_whole(one.memory_percent)}" for one in devices)
+    yield f"{kinds} %: " + " ".join(f"{one.key.partition('.')[2]}:{words}" for one, words in zip(devices, short, strict=True))
+    ranges = [f"{counted(len(devices), kinds)}"]
+    for word, values in (("util", [one.utilization for one in devices]), ("memory", [one.memory_percent for one in devices])):
+        known = [value for value in values if value is not None]
+        if known:
+            ranges.append(f"{word} {_percent(sum(known) / len(known))} ({_whole(min(known))} to {_whole(max(known))})")
+    reasons = Counter(one.why for one in devices if one.why)
+    yield ", ".join((*ranges, *(f"{number} {why}" for why, number in reasons.items())))
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
 
 
 def _percent(value: float | None) -> str:

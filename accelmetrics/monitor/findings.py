@@ -219,7 +219,8 @@ class FindingEngine:
         marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
         if marks != self._marks:
             self._marks, before = marks, self._lacks
-            found = ((one[:-1], one) for one in self._cannot_tell())  # its words may count seconds
+            # Words about a device may count seconds; those about the program change when it logs more.
+            found = ((one if one.reason == NOT_LOGGED else one[:-1], one) for one in self._cannot_tell())
             self._lacks = {mark: before.get(mark, (one, given.at)) for mark, one in found}
         lacks = tuple(one for one, since in self._lacks.values() if one.reason == "rule_failed" or given.at - since >= PATIENCE)
         if changed or restored or lacks != self.findings.cannot_tell:

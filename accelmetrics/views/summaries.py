@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import GIB, MIB, aligned, counted, printable
+from accelmetrics.schemas.text import GIB, MIB, aligned, cells, clipped, counted, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -35,6 +36,8 @@ class Measured(Protocol):
 
 
 NONE = "-"
+WIDTH = 80
+"""Columns of a line at most."""
 MEASURES = {
     "utilization_percent": UTILIZATION,
     "memory_percent": MEMORY_PERCENT,
@@ -50,6 +53,15 @@ COLUMNS = (
     ("temp", "temperature_celsius", "°C", 1.0),
 )
 """Of tables: the heading, the measure, its unit, and what is one of that."""
+Parts = tuple[tuple[str, ...], ...]
+FULL: Parts = (("mean", "max", "p95"),) * 4
+SHAPES: tuple[Parts, ...] = (
+    (("mean", "max"),) * 4,
+    (("mean", "max"), ("mean", "max"), ("mean", "max"), ("max",)),
+    (("mean", "max"), ("max",), ("mean", "max"), ("max",)),
+    (("mean",), ("max",), ("mean",), ("max",)),
+)
+"""By column, the statistics that a table has: the fullest shape that fits is taken."""
 JOB_COLUMNS = (
     ("util mean", "utilization_percent_mean", "%", 1.0),
     ("memory max", "memory_used_bytes_max", " GiB", GIB),
@@ -100,16 +112,12 @@ def of_window(window: Measured, latest: Snapshot | None, title: str, seconds: fl
     summary, energy = window.summary, window.energy_joules
     number = readings(summary) if number is None else number
     head = f"{title}: {window.duration if seconds is None else seconds:.1f} s, {counted(number, 'reading')}"
-    rows: list[tuple[str, ...]] = [("", "util mean", "max", "memory mean", "max", "power mean", "max", "temp max", "energy")]
-    for place in latest.identities if latest is not None else ():
-        held = measured(summary, place.key)
-        cells = [cell_text(held[name], part, unit, scale) for _, name, unit, scale in COLUMNS[:3] for part in ("mean", "max")]
-        heat, used = held["temperature_celsius"], energy.get(place.key)
-        rows.append((place.key, *cells, NONE if heat is None else f"{heat['max']:.0f}°C", energy_text(used and used.joules)))
+    places = latest.identities if latest is not None else ()
+    rows = [(place.key, measured(summary, place.key), (used := energy.get(place.key)) and used.joules) for place in places]
     host = {key: summary[key]._asdict() for key in HOST if key in summary}
-    table = aligned(rows, "  ", numeric=True) if len(rows) > 1 else host_table(host, ("mean", "max"))
-    doubts = [doubt_text(key, used.reason) for key, used in energy.items() if used.reason]
-    return "\n".join((head, *table, *doubts)) + "\n"
+    table = device_table(rows, SHAPES[1:]) if rows else host_table(host, ("mean", "max"))
+    doubts = doubt_lines({key: used.reason for key, used in energy.items() if used.reason})
+    return "\n".join((*folded(head), *table, *doubts)) + "\n"
 
 
 def of_devices(window: Measured, latest: Snapshot | None) -> dict[str, Any]:
@@ -167,11 +175,71 @@ def of_job(summary: Plain) -> str:
     for device in summary["devices"]:
         cells = (cell_text(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
         rows.append((device["device"], *cells, energy_text(device["energy_joules"])))
-    doubts = [doubt_text(device["device"], device["energy_reason"]) for device in summary["devices"] if device.get("energy_reason")]
+    doubts = doubt_lines({device["device"]: device["energy_reason"] for device in summary["devices"] if device.get("energy_reason")})
     return "\n".join((*lines, *aligned(rows, "  ", numeric=True), *doubts)) + "\n"
 
 
 # Of both
+
+
+def folded(line: str) -> list[str]:
+    """Return a line as those that fit into the width; all but the first are indented. A longer word, such as a path, stays whole."""
+    return textwrap.wrap(printable(line), WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table of numbers whose first column names its rows; of columns that do not fit another table is made below."""
+    left, begin = len(rows[0]), 1
+    tables: list[list[str]] = []
+    while begin < left or not tables:
+        end = begin + 1
+        while end < left and max(map(cells, aligned([(row[0], *row[begin : end + 1]) for row in rows], "  ", numeric=True))) <= WIDTH:
+            end += 1
+        tables.append([clipped(line, WIDTH) for line in aligned([(row[0], *row[begin:end]) for row in rows], "  ", numeric=True)])
+        begin = end
+    return [line for position, each in enumerate(tables) for line in (*([""] if position else []), *each)]
+
+
+def device_table(
+    devices: Sequence[tuple[str, Mapping[str, Mapping[str, float] | None], float | None]], shapes: Sequence[Parts] = (FULL, *SHAPES)
+) -> list[str]:
+    """Return the table of devices, with units in its head.
+
+    Args:
+        devices: Of each its label, its measures, and its energy in joules.
+        shapes: What there may be in columns, the fullest first.
+    """
+    lines: list[str] = []
+    for shape in shapes:
+        groups = [("", [["", *(printable(label) for label, *_ in devices)]])]
+        for (title, name, unit, scale), parts in zip(COLUMNS, shape, strict=True):
+            columns = [[part, *(cell_text(held[name], part, "", scale) for _, held, _ in devices)] for part in parts]
+            groups.append((f"{title}, {unit.strip()}", columns))
+        groups.append(("", [["energy", *(energy_text(joules) for *_, joules in devices)]]))
+        blocks: list[list[str]] = []
+        for title, columns in groups:
+            if blocks:
+                columns = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]  # noqa: PLW2901
+            found = [" ".join(row) for row in zip(*columns, strict=True)]
+            widest = max(cells(title), *map(cells, found))
+            blocks.append([title + " " * (widest - cells(title)), *((one + " " * (widest - cells(one))) for one in found)])
+        lines = [("  " + "  ".join(row)).rstrip() for row in zip(*blocks, strict=True)]
+        if max(map(cells, lines)) <= WIDTH:
+            break
+    return [clipped(line, WIDTH) for line in lines]
+
+
+def named(keys: Sequence[str]) -> str:
+    """Return the names of devices, three or more that follow each other as the first and the last: ``gpu.0 to gpu.3, gpu.6``."""
+    runs: list[list[str]] = []
+    for key in dict.fromkeys(keys):
+        head, _, number = key.rpartition(".")
+        before, _, last = runs[-1][-1].rpartition(".") if runs else ("", "", "")
+        if number.isdecimal() and last.isdecimal() and head == before and int(number) == int(last) + 1:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:
@@ -179,7 +247,7 @@ def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) ->
     rows = [("", *parts), *((key, *(f"{host[key][part]:.1f}" for part in parts)) for key in HOST if key in host)]
     if len(rows) == 1:
         return ["nothing of the devices or the host was measured"]
-    return aligned(rows, "  ", numeric=True)
+    return table_lines(rows)
 
 
 def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: float) -> str:
@@ -204,9 +272,14 @@ def work_text(name: str, work: Mapping[str, float | None]) -> str:
     return f"{said}, {per_joule:.3g} per joule{of_one}"
 
 
-def doubt_text(device: str, reason: str) -> str:
-    """Return a line that says why the counter of a device was not used."""
-    return f"{device}: energy is from its power: {reason}"
+def doubt_lines(reasons: Mapping[str, str]) -> list[str]:
+    """Return a remark on devices whose counter was not used, with the reason of the first; nothing where there are none."""
+    if not reasons:
+        return []
+    (first_key, reason), *more = reasons.items()
+    if not more:
+        return folded(f"{first_key}: energy is from its power: {reason}")
+    return folded(f"{named(list(reasons))}: energy is from their power; of {first_key}, {reason}")
 
 
 def as_json(document: Plain) -> str:

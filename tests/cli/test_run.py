@@ -100,11 +100,12 @@ def test_standard_error_has_the_commands_part_first_then_the_summary(simulator: 
     env = environment(**simulator.environment())
     done = subprocess.run(arguments, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
     assert (done.returncode, done.stdout) == (4, "out\n")
-    first, title, headings, *devices, last = done.stderr.splitlines()
+    first, title, units, headings, *devices, last = done.stderr.splitlines()
     assert first == "err"
     assert title.startswith("./job 'a b': exit status 4: ")
-    assert headings.split() == ["util", "mean", "max", "memory", "mean", "max", "power", "mean", "max", "temp", "max", "energy"]
-    assert [line.split()[:3] for line in devices] == [["gpu.0", "37.0%", "37.0%"], ["gpu.1", "48.0%", "48.0%"]]
+    assert (units.split()[0], headings.split()) == ("util,", [*["mean", "max"] * 3, "max", "energy"])
+    assert [[float(cell) for cell in line.split()[1:3]] for line in devices] == [[37, 37], [48, 48]]
+    assert all(len(line) <= 80 for line in done.stderr.splitlines())
     assert "s of CPU time" in last
 
 

@@ -95,7 +95,29 @@ def test_what_rules_find_stands_behind_the_devices(found: list[str], said: str) 
     current = tuple(Finding(rule, "warning", f"gpu.{key}", "", 1.0, 0.0, 1, None, "") for key, rule in enumerate(found))
     exporter.export(record()._replace(findings=Findings(current)))
     exporter.export(record())
-    assert stream.getvalue() == f"{LINE} | ! {said}\n{LINE}\n"
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith(f" | ! {said}") and first.startswith(LINE[: len(first) - len(said) - 5] if len(found) == 1 else "GPU %: 0:8")
+    assert second == LINE and len(first) <= 80
+
+
+@pytest.mark.parametrize(("devices", "begin"), [(2, "GPU Monitor - GPU0: "), (8, "GPU %: 0:100/"), (64, "64 GPUs, util 50")])
+def test_a_line_is_no_wider_than_eighty_columns(devices: int, begin: str) -> None:
+    """However many devices there are, and whatever is wrong; a device that says nothing has its reason."""
+    values: dict[str, int | float] = {}
+    for number in range(devices):
+        values |= {f"gpu.{number}.gpu": 100 - 100 * (number % 2), f"gpu.{number}.memoryAllocated": 100.0}
+    slots = [
+        DeviceSlot(f"gpu.{number}", number, None, DeviceIdentity("gpu", "nvidia", number, "GPU", f"GPU-{number}"))
+        for number in range(devices)
+    ]
+    findings = [Finding(f"a_rule_with_a_name_{number}", "warning", f"gpu.{number}", "", 1.0, 0.0, 1, None, "") for number in range(9)]
+    sources = [BackendStatus("amd", "failed"), BackendStatus("intel", "timed_out")]
+    reading = Snapshot(0, "host", values, slots)
+    assert line(reading).startswith(begin)
+    for given in (reading, Snapshot(0, "host", values, slots, backends=sources)):
+        for found in ([], findings[:2], findings):
+            assert len(line(given, found)) <= 80
+            assert not found or f"| ! {len(found)} findings" in line(given, found)
 
 
 def test_by_its_string(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,12 +34,13 @@ def watched(*backends: FakeBackend) -> tuple[Window, Snapshot]:
 def test_a_line_for_each_device() -> None:
     """Means and maxima in the units that people use; idle is 0, not left out."""
     window, latest = watched(machine(2), host())
-    title, headings, first, second = of_window(window, latest, "epoch 3").splitlines()
+    title, units, headings, first, second = of_window(window, latest, "epoch 3").splitlines()
     assert title.startswith(f"epoch 3: {window.duration:.1f} s, ")
     assert title.endswith(" readings")
-    assert first.split()[:10] == ["gpu.0", "85.5%", "85.5%", "1.0", "GiB", "1.0", "GiB", "300.0", "W", "300.0"]
-    assert second.split()[:3] == ["gpu.1", "0.0%", "0.0%"]
-    assert "36°C" in second
+    assert units.split() == ["util,", "%", "memory,", "GiB", "power,", "W", "temp,", "°C"]
+    assert [round(float(cell) + 0.1) for cell in first.split()[1:8]] == [86, 86, 1, 1, 300, 300, 35]
+    assert [float(cell) for cell in second.split()[1:3]] == [0, 0]
+    assert headings.split() == [*["mean", "max"] * 3, "max", "energy"]
     assert len({len(headings), len(first), len(second)}) == 1
 
 
@@ -54,7 +55,8 @@ def test_what_was_not_measured_is_a_dash() -> None:
     backend = FakeBackend("nvidia", devices=1)
     backend.device(0).set(temp=44)
     window, latest = watched(backend)
-    assert of_window(window, latest, "x").splitlines()[2].split() == ["gpu.0", "-", "-", "-", "-", "-", "-", "44°C", "-"]
+    cells = of_window(window, latest, "x").splitlines()[3].split()
+    assert cells[:7] + cells[8:] == ["gpu.0", *"-------"] and float(cells[7]) == 44
 
 
 def test_the_host_where_there_is_no_device() -> None:
@@ -111,6 +113,11 @@ def test_a_counter_that_is_not_believed_is_told_beside_the_energy() -> None:
     used = Energy(1000.0, "integrated", 4.0, "the energy counter rose by 0 J in 4 s, in which power says 1000 J")
     window = SimpleNamespace(duration=4.0, summary={}, energy_joules={"gpu.0": used})
     _, latest = watched(machine(1))
-    assert of_window(window, latest, "x").splitlines()[-1] == f"gpu.0: energy is from its power: {used.reason}"
+    text = of_window(window, latest, "x")
+    assert text.replace("\n    ", " ").splitlines()[-1] == f"gpu.0: energy is from its power: {used.reason}"
+    window = SimpleNamespace(duration=4.0, summary={}, energy_joules={f"gpu.{number}": used for number in range(4)})
+    text = of_window(window, latest, "x").replace("\n    ", " ")
+    assert text.count(used.reason.partition(" in")[0]) == 1 and "gpu.0 to gpu.3: energy is from their power" in text
+    window = SimpleNamespace(duration=4.0, summary={}, energy_joules={"gpu.0": used})
     found = of_devices(window, latest)["gpu.0"]
     assert (found["energy_joules"], found["energy_source"], found["energy_reason"]) == (1000.0, "integrated", used.reason)

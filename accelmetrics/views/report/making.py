@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import merge
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.record import Done, Record, StepSource, Totals, add_work, rates
+from accelmetrics.schemas.record import NOT_LOGGED, STEP_NAMES, CannotTell, Done, Record, StepSource, Totals, add_work, rates
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import rfc3339
@@ -245,6 +245,7 @@ def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
     for totals in (*(stream.heard_work for stream in streams), own_work):
         work.update(totals)
     begin, end = min(stream.begin for stream in streams), max(stream.end for stream in streams)
+    logged = {name for stream in streams for steps in (*stream.own_steps.values(), *stream.heard_steps.values()) for name in steps.names}
     kinds = {place.identity.kind for stream in streams for place in stream.places.values()}
     findings = [
         {**finding.to_dict(), "key": " ".join(filter(None, (*stream.head, finding.key)))}
@@ -262,9 +263,20 @@ def _document(streams: list[RecordStream], own_work: Totals) -> Plain:
         "devices": {label: device for stream in streams for label, device in _device_parts(stream)},
         "host": {key: held._asdict() for key, held in streams[0].summary.items() if key.partition(".")[0] not in kinds},
         "findings": sorted(findings, key=lambda one: str(one["since"])),
-        "cannot_tell": [{**one.to_dict(), "stream": " ".join(stream.head)} for stream in streams for one in stream.cannot_tell],
+        "cannot_tell": [
+            {**one.to_dict(), "stream": " ".join(stream.head)} for stream in streams for one in _cannot_tell(stream.cannot_tell, logged)
+        ],
         "work": rates(work),
     }
+
+
+def _cannot_tell(lacks: Iterable[CannotTell], logged: Set[str]) -> Iterator[CannotTell]:
+    """Yield what rules could not judge. What a recording says of numbers that were not logged is held to all that was."""
+    for one in lacks:
+        if one.reason != NOT_LOGGED or not logged:
+            yield one
+        elif one.metric != "*" and logged.isdisjoint(STEP_NAMES.get(one.metric, (one.metric,))):
+            yield one._replace(detail=f"the program logs no {one.metric}")
 
 
 def _gaps(gaps: Iterable[tuple[float, float]]) -> list[Plain]:

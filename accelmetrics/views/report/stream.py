@@ -16,7 +16,7 @@ from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Done, Finding, Record, Step, StepSource, WindowSpan
+from accelmetrics.schemas.record import NO_FINDINGS, CannotTell, Done, Finding, Record, Step, StepSource, WindowSpan, plain_name
 from accelmetrics.schemas.ring import Layout, Row, Served, marked, pack_row, values_of
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot, has_values
@@ -99,6 +99,11 @@ class LoggedSteps:
         self.last = step.time_ns / 1e9
         if len(self._pending) == STEPS:
             self.settle()
+
+    @property
+    def names(self) -> set[str]:
+        """The numbers that were logged, without what a tracker puts before their names."""
+        return set(map(plain_name, self._names))
 
     def settle(self) -> None:
         """Reduce the steps that are still pending."""

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 
-from accelmetrics.schemas.record import WORK
-from accelmetrics.schemas.text import GIB, aligned, counted, printable
+from accelmetrics.schemas.record import NOT_LOGGED, WORK
+from accelmetrics.schemas.text import GIB, counted, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report.comparison import EFFICIENCY, ENERGY, STEP_TIME, THROUGHPUT, Comparison
+from accelmetrics.views.report.plots import plain
 from accelmetrics.views.report.run_report import Plain, RunReport
-from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, doubt_text, energy_text, host_table, work_text
+from accelmetrics.views.summaries import (
+    NONE,
+    cell_text,
+    device_table,
+    doubt_lines,
+    energy_text,
+    folded,
+    host_table,
+    named,
+    table_lines,
+    work_text,
+)
 
 TITLES = {
     "utilization_percent": ("utilisation", "%", 1.0),
@@ -45,48 +57,80 @@ def title(report: RunReport) -> str:
 def text(report: Plain) -> str:
     """Return a report for people at a terminal."""
     devices = report["devices"]
-    lines = [
-        f"{hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, "
-        f"{_moment(report['begin'])} to {_moment(report['end'])}"
-    ]
+    begin, end = _moment(report["begin"]), _moment(report["end"])
+    lines = folded(f"{hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, {begin} to {end}")
     if devices:
-        rows = [("", *(word for heading, *_ in COLUMNS for word in (f"{heading} mean", "max", "p95")), "energy", "samples")]
-        for key, device in devices.items():
-            cells = [cell_text(device[name], part, unit, scale) for _, name, unit, scale in COLUMNS for part in ("mean", "max", "p95")]
-            rows.append((key, *cells, energy_text(device["energy"] and device["energy"]["joules"]), str(device["samples"])))
-        lines += aligned(rows, "  ", numeric=True)
+        lines += device_table([(key, device, device["energy"] and device["energy"]["joules"]) for key, device in devices.items()])
+    told = []
+    fewer = [f"{device['samples']} of {key}" for key, device in devices.items() if device["samples"] < report["readings"]]
+    if fewer and len(report["hosts"]) == 1:
+        told.append(f"fewer readings: {', '.join(fewer)}")
+    throttled: dict[str, list[str]] = {}
     for key, device in devices.items():
-        lines += [
-            f"{key} was throttled for {seconds:.1f} s: {throttle_words(reason)}" for reason, seconds in device["throttled_seconds"].items()
-        ]
+        for reason, seconds in device["throttled_seconds"].items():
+            throttled.setdefault(throttle_words(reason), []).append(f"{key} for {seconds:.1f} s")
+    told += [f"throttled, {reason}: {', '.join(spans)}" for reason, spans in throttled.items()]
     for gap in report["gaps"]:
         what = f"{gap['seconds']:.1f} s" if gap["seconds"] >= 0 else f"the clock was set back by {-gap['seconds']:.1f} s"
-        lines.append(f"gap: {what} after {_moment(gap['after'])}")
+        told.append(f"gap: {what} after {_moment(gap['after'])}")
     for key, device in devices.items():
-        lines += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
-    lines += _findings(report)
-    lines += [_step_time(times) for times in report["step_times"]]
-    lines += [work_text(name, work) for name, work in report["work"].items()]
-    lines += energy_lines(report)
+        told += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
+    told += _findings(report)
+    told += [_step_time(times) for times in report["step_times"]]
+    told += [work_text(name, work) for name, work in report["work"].items()]
+    lines += [part for line in told for part in folded(line)]
+    lines += [*doubts(report), *(part for line in energy_lines(report) for part in folded(line))]
     if "periods" in report:
-        lines += ["", *aligned(_period_rows(report), "  ", numeric=True)]
+        lines += ["", *table_lines(_period_rows(report))]
     return _text([*lines, *([] if devices else host_table(report["host"], ("mean", "max", "p95")))])
+
+
+def findings(report: Plain) -> list[Plain]:
+    """Return the findings of a report: those that say the same of several devices are one, with their ``keys``."""
+    found: dict[tuple[str, ...], list[Plain]] = {}
+    for one in report["findings"]:
+        found.setdefault((one["rule"], one["severity"], one["message"], one["advice"]), []).append(one)
+    together = []
+    for alike in found.values():
+        ends = [one["until"] for one in alike]
+        keys = list(dict.fromkeys(one["key"] for one in alike if one["key"]))
+        together.append(
+            {**alike[0], "since": min(one["since"] for one in alike), "until": None if None in ends else max(ends), "keys": keys}
+        )
+    return together
+
+
+def not_judged(report: Plain) -> list[tuple[list[str], str, str]]:
+    """Return the rules that could not be judged, those with one reason together, with what they could not judge, and why.
+
+    What a finding says is not said again: a device that was lost, or a rule that did find something there.
+    """
+    told = {(one["rule"], one["key"]) for one in report["findings"]}
+    lost = {key for rule, key in told if rule == "device_lost"}
+    keys: dict[tuple[str, str], list[str]] = {}
+    for one in report["cannot_tell"]:
+        labels = [" ".join(filter(None, (one["stream"], key))) for key in one["keys"]] or [one["stream"]]
+        left = [label for label in labels if label not in lost and (one["rule"], label) not in told]
+        why = one["detail"] if one["reason"] == NOT_LOGGED else one["reason"].replace("_", " ")
+        if one["detail"] and one["reason"] != NOT_LOGGED:
+            why += f" ({one['detail']})"
+        if left:
+            keys.setdefault((one["rule"], why), []).extend(left)
+    rules: dict[tuple[str, str], list[str]] = {}
+    for (rule, why), labels in keys.items():
+        rules.setdefault((named(labels), why), []).append(rule)
+    return [(names, about, why) for (about, why), names in rules.items()]
 
 
 def _findings(report: Plain) -> list[str]:
     """Return a line for each finding, and one for all rules that could not be judged for the same reason."""
     lines = []
-    for one in report["findings"]:
-        about = f"{one['key']}, " if one["key"] else ""
+    for one in findings(report):
+        about = f"{named(one['keys'])}, " if one["keys"] else ""
         until = f"to {_moment(one['until'])}" if one["until"] else "to the end"
         lines.append(f"{one['severity']}: {one['rule']}, {about}{_moment(one['since'])} {until}: {one['message']}")
-    lacks: dict[tuple[str, ...], list[str]] = {}
-    for one in report["cannot_tell"]:
-        about = " ".join(filter(None, (one["stream"], ", ".join(one["keys"]))))
-        lacks.setdefault((about, one["reason"], one["detail"]), []).append(one["rule"])
-    for (about, reason, detail), rules in lacks.items():
-        words = f" ({detail})" if detail else ""
-        lines.append(f"not judged: {', '.join(rules)}{f' of {about}' if about else ''}: {reason}{words}")
+    for rules, about, why in not_judged(report):
+        lines.append(f"not judged: {', '.join(rules)}{f' of {about}' if about else ''}: {why}")
     return lines
 
 
@@ -113,7 +157,7 @@ def markdown(report: Plain) -> str:
         parts += ["", "## Steps", "", *(f"- {_step_time(times)}" for times in report["step_times"])]
     if report["work"]:
         parts += ["", "## Power efficiency", "", *(f"- {work_text(name, work)}" for name, work in report["work"].items())]
-    if found := energy_lines(report):
+    if found := [*(" ".join(map(str.strip, doubts(report))),) * bool(doubts(report)), *energy_lines(report)]:
         parts += ["", "## Energy", "", *(f"- {line}" for line in found)]
     if "periods" in report:
         parts += ["", f"## By {report['by']}", "", *_markdown_table(_period_rows(report))]
@@ -149,13 +193,15 @@ def _step_time(times: Plain) -> str:
     return f"steps{f' of {about}' if about else ''}: {times['count']}, {times['mean']:.4g} s each ({quantiles})"
 
 
-def energy_lines(report: Plain) -> list[str]:
-    """Return a line for each counter that is not believed, one on what the energy of all devices costs, and one on its making.
+def doubts(report: Plain) -> list[str]:
+    """Return a remark on the counters of energy that are not believed; nothing where all are."""
+    used = {key: one["energy"] for key, one in report["devices"].items() if one["energy"]}
+    return doubt_lines({key: one["reason"] for key, one in used.items() if "reason" in one})
 
-    There is none of what was not asked for.
-    """
-    energy, devices = report["energy"], report["devices"]
-    found = [doubt_text(key, one["energy"]["reason"]) for key, one in devices.items() if one["energy"] and "reason" in one["energy"]]
+
+def energy_lines(report: Plain) -> list[str]:
+    """Return a line on what the energy of all devices costs, and one on its making; there is none of what was not asked for."""
+    energy, found = report["energy"], []
     of = f"energy of {counted(energy['devices'], 'device')}"
     silent = f"; {energy['silent']} tell nothing of theirs" if energy["silent"] else ""
     if energy["price"] is not None:
@@ -229,14 +275,15 @@ def _text(lines: Iterable[str]) -> str:
 
 def comparison_text(found: Comparison) -> str:
     """Return a comparison for people at a terminal."""
-    warnings = (f"beware: {warning}" for warning in found.warnings)
-    return _text([*_runs(found), *warnings, *aligned(_difference_rows(found), "  ", numeric=True)])
+    told = (*_runs(found), *(f"beware: {warning}" for warning in found.warnings))
+    lines = [part for line in told for part in folded(line)]
+    return _text([*lines, *table_lines(_difference_rows(found)), "", *table_lines(_spread_rows(found))])
 
 
 def comparison_markdown(found: Comparison) -> str:
     """Return a comparison as Markdown."""
     parts = [f"- {line}" for line in (*_runs(found), *(f"Beware: {warning}" for warning in found.warnings))]
-    return _text(["# Comparison", "", *parts, "", *_markdown_table(_difference_rows(found))])
+    return _text(["# Comparison", "", *parts, "", *_markdown_table(_difference_rows(found)), "", *_markdown_table(_spread_rows(found))])
 
 
 def _runs(found: Comparison) -> list[str]:
@@ -246,15 +293,28 @@ def _runs(found: Comparison) -> list[str]:
 
 
 def _difference_rows(found: Comparison) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("", "A", "B", "change", "", "±", "A p25-p75", "B p25-p75", "A p95", "B p95", "")]
+    rows: list[tuple[str, ...]] = [("", "A", "B", "change", "", "±", "")]
     for one in found.differences:
         word, unit, scale = TITLES[one["name"]]
-        sides = (one["a"], one["b"])
-        means = [NONE if side is None else f"{side['mean'] / scale:.4g}" for side in sides]
-        spreads = [NONE if side is None else f"{side['p25'] / scale:.4g}-{side['p75'] / scale:.4g}" for side in sides]
-        p95 = [NONE if side is None else f"{side['p95'] / scale:.4g}" for side in sides]
-        change = NONE if one["delta"] is None else f"{one['delta'] / scale:+.3g}"
+        means = [NONE if side is None else plain(side["mean"] / scale) for side in (one["a"], one["b"])]
+        change = NONE if one["delta"] is None else f"{'+' if one['delta'] >= 0 else ''}{plain(_figures(one['delta'] / scale, 3))}"
         percent = NONE if one["percent"] is None else f"{one['percent']:+.1f}%"
-        noise = NONE if one["plus_minus"] is None else f"{one['plus_minus'] / scale:.2g}"
-        rows.append((f"{word} ({unit})", *means, change, percent, noise, *spreads, *p95, one["verdict"]))
+        noise = NONE if one["plus_minus"] is None else plain(_figures(one["plus_minus"] / scale, 2))
+        rows.append((f"{word}, {unit}", *means, change, percent, noise, one["verdict"]))
     return rows
+
+
+def _spread_rows(found: Comparison) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("", "A p25-p75", "A p95", "B p25-p75", "B p95")]
+    for one in found.differences:
+        word, unit, scale = TITLES[one["name"]]
+        row = [f"{word}, {unit}"]
+        for side in (one["a"], one["b"]):
+            p25, p75, p95 = (NONE if side is None else plain(side[part] / scale) for part in ("p25", "p75", "p95"))
+            row += [NONE if side is None else f"{p25}-{p75}", p95]
+        rows.append(tuple(row))
+    return rows
+
+
+def _figures(value: float, figures: int) -> float:
+    return float(f"{value:.{figures}g}")

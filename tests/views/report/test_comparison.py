@@ -112,10 +112,10 @@ def test_the_command_compares_in_every_form(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", run(300.0)), write(tmp_path / "b.jsonl", run(270.0, seed=2))
     text = call("report", a, "--compare", b)
     assert (text.returncode, text.stderr) == (0, "")
-    (power,) = [line for line in text.stdout.splitlines() if line.strip().startswith("power (W)")]
-    assert power.endswith("differs") and "-10." in power
+    (power,) = [line for line in text.stdout.splitlines() if line.strip().startswith("power, W") and line.endswith("differs")]
+    assert "-10." in power and all(len(line) <= 80 for line in text.stdout.splitlines())
     table = call("report", a, "--compare", b, "--format", "markdown").stdout
-    assert "| power (W) | " in table and "| differs |" in table
+    assert "| power, W | " in table and "| differs |" in table
     document = json.loads(call("report", a, "--compare", b, "--format", "json").stdout)
     assert {one["name"]: one["verdict"] for one in document["differences"]}["power_watts"] == "differs"
     assert document["a"]["readings"] == 400
