@@ -194,11 +194,14 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
     order, reverse, words = (getattr(choices, f"{name}_{what}") for what in ("order", "reverse", "filter"))
     if key == "escape":  # what was opened last is left: an overlay, else the filter
         if choices.overlay:
-            return replace(choices, overlay="", overlay_top=0)
+            return replace(choices, overlay="", overlay_top=0, environment=False)
         dropped: dict[str, Any] = {"tagged": frozenset()} if choices.tagged and name == "process" else {f"{name}_filter": ""}
         return replace(choices, **dropped)
     if key in OVERLAYS:
-        return replace(choices, overlay="" if choices.overlay == OVERLAYS[key] else OVERLAYS[key], overlay_top=0)
+        wanted = "process" if key == "enter" and name == "process" else OVERLAYS[key]
+        return replace(choices, overlay="" if choices.overlay == wanted else wanted, overlay_top=0, environment=False)
+    if key == "e" and choices.overlay == "process":
+        return replace(choices, environment=not choices.environment)
     if choices.overlay:
         if key not in MOVES:
             return choices
@@ -532,6 +535,7 @@ class WatchScreen(ScreenProgram):
             message=self.said or usual,
             dialog=self._dialog() if self._asked else (),
             summary=tuple(source.summary().splitlines()) if self.choices.overlay == "summary" else (),
+            details=source.details(self.choices.process, self.choices.environment) if self.choices.overlay == "process" else None,
         )
         self._show(screen, picture(self._view, source.trails, given, size, self.style), size)
 

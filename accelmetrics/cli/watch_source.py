@@ -20,7 +20,7 @@ from accelmetrics.views.device_view import WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.summaries import Measured, of_window
 from accelmetrics.views.trails import Trails, metric_row
-from accelmetrics.visibility.processes import ProcessListing, ProcessLookup
+from accelmetrics.visibility.processes import ProcessDetails, ProcessListing, ProcessLookup, SystemLookup, process_details
 
 if TYPE_CHECKING:
     import psutil
@@ -115,6 +115,10 @@ class WatchSource(ABC):
     def look(self) -> bool:
         """Take what is new; return whether there is another view."""
 
+    def details(self, pid: int, environment: bool) -> ProcessDetails | None:
+        """Return the tree of a process, and its environment if that is wanted; None where they are not known, or not yet."""
+        return None
+
     def press(self, key: str, scale: str) -> str | None:
         """Do what a key asks of this kind of source.
 
@@ -170,6 +174,8 @@ class LiveSource(WatchSource):
         self._listing: ProcessListing | None = None
         self._processes: dict[int, psutil.Process] = {}
         self._cpu: dict[int, float] = {}
+        self._memory: dict[int, int] = {}
+        self._details = SystemLookup[ProcessDetails]()
 
     @property
     def error(self) -> str:
@@ -191,6 +197,7 @@ class LiveSource(WatchSource):
             self.record,
             processes=self._listing,
             cpu=self._cpu,
+            memory=self._memory,
             interval=self._watching.interval,
             now_ns=time.time_ns(),
             levels=self._levels,
@@ -201,6 +208,14 @@ class LiveSource(WatchSource):
         )
         self.trails.add(self.view)
         return True
+
+    def details(self, pid: int, environment: bool) -> ProcessDetails | None:
+        """Return the tree of a process, and its environment if that is wanted; None while the system has not answered."""
+        if self.record is None:
+            return None
+        snapshot = self.record.snapshot
+        found = self._details.answer((pid, environment), lambda: process_details(snapshot, pid, environment=environment))
+        return found if found is not None and found.pid == pid else None
 
     def follow(self, metric: str) -> None:
         """Have a history of one more metric: of what the monitor remembers too."""
@@ -222,20 +237,20 @@ class LiveSource(WatchSource):
         self._measured = self._watching.window("watch").begin()
 
     def _measure(self, snapshot: Snapshot) -> None:
-        """Measure the processor time since the last reading of those that are to be seen here under the driver's number."""
+        """Measure processor time since the last reading, and memory, of those that are to be seen here under the driver's number."""
         if sysroot():  # another numbering than psutil's
             return
         import psutil
 
         here = {process.pid for process in (() if self._listing is None else self._listing.processes) if process.started is not None}
         pids = {use.pid for found in own_processes(snapshot).values() if not isinstance(found, Unavailable) for use in found}
-        kept, self._processes, self._cpu = self._processes, {}, {}
+        kept, self._processes, self._cpu, self._memory = self._processes, {}, {}, {}
         for pid in sorted(here & pids)[:MOST_MEASURED]:
             try:
                 process = kept.get(pid) or psutil.Process(pid)
-                percent = process.cpu_percent()
+                percent, memory = process.cpu_percent(), process.memory_info().rss
             except psutil.Error:
                 continue
-            self._processes[pid] = process
+            self._processes[pid], self._memory[pid] = process, memory
             if pid in kept:  # the first look gives nothing to compare with
                 self._cpu[pid] = percent

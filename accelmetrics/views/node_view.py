@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import PurePath
@@ -59,7 +59,7 @@ HOST_VALUES: Mapping[str, str] = {
     "process_memory_bytes": "proc.memory.rssBytes",
 }
 """What is shown of the host, and the metrics that it is."""
-NO_CPU: Mapping[int, float] = {}
+NOT_MEASURED: Mapping[int, int] = {}
 LONGEST = 1000
 """Characters of a text of another node."""
 MOST_DEVICES = 4096
@@ -84,6 +84,8 @@ class ProcessRow:
         uses: By device, what the driver says of it.
         why: Why user and command are not known; empty where they are.
         aged: Whether the devices' numbers are older than two intervals.
+        host_memory_bytes: Memory of the host that it holds; None where that was not measured.
+        last_seen: By lost device that it was on, when that was read last, in nanoseconds since 1970. Whether it still is cannot be known.
     """
 
     pid: int
@@ -100,6 +102,13 @@ class ProcessRow:
     uses: Mapping[str, DeviceProcess]
     why: str = ""
     aged: bool = False
+    host_memory_bytes: int | None = None
+    last_seen: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def seen_ns(self) -> int | None:
+        """When it was seen last, in nanoseconds since 1970; None while a device lists it."""
+        return max(self.last_seen.values()) if len(self.last_seen) == len(self.uses) else None
 
 
 @dataclass(frozen=True)
@@ -359,7 +368,8 @@ def node_view(
     record: Record,
     *,
     processes: ProcessListing | None = None,
-    cpu: Mapping[int, float] = NO_CPU,
+    cpu: Mapping[int, float] = NOT_MEASURED,
+    memory: Mapping[int, int] = NOT_MEASURED,
     interval: float = 1.0,
     now_ns: int | None = None,
     levels: WarningLevels = USUAL_LEVELS,
@@ -371,6 +381,7 @@ def node_view(
         record: The reading, what rules find, and who holds the devices.
         processes: What the system says of the processes on the devices; without it they have numbers alone.
         cpu: By process, the processor time that it takes, in percent of one processor.
+        memory: By process, the memory of the host that it holds, in bytes.
         interval: Seconds between two readings.
         now_ns: When it is looked at, in nanoseconds since 1970; when it was read, if left out.
         levels: From where on values are warnings.
@@ -407,6 +418,12 @@ def node_view(
             sources.append(SourceRow(status.name, status.status, status.source, detail, ages[status.name], state, advice, quiet))
     host = {name: snapshot.metrics[key] for name, key in HOST_VALUES.items() if key in snapshot.metrics}
     busy = processors(snapshot.metrics)
+    shown = _processes(listed, about, record.holders, cpu, memory, now_ns, {device.key for device in devices if device.aged})
+    if before is not None:
+        gone = {
+            one.key for one in devices if one.silent is not None and one.state == "bad" and isinstance(listed.get(one.key), Unavailable)
+        }
+        shown = _with_last_seen(shown, before, gone, cpu, memory)
     return NodeView(
         hostname=printable(snapshot.hostname),
         time_ns=snapshot.time_ns,
@@ -415,7 +432,7 @@ def node_view(
         aged=age > oldest,
         summary=_summary(snapshot, interval, devices, findings, [source for source in sources if source.silent], len(silent)),
         devices=tuple(devices),
-        processes=_processes(listed, about, record.holders, cpu, now_ns, {device.key for device in devices if device.aged}),
+        processes=shown,
         unlisted={key: printable(why.detail or str(why.reason)) for key, why in listed.items() if isinstance(why, Unavailable)},
         host=host if busy is None else {"cpu_percent": busy, **host},
         sources=tuple(sources),
@@ -456,6 +473,7 @@ def _processes(
     about: Mapping[int, ProcessInfo],
     holders: Holders,
     cpu: Mapping[int, float],
+    memory: Mapping[int, int],
     now_ns: int,
     aged: set[str],
 ) -> tuple[ProcessRow, ...]:
@@ -470,7 +488,7 @@ def _processes(
         info = about.get(pid)
         started = "" if info is None else info.started or ""
         since = datetime.fromisoformat(started.replace("Z", "+00:00")).timestamp() if started else None
-        memory = [use.memory_bytes for use in on.values() if use.memory_bytes is not None]
+        held = [use.memory_bytes for use in on.values() if use.memory_bytes is not None]
         busy = [use.utilization for use in on.values() if use.utilization is not None]
         command = printable(info.command or "") if info is not None else ""
         why = "what the system says of it was not asked for"
@@ -486,7 +504,7 @@ def _processes(
                 user=printable(info.user or "") if info is not None else "",
                 program=command if command.startswith("[") else PurePath(command.partition(" ")[0]).name,
                 command=command,
-                memory_bytes=sum(memory) if memory else None,
+                memory_bytes=sum(held) if held else None,
                 utilization=max(busy, default=None),
                 cpu_percent=cpu.get(pid),
                 seconds=None if since is None else max(0.0, now_ns / 1e9 - since),
@@ -495,9 +513,38 @@ def _processes(
                 uses=on,
                 why=why,
                 aged=not aged.isdisjoint(on),
+                host_memory_bytes=memory.get(pid),
             )
         )
     return tuple(rows)
+
+
+def _with_last_seen(
+    rows: Sequence[ProcessRow], before: NodeView, gone: set[str], cpu: Mapping[int, float], memory: Mapping[int, int]
+) -> tuple[ProcessRow, ...]:
+    """Add the processes that were on devices which list none now, as they were seen last.
+
+    Args:
+        rows: The processes that are listed.
+        before: The view before this one.
+        gone: The keys of the devices that are lost or hung.
+        cpu: By process, the processor time that it takes.
+        memory: By process, the memory of the host that it holds.
+    """
+    found = {row.pid: row for row in rows}
+    for former in before.processes:
+        lost = {key: use for key, use in former.uses.items() if key in gone}
+        if not lost:
+            continue
+        seen = {key: former.last_seen.get(key, before.time_ns) for key in lost}
+        row = found.get(former.pid)
+        if row is None:
+            mine = replace(former, devices=tuple(lost), uses=lost, aged=True, seconds=None, last_seen=seen)
+            row = replace(mine, cpu_percent=cpu.get(former.pid), host_memory_bytes=memory.get(former.pid))
+        else:
+            row = replace(row, devices=(*row.devices, *lost), uses={**row.uses, **lost}, last_seen=seen)
+        found[former.pid] = row
+    return tuple(found.values())
 
 
 def _holder(info: ProcessInfo | None, holders: Holders, devices: Mapping[str, DeviceProcess]) -> str:

@@ -24,6 +24,15 @@ MOST_FOLLOWED = 12
 """Metrics whose history is kept at most: one of 64 devices takes two mebibytes."""
 HELD = 2.5
 """Intervals for which a value holds: without a reading for longer there is a gap."""
+PROCESS_VALUES = {
+    "utilization": ValueRow("utilization", "GPU", "%", (), top=100.0),
+    "memory_bytes": ValueRow("memory_bytes", "GPU memory", "By", ()),
+    "cpu_percent": ValueRow("cpu_percent", "CPU", "%", ()),
+    "host_memory_bytes": ValueRow("host_memory_bytes", "host memory", "By", ()),
+}
+"""Numbers of a process whose history is kept, by the names of its fields."""
+MOST_PROCESSES = 64
+"""Processes whose history is kept: one takes an eighth of a mebibyte."""
 FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
 """Numbers that nothing is seen of in a graph."""
 _EMPTY, _MISSING = 0.0, -1.0
@@ -112,7 +121,7 @@ class _Ring:
 
 
 class Trails:
-    """The history of a node's devices.
+    """The history of a node's devices, and of the processes on them for as long as they are there.
 
     It is filled from live readings or from recorded ones, whose own time counts.
 
@@ -129,6 +138,7 @@ class Trails:
         self.interval = interval
         self.metrics: tuple[str, ...] = FOLLOWED
         self._rings: dict[tuple[str, str], tuple[_Ring, ...]] = {}
+        self._processes: set[str] = set()
         self.newest_ns = self._shown = 0  # of all readings, and of those that were views
         self.until_ns: int | None = None
 
@@ -158,6 +168,13 @@ class Trails:
             for metric in self.metrics:
                 value = values.get(metric)
                 self._add(device.key, metric, view.time_ns, metrics.get(metric) if value is None else value)
+        for process in view.processes[:MOST_PROCESSES]:
+            for metric in PROCESS_VALUES:
+                self._add(process_key(process.pid), metric, view.time_ns, getattr(process, metric))
+        gone = self._processes - {process_key(process.pid) for process in view.processes}
+        if gone:
+            self._rings = {which: rings for which, rings in self._rings.items() if which[0] not in gone}
+        self._processes = {process_key(process.pid) for process in view.processes}
         self._shown = view.time_ns
         self.newest_ns = max(self.newest_ns, view.time_ns)
 
@@ -210,6 +227,11 @@ class Trails:
         seconds = time_ns / 1e9
         for ring in rings:
             ring.add(seconds, value)
+
+
+def process_key(pid: int) -> str:
+    """Return what a process's history is kept under."""
+    return f"process {pid}"
 
 
 def graph_metrics(view: NodeView) -> tuple[ValueRow, ...]:

@@ -16,10 +16,18 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from accelmetrics.backends.kit.processes import DriverNumbers, ancestors, is_visible, namespace_of, node_pattern
+from accelmetrics.backends.kit.processes import (
+    DriverNumbers,
+    ancestors,
+    descendants,
+    is_visible,
+    namespace_of,
+    node_pattern,
+    read_status,
+)
 from accelmetrics.backends.kit.system import read_once, read_text, sysroot
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.threads import begin
@@ -52,6 +60,9 @@ _SYSTEMS_PART = ("user", "command", "started", *_JOBS, "runtime", "slurm_step")
 LABELS = ("user", *_JOBS, "runtime", "slurm_step")
 """Fields that may be labels of a process in exporters."""
 _DRIVERS_PART = ("memory_bytes", "utilization", "memory_utilization")
+DEEPEST, MOST_BELOW = 32, 256
+"""Processes above and below one, at most."""
+T = TypeVar("T")
 
 
 class ProcessInfo(NamedTuple):
@@ -164,32 +175,107 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
     )
 
 
-class ProcessLookup:
-    """What the system says of the processes on the latest readings' devices: asked again every few seconds while they are the same.
+class SystemLookup(Generic[T]):
+    """An answer of the system about processes, asked for again every few seconds while the question is the same.
 
     The kernel may not answer about a process for as long as a driver hangs in it. So it is asked on a thread of its own and waited for a
     moment: after that, what it said before stands. At most one thread is kept by it.
     """
 
     def __init__(self) -> None:
-        self._latest: tuple[frozenset[int], ProcessListing] | None = None
+        self._latest: tuple[object, T] | None = None
         self._until = 0.0
         self._thread: threading.Thread | None = None
+
+    def answer(self, question: object, ask: Callable[[], T]) -> T | None:
+        """Return the answer; that of before where the system does not answer now, None where it never did.
+
+        Args:
+            question: Another one is asked at once.
+            ask: Asks the system.
+        """
+        known, asking = self._latest, self._thread is not None and self._thread.is_alive()
+
+        def note() -> None:
+            self._latest = question, ask()
+            self._until = time.monotonic() + LOOKED_UP
+
+        if not asking and (known is None or known[0] != question or time.monotonic() >= self._until):
+            self._thread = threading.Thread(target=note, name="accelmetrics-processes", daemon=True)
+            if begin(self._thread).failure is None:
+                self._thread.join(PATIENCE)
+        return None if self._latest is None else self._latest[1]
+
+
+class ProcessLookup(SystemLookup[ProcessListing]):
+    """The processes on the latest readings' devices, with what the system says of them."""
 
     def listing(self, snapshot: Snapshot) -> ProcessListing | None:
         """Return the processes; those of before where the system does not answer now, None where it never did."""
         pids = frozenset(use.pid for found in snapshot.processes.values() for use in found)
-        known, asking = self._latest, self._thread is not None and self._thread.is_alive()
+        return self.answer(pids, lambda: processes(snapshot))
 
-        def ask() -> None:
-            self._latest = pids, processes(snapshot)
-            self._until = time.monotonic() + LOOKED_UP
 
-        if not asking and (known is None or known[0] != pids or time.monotonic() >= self._until):
-            self._thread = threading.Thread(target=ask, name="accelmetrics-processes", daemon=True)
-            if begin(self._thread).failure is None:
-                self._thread.join(PATIENCE)
-        return None if self._latest is None else self._latest[1]
+class ProcessDetails(NamedTuple):
+    """What the system says of one process that was asked about.
+
+    Attributes:
+        pid: The process's number, as the driver gives it.
+        here: Its number in the ``/proc`` that we read; 0 where that is not known.
+        tree: The processes above it from the outermost on, itself, and those below it, each with how deep it stands.
+        environment: Its variables as it was started with them; empty unless asked for.
+        why: Why nothing of that is known, or the environment is not; empty where all is.
+    """
+
+    pid: int
+    here: int = 0
+    tree: tuple[tuple[int, ProcessInfo], ...] = ()
+    environment: tuple[str, ...] = ()
+    why: str = ""
+
+
+def process_details(snapshot: Snapshot, pid: int, *, environment: bool = False) -> ProcessDetails:
+    """Ask the system for the tree of one process on a snapshot's devices.
+
+    Args:
+        snapshot: A recent reading of this machine.
+        pid: The process's number, as the driver gives it.
+        environment: Whether its environment is wanted too, which may hold secrets.
+    """
+    uses = [(key, use) for key, found in snapshot.processes.items() for use in found if use.pid == pid]
+    if snapshot.hostname != hostname():
+        return ProcessDetails(pid, why=f"the snapshot is of another machine, {snapshot.hostname}")
+    here = next(iter(located(snapshot, uses)), f"no device lists process {pid} now")
+    if isinstance(here, str):
+        return ProcessDetails(pid, why=here)
+    system, above = SystemReader(), [*ancestors(here)][:DEEPEST]
+    depths = {one: depth for depth, one in enumerate([*reversed(above), here])}
+    for one in descendants(here)[1 : MOST_BELOW + 1]:
+        status = read_status(one)
+        depths[one] = depths.get(0 if status is None else status[0], depths[here]) + 1
+    tree = tuple((depth, system.look_up(one)) for one, depth in _downwards(depths))
+    if not environment:
+        return ProcessDetails(pid, here, tree)
+    try:
+        words = read_once(f"/proc/{here}/environ").decode("utf-8", "replace").split("\0")
+    except OSError as error:
+        return ProcessDetails(pid, here, tree, why=_why(here, error))
+    return ProcessDetails(pid, here, tree, tuple(word for word in words if word))
+
+
+def _downwards(depths: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return processes with their depths, each behind its parent."""
+    order: list[tuple[int, int]] = []
+    for one, depth in depths.items():
+        status = read_status(one)
+        parents = [place for place, (other, _) in enumerate(order) if status is not None and other == status[0]]
+        place = len(order)
+        if parents:
+            place = parents[0] + 1
+            while place < len(order) and order[place][1] >= depth:
+                place += 1
+        order.insert(place, (one, depth))
+    return order
 
 
 def process_labels(names: Iterable[str]) -> ProcessLabels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -190,6 +191,37 @@ def test_processes_by_device_with_user_and_command(busy: list[subprocess.Popen[b
     watched.type("\to", rf"(?s){second.pid} .*{first.pid} ")
     watched.type("/3601\r", lambda: str(second.pid) not in watched.text)
     watched.type("\x1b", str(second.pid))
+
+
+def test_enter_opens_the_process_with_its_tree_and_on_request_its_environment(machine: NvmlSimulator) -> None:
+    """The chosen process, and not the device of the other list; what it has in its environment is shown when it is asked for alone."""
+    command = ["bash", "-c", "sleep 3601 & sleep 3602 & wait"]
+    with subprocess.Popen(command, env={"PATH": os.environ["PATH"], "SECRET": "s3same"}, start_new_session=True) as holder:
+        try:
+            machine.processes(1, [Process(holder.pid, used=3 * GIB, sm=20)])
+            with on_terminal(*FAST, rows=50, columns=120, env=machine.environment()) as terminal:
+                terminal.until(str(holder.pid))
+                terminal.type("\t\r", f"process {holder.pid}  bash .*escape leaves", "command +bash -c sleep 3601 & sleep 3602 & wait")
+                terminal.until(rf"^ +{holder.pid} +root +bash -c", r"^ +\d+ +root +sleep 3601", r"^ +\d+ +root +sleep 3602")
+                terminal.until(r"GPU 1 min .* now 20 %", r"GPU memory 1 min .* now 3 GiB", r"host memory 1 min .* now \d")
+                assert "s3same" not in terminal.text
+                terminal.type("e", "SECRET=s3same")
+                terminal.type("e", lambda: "s3same" not in terminal.text)
+                machine.processes(1, [])
+                terminal.until("it has ended, or no longer uses a device")
+                terminal.type("\x1b", "no process uses a device")
+                terminal.type("\t\r", "gpu.0 .*escape leaves")
+        finally:
+            os.killpg(holder.pid, signal.SIGKILL)
+
+
+def test_the_processes_of_a_lost_device_stay(machine: NvmlSimulator, busy: list[subprocess.Popen[bytes]], watched: Terminal) -> None:
+    """As they were seen last, with how long that is ago; those of others go on, and the list is as ever when the device is back."""
+    watched.until(str(busy[0].pid), str(busy[1].pid))
+    machine.lose(1)
+    watched.until(rf"{busy[1].pid} .* 1 .*10\? .*5\.0\? .*last seen \d+ s ago: sleep 3602", rf"{busy[0].pid} .* 20 .* sleep 3601")
+    machine.recover(1)
+    watched.until(rf"{busy[1].pid} .* 10 .*5\.0 .* sleep 3602", lambda: "last seen" not in watched.text)
 
 
 def test_no_signal_of_a_read_only_view(machine: NvmlSimulator, busy: list[subprocess.Popen[bytes]]) -> None:

@@ -22,7 +22,7 @@ from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import ScreenStyle, shortened
 from accelmetrics.views.terminal.tables import COLUMNS, process_lines
 from accelmetrics.views.trails import Trails
-from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
+from accelmetrics.visibility.processes import ProcessDetails, ProcessInfo, ProcessListing
 from tests.records import record
 from tests.views.nodes import GIB, HEALTHY, Node, plain
 
@@ -76,6 +76,13 @@ def lose_some(node: Node) -> None:
     node.set("gpu.2", {"throttle.hwThermalSlowdown": 1, "temp": 88})
     node.find("throttled", "warning", "gpu.2", "clocks held down for 72 % of 300 s", "Check fans.")
     node.find("lost_device", "critical", "gpu.3", "it gives nothing", "Drain the node.")
+
+
+def lose_with_processes(node: Node) -> None:
+    for key in ("gpu.2", "gpu.3", "gpu.5"):
+        node.silence(key, Reason.DEVICE_LOST, "NVML_ERROR_GPU_IS_LOST")
+        node.unlisted[key] = Unavailable(Reason.DEVICE_LOST)
+        del node.processes[key]
 
 
 def partitioned() -> Node:
@@ -135,6 +142,21 @@ CHOICES = {
     "findings": Choices(overlay="findings"),
     "summary": Choices(overlay="summary", summary=("gpu.0  mean 93 %  " * 20, "", "実験 " * 60), overlay_top=1),
     "dialog": Choices(dialog=("signal", "SIGTERM to 48120", "python " * 50, "y sends it"), message="実験" * 50),
+    "process": Choices(
+        overlay="process",
+        pane="processes",
+        process=48121,
+        environment=True,
+        details=ProcessDetails(
+            48121,
+            48121,
+            ((0, ProcessInfo("", 1, user="root", command="init")), (1, ProcessInfo("", 48121, command="実験 " * 90))),
+            ("PATH=/usr/bin:" + "/x" * 200, "名=\x1b[31m"),
+        ),
+        signals=True,
+    ),
+    "ended": Choices(overlay="process", process=1),
+    "order": Choices(menu="order", pane="processes", process_left=40, tagged=frozenset({48121})),
     "typing": Choices(input=InputLine("filter", "user=ann " * 30, 200, "there is no such field"), device_filter="util>50"),
     "empty": Choices(device_filter="nothing-like-this", process_filter="nor-this"),
 }
@@ -254,6 +276,35 @@ def test_what_can_be_clicked_stands_where_it_is_said_to() -> None:
                     assert str(spot.name) in lines[spot.line]
                 elif spot.order == "mem":
                     assert lines[spot.line][spot.left : spot.right].strip() in ("MEM", "MEM/GIB")
+
+
+def test_an_opened_process_is_told_whole_with_its_use_over_time_and_its_tree() -> None:
+    watched = NODES["eight"]()
+    text = watched.text(CHOICES["process"], (120, 50))
+    for words in ("process 48121  python", "ann1", "gpu.2, gpu.3", "88 GiB", "--epochs 4322 --name 実験", "gpu.2 +44 GiB, 90%"):
+        assert re.search(words, text), words
+    for title in (
+        "GPU 1 min .* now 90 %  max 90 %",
+        "GPU memory 1 min .* now 88 GiB",
+        "CPU 1 min .* nothing read yet",
+        "host memory 1 min",
+    ):
+        assert re.search(title, text), title
+    assert re.search(r"^  1  root  init", text, re.MULTILINE)
+    assert re.search(r"^    48121  \?  実験 実験", text, re.MULTILINE)
+    assert "PATH=/usr/bin:/x/x" in text
+    assert "it has ended, or no longer uses a device" in watched.text(CHOICES["ended"])
+
+
+def test_the_processes_of_a_lost_device_stay_as_they_were_seen_last() -> None:
+    watched = Watched(Node(8), change=lose_with_processes)
+    rows = {row.pid: row for row in watched.view.processes}
+    assert [rows[48120 + number].seen_ns is None for number in range(4)] == [True, False, True, True]
+    lines = plain(watched.draw(Choices(pane="processes"), (120, 40)))
+    assert any(re.search(r"48121 .* 2-3 .*90\? +88\.0\? .* last seen 12 s ago: /usr/bin/python", line) for line in lines)
+    assert any(re.search(r"48122 .* 4-5 .*90 +44\.0 .* /usr/bin/python", line) for line in lines)  # one of its devices is there
+    opened = watched.text(Choices(overlay="process", process=48122), (120, 40))
+    assert "gpu.5: last seen 12 s ago, before the device fell silent" in opened
 
 
 def legible(line: str, allowed: set[str]) -> list[str]:
@@ -420,7 +471,7 @@ def device_column(numbers: Iterable[int]) -> str:
     """Draw a process on these GPUs, and give what stands below DEV."""
     watched = Watched(Node(1))
     process = replace(watched.view.processes[0], devices=tuple(f"gpu.{number}" for number in numbers))
-    drawn, (line,), _ = process_lines([process], USUAL_CHOICES, 80, ScreenStyle())
+    drawn, (line,), _ = process_lines([process], USUAL_CHOICES, 80, ScreenStyle(), 0)
     heading, row = ("".join(text for text, _ in line) for line in (drawn, line))
     at = heading.index("DEV")
     return row[at : heading.index("GPU%")].strip()

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from accelmetrics.schemas.errors import Reason
+from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.views.node_view import node_view
-from accelmetrics.views.trails import BEFORE, BUCKETS, FOLLOWED, GAP, MOST_FOLLOWED, SCALES, Trails, graph_metrics, metric_row
+from accelmetrics.views.trails import BEFORE, BUCKETS, FOLLOWED, GAP, MOST_FOLLOWED, SCALES, Trails, graph_metrics, metric_row, process_key
 from tests.views.nodes import SECOND, START, Node
 
 
@@ -134,6 +135,22 @@ def test_history_begins_anew_where_the_clock_was_set_back() -> None:
     trails.add(node_view(node.record()))
     assert (trails.newest_ns, kinds(trails)) == (node.time_ns, "." * 59 + "v")
     assert trails.points("gpu.0", "power_watts", "1 min", 1)[0].mean == 1.0
+
+
+def test_the_history_of_a_process_is_kept_for_as_long_as_it_is_there() -> None:
+    node, trails = Node(1), Trails()
+    for second in range(10):
+        node.processes["gpu.0"] = (DeviceProcess(7, "compute", second, 10.0 * second), DeviceProcess(8, "compute", 1, None))
+        trails.add(node_view(node.record(), cpu={7: 50.0}, memory={7: 1024}))
+        node.wait(1)
+    points = trails.points(process_key(7), "utilization", "1 min", 60)
+    assert [point.mean for point in points[-10:]] == [10.0 * second for second in range(10)]
+    assert trails.points(process_key(7), "cpu_percent", "1 min", 60)[-1].mean == 50
+    assert trails.points(process_key(7), "host_memory_bytes", "1 min", 60)[-1].mean == 1024
+    assert trails.points(process_key(8), "utilization", "1 min", 60) == [BEFORE] * 60
+    node.processes["gpu.0"] = ()
+    trails.add(node_view(node.record()))
+    assert trails.points(process_key(7), "utilization", "1 min", 60) == [BEFORE] * 60
 
 
 def test_values_from_elsewhere_may_be_newer_than_the_next_reading() -> None:

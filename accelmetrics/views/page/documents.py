@@ -465,7 +465,7 @@ def _process(row: ProcessRow, key: str, commands: bool) -> dict[str, Any]:
         "seconds": row.seconds,
         "holder": row.holder,
         "why": row.why,
-        "aged": row.aged,
+        "aged": row.aged or key in row.last_seen,
     }
     return {**told, "command": row.command} if commands else told
 

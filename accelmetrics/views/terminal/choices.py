@@ -11,9 +11,10 @@ from math import inf
 from typing import Literal, TypeVar
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.visibility.processes import ProcessDetails
 
 Pane = Literal["devices", "processes", "nodes"]
-Overlay = Literal["", "help", "details", "findings", "summary"]
+Overlay = Literal["", "help", "details", "findings", "summary", "process"]
 Menu = Literal["", "order"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""
@@ -80,6 +81,8 @@ class Choices:
         signals: Whether signals may be sent: the help names their key.
         replay: Whether it is a recording, through whose time keys go.
         summary: The lines of the summary, for that overlay.
+        environment: Whether the environment of an opened process is wanted.
+        details: What the system says of the opened process; None where that is not known.
     """
 
     pane: Pane = "devices"
@@ -115,6 +118,8 @@ class Choices:
     signals: bool = False
     replay: bool = False
     summary: tuple[str, ...] = ()
+    environment: bool = False
+    details: ProcessDetails | None = None
 
     @property
     def order(self) -> tuple[str, bool]:
@@ -173,7 +178,8 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("z", "", "choose the order from a list, by a letter: the same letter again turns it round (F6 too)", fleet=True),
     KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),
     KeyHelp("tab", "pane", "go to the other list"),
-    KeyHelp("enter", "details", "show all that is known of the chosen device, and what to do", fleet=True),
+    KeyHelp("enter", "details", "show all that is known of the chosen device or process, and what to do", fleet=True),
+    KeyHelp("e", "", "of a process that enter has opened: its environment, which may hold secrets", signals=True),
     KeyHelp("f", "findings", "show what rules have found"),
     KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
     KeyHelp("p", "pause", "let the picture stand still, and go on; space too, but in the list of processes", fleet=True),

@@ -8,13 +8,19 @@ from collections.abc import Iterable, Sequence
 from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import cells, duration, printable, quantity
 from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue
-from accelmetrics.views.node_view import NodeView, SourceRow
+from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
-from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, role_of, rule
-from accelmetrics.views.terminal.tables import device_words
+from accelmetrics.views.terminal.graphs import graph, points_across
+from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, role_of, rule
+from accelmetrics.views.terminal.tables import clock, device_words
+from accelmetrics.views.trails import PROCESS_VALUES, Trails, process_key
 
 MOST_KEYS = 24
 """Columns of the names of devices of which a finding says the same."""
+GRAPHS_BESIDE = 38
+"""Columns that a graph has at least where two are beside each other."""
+LEAST_GRAPH, MOST_GRAPH = 4, 9
+"""Rows of a graph of a process."""
 LABEL = 22
 """Columns of the names of values."""
 IDENTITY = (
@@ -124,6 +130,74 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
         pages.title("other metrics")
         pages.pairs(others)
     return pages.lines
+
+
+def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size: tuple[int, int], style: ScreenStyle) -> list[Drawn]:
+    """Tell all that is known of the chosen process: its command, what it uses over time, its tree, and its environment where asked for."""
+    pages = Pages(size[0], style)
+    row = next((one for one in view.processes if one.pid == choices.process), None)
+    if row is None:
+        pages.title(f"process {choices.process}", "escape leaves")
+        pages.text("it has ended, or no longer uses a device", "warn")
+        return pages.lines
+    pages.title(f"process {row.pid}  {row.program}".rstrip(), "e environment  escape leaves" if choices.signals else "escape leaves")
+    old = "?" if row.aged else ""
+    facts = (
+        ("user", row.user),
+        ("on", ", ".join(row.devices)),
+        ("belongs to", row.holder),
+        ("runs for", "" if row.seconds is None else clock(row.seconds)),
+        ("GPU", "" if row.utilization is None else f"{row.utilization:.0f}%{old}"),
+        ("GPU memory", "" if row.memory_bytes is None else quantity(row.memory_bytes, "By") + old),
+        ("CPU", "" if row.cpu_percent is None else f"{row.cpu_percent:.0f}%"),
+        ("host memory", "" if row.host_memory_bytes is None else quantity(row.host_memory_bytes, "By")),
+        ("kind", row.type),
+    )
+    pages.pairs([(name, words, "plain") for name, words in facts if words])
+    for key, seen_ns in row.last_seen.items():
+        pages.text(f"{key}: last seen {duration((view.time_ns - seen_ns) / 1e9)} ago, before the device fell silent", "warn")
+    pages.text(row.command or row.why or "not known", "plain" if row.command else "dim", "command")
+    if len(row.uses) > 1:
+        for key, use in row.uses.items():
+            parts = (
+                "" if use.memory_bytes is None else quantity(use.memory_bytes, "By"),
+                "" if use.utilization is None else f"{use.utilization:.0f}%",
+            )
+            pages.text(", ".join(filter(None, parts)) or "the driver does not say how much", name=key)
+    _process_graphs(pages, row, trails, choices.scale, size, style)
+    details = choices.details
+    pages.title("process tree")
+    if details is None:
+        pages.text("the system has not answered yet" if choices.signals else "it is known on its own machine alone", "dim")
+        return pages.lines
+    for depth, one in details.tree:
+        words = f"{'  ' * depth}{one.pid}  {one.user or '?'}  {printable(one.command or '?')}"
+        pages.lines.append(Line(style, size[0]).add("", width=2).add(words, "title" if one.pid == details.here else "plain").parts())
+    if details.why:
+        pages.text(details.why, "dim")
+    if choices.environment:
+        pages.title("environment", "e hides it")
+        for word in details.environment:
+            pages.text(printable(word))
+        if not details.environment and not details.why:
+            pages.text("it is empty", "dim")
+    return pages.lines
+
+
+def _process_graphs(pages: Pages, row: ProcessRow, trails: Trails, scale: str, size: tuple[int, int], style: ScreenStyle) -> None:
+    """Draw what a process used over time, as many graphs beside each other as there is room for."""
+    width, height = size
+    across = 4 if width >= GRAPHS_BESIDE * 4 else 2 if width >= GRAPHS_BESIDE * 2 else 1
+    rows = min(MOST_GRAPH, max(LEAST_GRAPH, height // 6))
+    metrics = list(PROCESS_VALUES.values())
+    room = width - 2 * (across - 1)
+    for start in range(0, len(metrics), across):
+        parts = []
+        for number, metric in enumerate(metrics[start : start + across]):
+            columns = room * (number + 1) // across - room * number // across
+            points = trails.points(process_key(row.pid), metric.name, scale, points_across(columns, style))
+            parts.append(graph(metric, scale, points, metric.top, (columns, rows), style))
+        pages.lines += beside(parts)
 
 
 def _values(pages: Pages, device: DeviceView) -> None:

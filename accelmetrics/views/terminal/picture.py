@@ -13,7 +13,16 @@ from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, top_of
-from accelmetrics.views.terminal.overlays import alike, detail_lines, dialog_lines, finding_line, finding_lines, help_lines, summary_lines
+from accelmetrics.views.terminal.overlays import (
+    alike,
+    detail_lines,
+    dialog_lines,
+    finding_line,
+    finding_lines,
+    help_lines,
+    process_detail_lines,
+    summary_lines,
+)
 from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule
 from accelmetrics.views.terminal.tables import (
     CELL,
@@ -185,7 +194,8 @@ class _Body:
         self.names = tuple(map(row_name, self._rows))
         self.pids = tuple(process.pid for process in self._shown)
         device = choices.device if choices.device in self.names else ""
-        process = choices.process if choices.process in self.pids else (self.pids[0] if self.pids else 0)
+        known = choices.process in self.pids or choices.overlay == "process"  # one that is opened may end
+        process = choices.process if known else next(iter(self.pids), 0)
         tagged = choices.tagged.intersection(one.pid for one in view.processes)
         self.choices = replace(choices, device=device, process=process, tagged=tagged)
         self.note, self.place, self.across, self.page = "", (0, 0), 1, 1
@@ -207,6 +217,8 @@ class _Body:
             lines = help_lines(choices, width, style)
         elif choices.overlay == "findings":
             lines = finding_lines(view, width, style)
+        elif choices.overlay == "process":
+            lines = process_detail_lines(view, self._trails, choices, (width, self._height), style)
         elif choices.overlay == "summary":
             lines = summary_lines(choices, width, style)
         else:
@@ -368,7 +380,7 @@ class _Body:
             room = max(1, height - 1 - headed)
             chosen = self.pids.index(choices.process)
             top = window(len(self._shown), chosen, choices.process_top, room)
-            heading, rows, left = process_lines(self._shown[top : top + room], choices, width, style)
+            heading, rows, left = process_lines(self._shown[top : top + room], choices, width, style, view.time_ns)
             choices = self.choices = replace(choices, process_top=top, process_left=left)
             begun = len(self.lines) + 1 + headed
             for number, pid in enumerate(self.pids[top : top + room]):

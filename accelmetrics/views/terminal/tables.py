@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, of_limit
+from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, duration, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, by_number, filtered
@@ -351,7 +351,9 @@ def process_fields(process: ProcessRow) -> Fields:
     }
 
 
-def process_lines(rows: Sequence[ProcessRow], choices: Choices, width: int, style: ScreenStyle) -> tuple[Drawn, list[Drawn], int]:
+def process_lines(
+    rows: Sequence[ProcessRow], choices: Choices, width: int, style: ScreenStyle, now_ns: int
+) -> tuple[Drawn, list[Drawn], int]:
     """Draw the table of processes: its heading, and a line for each row. The chosen row of the active list is shown so.
 
     While it is scrolled sideways, no column is left out and none is shortened; the numbers of the processes keep their place.
@@ -361,12 +363,16 @@ def process_lines(rows: Sequence[ProcessRow], choices: Choices, width: int, styl
         choices: What is to be seen.
         width: Columns there are.
         style: What the terminal can show.
+        now_ns: When it is looked at, in nanoseconds since 1970.
 
     Returns:
         The heading, the lines, and by how many columns they are scrolled: not beyond the end of the longest.
     """
     texts = [_process_cells(row) for row in rows]
     commands = [row.command or row.program or row.why or UNKNOWN for row in rows]
+    for number, row in enumerate(rows):
+        if row.seen_ns is not None:
+            commands[number] = f"last seen {duration((now_ns - row.seen_ns) / 1e9)} ago: {commands[number]}"
     sideways = choices.process_left > 0
     room = sys.maxsize if sideways else width - 2
     taken: dict[str, int] = {}
