@@ -1,7 +1,6 @@
 """``accelmetrics run``: start a command, watch it and its descendants, and say what it used.
 
-While it runs, the terminal's last row shows the devices: ``GPU0 (GB10): 93% │ 45.2/141GB │ 27W │ 48°C``. GB are GiB here, as
-every vendor's tools have them.
+While it runs, the terminal's last row shows the devices: ``GPU0 (GB10): 93 % │ 45.2/141.0 GiB │ 27 W │ 48 °C``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import GIB, MIB, cells, clipped, of_limit
+from accelmetrics.schemas.text import MIB, cells, celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
 from accelmetrics.views.summaries import as_json, folded, of_devices, of_process, of_window, readings, work_text
 
@@ -73,7 +72,7 @@ EXAMPLES = """\
   accelmetrics run --as-nvml -- nvitop                     AMD's and others' devices in a program for NVIDIA's (docs/other-monitors.md)
 
 The command has our standard streams, environment and terminal, and is sent every signal that we are sent. The live line is
-drawn where standard error is a terminal. GB on it are GiB.
+drawn where standard error is a terminal.
 
 Exit status: the command's; 128 and the signal's number when a signal ended it, 127 when there is no such command, 126 when it
 cannot be run; before it was started, 1 when an exporter cannot be made, and 2 for arguments that cannot be used."""
@@ -267,7 +266,7 @@ def live_line(snapshot: Snapshot, now: float, columns: int) -> str:
     if not devices:
         load, memory = processors(snapshot.metrics), snapshot.metrics.get("memory_percent")
         measures = (("CPU", load, "%"), ("memory", memory, "%"), ("command", snapshot.metrics.get("proc.memory.rssMB"), " MiB"))
-        texts = [BETWEEN.join(f"{label} {value:.0f}{unit}" for label, value, unit in measures if value is not None)]
+        texts = [BETWEEN.join(f"{label} {fixed(value)}{unit}" for label, value, unit in measures if value is not None)]
     pages = _pages(texts, columns)
     if len(pages) > 1:
         pages = _pages([_device(one, one.label) for one in devices], columns)
@@ -285,14 +284,14 @@ def _pages(texts: Sequence[str], columns: int) -> list[str]:
 
 
 def _device(one: Vitals, title: str) -> str:
-    memory = None if one.memory_percent is None else f"{one.memory_percent:.0f}% memory"
+    held = None if one.memory_percent is None else f"memory {percent(one.memory_percent)}"
     if one.memory_used is not None:
-        memory = f"{of_limit(one.memory_used, one.memory_total, GIB, 1)}GB"
+        held = memory(one.memory_used, one.memory_total)
     parts = [
-        None if one.utilization is None else f"{one.utilization:.0f}%",
-        memory,
-        None if one.power is None else f"{one.power:.0f}W",
-        None if one.temperature is None else f"{one.temperature:.0f}°C",
+        None if one.utilization is None else percent(one.utilization),
+        held,
+        None if one.power is None else watts(one.power),
+        None if one.temperature is None else celsius(one.temperature),
     ]
     return f"{title}: {BETWEEN.join(part for part in parts if part is not None) or one.why or '-'}"
 

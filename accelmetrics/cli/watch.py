@@ -24,8 +24,8 @@ from accelmetrics.cli.watch_source import LiveSource, WatchSource
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Finding
-from accelmetrics.schemas.text import GIB, counted, duration, printable
-from accelmetrics.views.device_view import MARKS, DeviceView, WarningLevels
+from accelmetrics.schemas.text import STATE_MARKS, celsius, counted, duration, memory, percent, printable, watts
+from accelmetrics.views.device_view import DeviceView, WarningLevels
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.fleet import node_note
 from accelmetrics.visibility.attribution import Attribution
@@ -210,7 +210,7 @@ def node_words(answer: NodeAnswer) -> str:
     summary = answer.summary
     had = [] if summary is None else [", ".join(f"{count} {kind}" for kind, count in summary.kinds.items()) or "no device"]
     words = ", ".join(filter(None, [*had, node_note(answer)]))
-    return " ".join(filter(None, (MARKS[answer.state], f"{answer.name}: {words}")))
+    return " ".join(filter(None, (STATE_MARKS[answer.state], f"{answer.name}: {words}")))
 
 
 def line_input() -> Callable[[float], list[str]]:
@@ -282,10 +282,10 @@ def _head(view: NodeView) -> str:
     number = sum(totals.findings.values())
     parts = [
         ", ".join(f"{count} {kind}" for kind, count in totals.kinds.items()) or "no device",
-        "" if totals.utilization is None else f"{totals.utilization:.0f} % busy",
-        "" if totals.power_watts is None else f"{totals.power_watts:.0f} W",
-        f"cpu {view.host['cpu_percent']:.0f} %" if "cpu_percent" in view.host else "",
-        f"memory {view.host['memory_percent']:.0f} %" if "memory_percent" in view.host else "",
+        "" if totals.utilization is None else f"util {percent(totals.utilization)}",
+        "" if totals.power_watts is None else watts(totals.power_watts, totals.power_limit_watts),
+        f"cpu {percent(view.host['cpu_percent'])}" if "cpu_percent" in view.host else "",
+        f"memory {percent(view.host['memory_percent'])}" if "memory_percent" in view.host else "",
         f"{totals.lost} lost" if totals.lost else "",
         "no finding" if not number else counted(number, "finding"),
     ]
@@ -297,10 +297,10 @@ def _device(device: DeviceView) -> str:
     used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
     limit = values.get("power_limit_watts")
     parts = [
-        f"{values['utilization']:.0f} % busy" if "utilization" in values else "",
-        "" if used is None else f"memory {used / GIB:.1f}{'' if total is None else f' of {total / GIB:.0f}'} GiB",
-        f"{values['power_watts']:.0f}{'' if limit is None else f' of {limit:.0f}'} W" if "power_watts" in values else "",
-        f"{values['temperature_celsius']:.0f} °C" if "temperature_celsius" in values else "",
+        f"util {percent(values['utilization'])}" if "utilization" in values else "",
+        "" if used is None else f"memory {memory(used, total)}",
+        watts(values["power_watts"], limit) if "power_watts" in values else "",
+        celsius(values["temperature_celsius"]) if "temperature_celsius" in values else "",
         *device.notes,
     ]
     return ", ".join(filter(None, parts)) or "says nothing"

@@ -24,7 +24,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.watch_source import LATE, WatchSource
 from accelmetrics.exporters.network import USER_AGENT
-from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, without_passwords
+from accelmetrics.schemas.errors import WORDS, DocumentError, InvalidOptionError, Reason, without_passwords
 from accelmetrics.schemas.http_client import words
 from accelmetrics.schemas.permissions import warn_if_loose
 from accelmetrics.schemas.record import Record
@@ -427,7 +427,7 @@ def _answer(name: str, series: Mapping[str, Sequence[Series]]) -> NodeAnswer:
     devices = []
     for key in sorted({*lost, *busy, *alerts}, key=_order):
         if lost.get(key):
-            devices.append(DeviceSummary(key, "bad", note="LOST"))
+            devices.append(DeviceSummary(key, "bad", note=WORDS[Reason.DEVICE_LOST]))
             continue
         states, shares = alerts.get(key, {}), busy.get(key, [])
         worst = min(states, key=lambda alert: STATES.index(states[alert]), default="")

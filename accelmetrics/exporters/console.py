@@ -1,4 +1,4 @@
-"""A line for every record, for people: ``GPU Monitor - GPU0: 85.2%/76.3% | GPU1: 0.0%/2.5%`` (utilisation/memory in use).
+"""A line for every record, for people: ``GPU Monitor - GPU0: 85%/76% | GPU1: 0%/3%`` (utilisation/memory in use).
 
 What rules find stands behind it while it lasts: ``| ! 2 findings: hot gpu.0, hot gpu.1``.
 On a terminal it can be a table instead that is drawn in place, a row for each device, with bars; elsewhere a record is one line.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
-from accelmetrics.schemas.text import GIB, bar, cells, clipped, counted, of_limit, printable
+from accelmetrics.schemas.text import bar, cells, celsius, clipped, counted, fixed, memory, percent, printable, watts
 from accelmetrics.schemas.vitals import FULL_MEMORY, HOT, Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ def _shapes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
+    return "-" if value is None else fixed(value)
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}%"
+    return "-" if value is None else f"{fixed(value)}%"
 
 
 # A table of the devices: a row for each, with bars, and a line for the host
@@ -225,19 +225,19 @@ def _cells(one: Vitals, columns: int, amount: bool, left_out: Collection[str]) -
     """Return a device's row by the headings of its columns; one that says nothing says why."""
     from rich.text import Text
 
-    memory = _bar(one.memory_percent, columns)
+    held = _bar(one.memory_percent, columns)
     if one.memory_used is not None and (amount or one.memory_percent is None):
-        used = f"{of_limit(one.memory_used, one.memory_total, GIB, 1)} GiB"
-        memory = used if one.memory_percent is None else f"{memory} {used}"
+        used = memory(one.memory_used, one.memory_total)
+        held = used if one.memory_percent is None else f"{held} {used}"
     full = one.memory_percent is not None and one.memory_percent > FULL_MEMORY
     hot = one.temperature is not None and one.temperature > HOT
     cells = {
         "Device": Text(one.label),
         "Name": Text(one.short_name),
         "Util": Text(_bar(one.utilization, columns)),
-        "Memory": Text(memory, WARNED if full else ""),
-        "Power": Text("-" if one.power is None else f"{of_limit(one.power, one.power_limit)} W"),
-        "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", WARNED if hot else ""),
+        "Memory": Text(held, WARNED if full else ""),
+        "Power": Text("-" if one.power is None else watts(one.power, one.power_limit)),
+        "Temp": Text("-" if one.temperature is None else celsius(one.temperature), WARNED if hot else ""),
     }
     if one.why:
         cells.update({"Util": Text(one.why, "red"), "Memory": Text(), "Power": Text(), "Temp": Text()})
@@ -257,18 +257,18 @@ def host_line(snapshot: Snapshot, width: int = WIDE) -> str:
     """Return what the host is at: its processors, its memory, the watched process; as many of them as there are columns for."""
     metrics = snapshot.metrics
     parts = [
-        ("cpu", processors(metrics), "%"),
-        ("memory", metrics.get("memory_percent"), "%"),
-        ("process cpu", metrics.get("cpu"), "%"),
+        ("cpu", processors(metrics), " %"),
+        ("memory", metrics.get("memory_percent"), " %"),
+        ("process cpu", metrics.get("cpu"), " %"),
         ("process memory", metrics.get("proc.memory.rssMB"), " MiB"),
     ]
     line = "host"
-    for text in [f"  {label} {value:.1f}{unit}" for label, value, unit in parts if value is not None]:
+    for text in [f"  {label} {fixed(value)}{unit}" for label, value, unit in parts if value is not None]:
         if len(line) + len(text) > width:
             break
         line += text
     return line
 
 
-def _bar(percent: float | None, columns: int) -> str:
-    return "-" if percent is None else bar(percent, columns) + " " * bool(columns) + f"{percent:5.1f}%"
+def _bar(share: float | None, columns: int) -> str:
+    return "-" if share is None else bar(share, columns) + " " * bool(columns) + f"{percent(share):>5}"

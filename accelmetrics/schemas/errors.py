@@ -64,6 +64,22 @@ class Reason(str, Enum):
 
 IN_ORDER = frozenset({Reason.NOT_SUPPORTED, Reason.NO_PERMISSION, Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NEEDS_INTERVAL})
 """Reasons that say nothing against the device: one that gives no value for these alone is as it should be."""
+WORDS: Mapping[str, str] = {
+    Reason.NOT_SUPPORTED: "n/a",
+    Reason.NO_PERMISSION: "no right",
+    Reason.DEVICE_LOST: "lost",
+    Reason.DRIVER_UNAVAILABLE: "no driver",
+    Reason.TIMED_OUT: "timed out",
+    Reason.PARSE_ERROR: "unreadable",
+    Reason.STALE: "stale",
+    Reason.NOT_IN_USE: "unused",
+    Reason.SUSPENDED: "asleep",
+    Reason.NEEDS_INTERVAL: "wait",
+    Reason.DRIVER_ERROR: "error",
+    Reason.RESET_REQUIRED: "reset due",
+    Reason.INVALID_VALUE: "bad value",
+}
+"""How every surface says in place of a value why it is missing."""
 ADVICE: Mapping[str, str] = {
     Reason.NO_PERMISSION: "run as a user that may read it (root, or a group that owns the device nodes)",
     Reason.DEVICE_LOST: "look at the kernel's log (dmesg); the device comes back with a reset or a reboot, if the hardware is sound",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from html import escape
 from itertools import islice
 from math import nan
@@ -13,7 +14,7 @@ from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import GIB, clipped
+from accelmetrics.schemas.text import celsius, clipped, energy as energy_words, memory, percent, watts
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first, vitals
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ def snapshot_html(snapshot: Snapshot) -> str:
         (
             one.key,
             one.name,
-            _cell(one.utilization, "%") if not one.why else one.why,
-            _memory(one.memory_used, one.memory_total) if one.memory_used is not None else _cell(one.memory_percent, "%"),
-            _cell(one.power, "W"),
-            _cell(one.temperature, "°C"),
+            one.why or _cell(one.utilization, percent),
+            _cell(one.memory_percent, percent) if one.memory_used is None else memory(one.memory_used, one.memory_total),
+            _cell(one.power, partial(watts, limit=one.power_limit)),
+            _cell(one.temperature, celsius),
         )
         for one in vitals(snapshot)
     )
@@ -73,28 +74,22 @@ def frame(times: Sequence[float], columns: Mapping[str, Iterable[float | None]])
 
 
 def _of_window(device: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> tuple[str, ...]:
-    utilization, memory = first(summary, device, UTILIZATION), first(summary, device, MEMORY_USED)
-    power, heat = first(summary, device, POWER), first(summary, device, TEMPERATURE)
+    utilization, held = first(summary, device, UTILIZATION), first(summary, device, MEMORY_USED)
+    drawn, heat = first(summary, device, POWER), first(summary, device, TEMPERATURE)
     used = energy.get(device)
     return (
         device,
-        _cell(utilization and utilization.mean, "%"),
-        _memory(memory and memory.max),
-        _cell(power and power.mean, "W"),
-        _cell(power and power.max, "W"),
-        _cell(heat and heat.max, "°C"),
-        _cell(used and used.joules, "J"),
+        _cell(utilization and utilization.mean, percent),
+        _cell(held and held.max, memory),
+        _cell(drawn and drawn.mean, watts),
+        _cell(drawn and drawn.max, watts),
+        _cell(heat and heat.max, celsius),
+        _cell(used and used.joules, energy_words),
     )
 
 
-def _cell(value: float | None, unit: str) -> str:
-    return NONE if value is None else f"{value:,.0f} {unit}" if abs(value) >= 100 else f"{value:.1f} {unit}"
-
-
-def _memory(used: float | None, total: float | None = None) -> str:
-    if used is None:
-        return NONE
-    return f"{used / GIB:.1f}" + (f" / {total / GIB:.0f}" if total else "") + " GiB"
+def _cell(value: float | None, words: Callable[[float], str]) -> str:
+    return NONE if value is None else words(value)
 
 
 def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], count: int) -> str:

@@ -1,12 +1,21 @@
-"""Texts made fit to be shown, within a width and without control characters; values with their units, and lengths of time."""
+"""Texts made fit to be shown, and the one vocabulary of every surface: words, rounding and units of what is measured.
+
+`dump`, `watch`, the page, reports and the console lines write a number by the functions below, so that one reading looks the same
+everywhere: ``13 %``, ``61.0/79.6 GiB``, ``612/700 W``, ``64 °C``, ``2.2 h``. Ties round away from zero, as in JavaScript. Full listings
+(`dump --all`, details) keep two decimals by :func:`quantity`. The page has the same rules in ``views/page/static/numbers.js``, and a test
+compares the two.
+"""
 
 from __future__ import annotations
 
 import re
 import reprlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import copysign, floor, inf, nextafter
+
+from accelmetrics.schemas.named_tuple import NamedTuple
 
 LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
 """Units that are written otherwise than the catalogue spells them."""
@@ -14,6 +23,8 @@ SCALED = {"By": "", "By/s": "/s"}
 """Units that are shown with a prefix, and what stands behind it."""
 PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 GIB, MIB = 2.0**30, 2.0**20
+KILO_FROM, KWH_FROM = 10_000.0, 100_000.0
+"""From where on power is written in kW, together with its limit, and joules in kWh."""
 GAP = 2
 """Spaces between two columns."""
 LONGEST_SHOWN = 200
@@ -100,12 +111,51 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = Fal
     return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
 
 
+# Numbers and units
+
+
+def fixed(value: float, digits: int = 0) -> str:
+    """Return a number with so many decimals; ties round away from zero, as ``toFixed`` of JavaScript does."""
+    if value * 2 ** (digits + 1) % 2 == 1:  # a tie: Python would round it to the even neighbour
+        value = nextafter(value, copysign(inf, value))
+    text = f"{value:.{digits}f}"
+    return text[1:] if text[0] == "-" and not text.strip("-0.") else text
+
+
+def percent(value: float) -> str:
+    """Return a share: ``13 %`` of 12.5."""
+    return f"{fixed(value)} %"
+
+
+def celsius(value: float) -> str:
+    """Return a temperature: ``64 °C``."""
+    return f"{fixed(value)} °C"
+
+
+def memory(used: float, total: float | None = None) -> str:
+    """Return an amount of memory, beside its total in the same unit: ``61.0/79.6 GiB``."""
+    step = power(max(abs(used), total or 0.0), 1024, len(PREFIXES))
+    return f"{of_limit(used, total, 1024**step, 1 if step else 0)} {PREFIXES[step]}"
+
+
+def watts(value: float, limit: float | None = None) -> str:
+    """Return a power, beside its limit in the same unit: ``612/700 W``, ``9.45/43.9 kW`` where one of the two is 10 kW or more."""
+    if max(abs(value), limit or 0.0) < KILO_FROM:
+        return f"{of_limit(value, limit)} W"
+    return "/".join(figures(one / 1000) for one in (value, limit or None) if one is not None) + " kW"
+
+
+def energy(joules: float) -> str:
+    """Return an energy: ``312 J``, ``86.412 kWh`` from 100,000 J on."""
+    return f"{fixed(joules)} J" if abs(joules) < KWH_FROM else f"{fixed(joules / 3.6e6, 3)} kWh"
+
+
 def quantity(value: float, unit: str) -> str:
-    """Return a value with its unit: ``300.2 W``, ``79.6 GiB``."""
+    """Return a value with its unit, in full where that is not bytes: ``300.25 W``, ``79.6 GiB``, ``909 B/s``."""
     if unit not in SCALED:
         return f"{number(value)} {LABELS.get(unit, unit)}".rstrip()
     step = power(abs(value), 1024, len(PREFIXES))
-    return f"{number(round(value / 1024**step, 1))} {PREFIXES[step]}{SCALED[unit]}"
+    return f"{fixed(value / 1024**step, 1 if step else 0)} {PREFIXES[step]}{SCALED[unit]}"
 
 
 def power(largest: float, base: float, most: int) -> int:
@@ -113,16 +163,21 @@ def power(largest: float, base: float, most: int) -> int:
     return next((found for found in range(most - 1, 0, -1) if largest >= base**found), 0)
 
 
+def figures(value: float) -> str:
+    """Return a number with three figures, or all that stand before the point: ``9.45``, ``43.9``, ``1234``."""
+    return fixed(value, max(0, 3 - len(f"{abs(floor(value))}")))
+
+
 def number(value: float) -> str:
     """Return a number: whole ones and large ones whole, others with two places, small ones with two figures."""
     if value == int(value) or abs(value) >= 10_000:
-        return f"{value:.0f}"
-    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}".rstrip("0").rstrip(".")
+        return fixed(value)
+    return f"{value:.2g}" if abs(value) < 0.1 else fixed(value, 2).rstrip("0").rstrip(".")
 
 
-def of_limit(value: float, limit: float | None, scale: float = 1.0, digits: int = 0, limit_digits: int = 0) -> str:
-    """Return a number beside its limit, where it has one, each with so many decimals: ``45.2/80``."""
-    return f"{value / scale:.{digits}f}" + (f"/{limit / scale:.{limit_digits}f}" if limit else "")
+def of_limit(value: float, limit: float | None, scale: float = 1.0, digits: int = 0) -> str:
+    """Return a number beside its limit, where it has one, both with so many decimals: ``45.2/80.0``."""
+    return fixed(value / scale, digits) + (f"/{fixed(limit / scale, digits)}" if limit else "")
 
 
 def counted(number: int, what: str) -> str:
@@ -131,11 +186,13 @@ def counted(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in its largest unit: ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size or (unit == "min" and seconds >= size):
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    """Return a length of time, rounded down, in its largest unit: ``52 s``, ``14 min``, ``2.2 h``, ``3.5 d``."""
+    if seconds < 60:
+        return f"{floor(max(0.0, seconds))} s"
+    if seconds < 3600:
+        return f"{floor(seconds / 60)} min"
+    unit, size = ("h", 3600) if seconds < 2 * 86400 else ("d", 86400)
+    return f"{number(floor(seconds * 10 / size) / 10)} {unit}"
 
 
 def brief(seconds: float | None) -> str:
@@ -158,3 +215,38 @@ def bar(percent: float, columns: int, marks: str = BAR) -> str:
     """Return a share as a bar of so many columns, of two marks: what is full, and what is empty."""
     filled = round(min(max(percent, 0.0), 100.0) / 100 * columns)
     return marks[0] * filled + marks[1] * (columns - filled)
+
+
+# Words
+
+
+class Term(NamedTuple):
+    """How one measure is called.
+
+    Attributes:
+        word: In sentences and on lines: ``util``.
+        heading: Above a column of a text table.
+        title: Where there is room: ``Utilisation``.
+        unit: As the heading of a column names it, where cells have no unit.
+    """
+
+    word: str
+    heading: str
+    title: str
+    unit: str
+
+
+TERMS: Mapping[str, Term] = {
+    "utilization": Term("util", "UTIL", "Utilisation", "%"),
+    "memory": Term("memory", "MEMORY", "Memory", "GiB"),
+    "power": Term("power", "POWER", "Power", "W"),
+    "temperature": Term("temp", "TEMP", "Temperature", "°C"),
+    "clock": Term("clock", "CLOCK", "Clock", "MHz"),
+    "energy": Term("energy", "ENERGY", "Energy", "J"),
+}
+STATE_MARKS: Mapping[str, str] = {"ok": "", "warn": "!", "bad": "X", "missing": "-"}
+STATE_WORDS: Mapping[str, str] = {"ok": "ok", "warn": "warning", "bad": "critical", "missing": "no data"}
+"""How a device stands, by its state; a device that gives nothing has the word of its reason (``schemas/errors.py``) instead."""
+SEVERITY_MARKS: Mapping[str, str] = {"critical": "X", "warning": "!", "info": ""}
+ASCII = str.maketrans({"°": "", "µ": "u", "…": "~", "–": "-", "—": "-", "│": "|", "·": "-", "²": "2", "×": "x"})
+"""Characters that a terminal without Unicode shows in another way: ``64 °C`` is ``64 C``."""

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TypeVar
 
 from accelmetrics.schemas import metric
+from accelmetrics.schemas.errors import WORDS
 from accelmetrics.schemas.identity import BackendStatus, DeviceSlot
 from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.snapshot import Snapshot
@@ -131,6 +132,6 @@ def _of_device(snapshot: Snapshot, slot: DeviceSlot) -> Vitals:
         percent = share
     reasons = (snapshot.unavailable.get(f"{slot.key}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
     silent = all(value is None for value in found.values())
-    why = next((str(why.reason) for why in reasons if why is not None), "") if silent else ""
+    why = next((WORDS.get(why.reason, str(why.reason)) for why in reasons if why is not None), "") if silent else ""
     name = printable(slot.identity.name or slot.identity.vendor)
     return Vitals(slot.key, name, memory_percent=percent, why=why, whole=not slot.identity.parent, **{**found, "memory_total": total})

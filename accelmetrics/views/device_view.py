@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
+from accelmetrics.schemas.errors import ADVICE, IN_ORDER, WORDS, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.metric import answered
 from accelmetrics.schemas.record import SEVERITIES, Finding, Holder, Record, Severity
-from accelmetrics.schemas.text import duration, in_words, printable
+from accelmetrics.schemas.text import STATE_MARKS, STATE_WORDS, celsius, duration, in_words, printable
 from accelmetrics.schemas.vitals import (
     FULL_MEMORY,
     HOT,
@@ -37,25 +37,8 @@ from accelmetrics.schemas.xid import meaning
 State = Literal["ok", "warn", "bad", "missing"]
 STATES: tuple[State, ...] = ("bad", "warn", "missing", "ok")
 """The worst first."""
-MARKS: Mapping[State, str] = {"ok": "", "warn": "!", "bad": "X", "missing": "-"}
 STATE_OF: Mapping[Severity, State] = {"critical": "bad", "warning": "warn", "info": "ok"}
 
-WORDS: Mapping[str, str] = {
-    Reason.NOT_SUPPORTED: "n/a",
-    Reason.NO_PERMISSION: "no right",
-    Reason.DEVICE_LOST: "LOST",
-    Reason.DRIVER_UNAVAILABLE: "no driver",
-    Reason.TIMED_OUT: "timed out",
-    Reason.PARSE_ERROR: "unreadable",
-    Reason.STALE: "stale",
-    Reason.NOT_IN_USE: "unused",
-    Reason.SUSPENDED: "asleep",
-    Reason.NEEDS_INTERVAL: "wait",
-    Reason.DRIVER_ERROR: "error",
-    Reason.RESET_REQUIRED: "RESET",
-    Reason.INVALID_VALUE: "bad value",
-}
-"""What stands in place of a value, by the reason why it is missing."""
 NOT_READ = "not_read"
 """The reason of a value that the device's source does not owe, or that is not among the chosen metrics."""
 LASTING = frozenset({Reason.TIMED_OUT, Reason.STALE})
@@ -246,7 +229,12 @@ class DeviceView:
     @property
     def mark(self) -> str:
         """The mark of its state."""
-        return MARKS[self.state]
+        return STATE_MARKS[self.state]
+
+    @property
+    def word(self) -> str:
+        """Its state in a word: ``ok``, ``warning``, ``critical``; of a device that gives nothing why: ``lost``, ``timed out``."""
+        return STATE_WORDS[self.state] if self.silent is None else self.silent.word
 
 
 def device_view(
@@ -381,13 +369,13 @@ def _levels(values: Mapping[str, float], levels: WarningLevels) -> tuple[dict[st
     temperature, slowdown = values.get("temperature_celsius"), values.get("slowdown_celsius")
     if temperature is not None:
         if levels.temperature is None and slowdown is not None:
-            warm, hot, words = slowdown - NEAR_SLOWDOWN, slowdown, f"slows down at {slowdown:.0f} °C"
+            warm, hot, words = slowdown - NEAR_SLOWDOWN, slowdown, f"slows down at {celsius(slowdown)}"
         else:
             warm = float(HOT) if levels.temperature is None else levels.temperature
             hot, words = warm + OVERHEATING - HOT, f"above {warm:g} °C"
         if temperature > warm:
             found["temperature_celsius"] = "bad" if temperature > hot else "warn"
-            said.append((found["temperature_celsius"], f"{temperature:.0f} °C, {words}", ""))
+            said.append((found["temperature_celsius"], f"{celsius(temperature)}, {words}", ""))
     if values.get("memory_percent", 0.0) > levels.memory:
         found["memory_percent"] = "warn"
     return found, said

@@ -19,10 +19,9 @@ from accelmetrics.schemas.errors import ADVICE, DocumentError, Reason, Unavailab
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Findings, Holders, Record
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
-from accelmetrics.schemas.text import counted, duration, in_words, printable
+from accelmetrics.schemas.text import STATE_MARKS, counted, duration, in_words, printable
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 from accelmetrics.views.device_view import (
-    MARKS,
     STATES,
     USUAL_LEVELS,
     DeviceView,
@@ -138,7 +137,7 @@ class SourceRow:
     @property
     def mark(self) -> str:
         """The mark of its state."""
-        return MARKS[self.state]
+        return STATE_MARKS[self.state]
 
 
 @dataclass(frozen=True)

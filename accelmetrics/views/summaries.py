@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accelmetrics.schemas.identity import DeviceSlot
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
-from accelmetrics.schemas.text import GIB, MIB, aligned, cells, clipped, counted, printable
+from accelmetrics.schemas.text import GIB, MIB, aligned, cells, clipped, counted, energy, fixed, printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -76,8 +76,6 @@ PROCESS = {"cpu_percent": ("cpu", 1.0), "memory_bytes": ("proc.memory.rssMB", MI
 STATISTICS = ("mean", "max", "count")
 """What ``run --stats`` has of each measure."""
 HOST = ("cpu", "memory_percent", "proc.memory.rssMB")
-WHOLE_J = 100_000
-"""Joules from where on energy is told in kWh."""
 
 
 def measured(summary: Mapping[str, Summary], device: str) -> dict[str, dict[str, float] | None]:
@@ -252,14 +250,12 @@ def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) ->
 
 def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: float) -> str:
     """Return one part of a measure's statistics with its unit; a dash where nothing was measured."""
-    return NONE if held is None else f"{held[part] / scale:.1f}{unit}"
+    return NONE if held is None else f"{fixed(held[part] / scale, 1)}{unit}"
 
 
 def energy_text(joules: float | None) -> str:
     """Return energy in joules, much of it in kWh; a dash where it is not known."""
-    if joules is None:
-        return NONE
-    return f"{joules:.0f} J" if joules < WHOLE_J else f"{joules / 3_600_000:.3f} kWh"
+    return NONE if joules is None else energy(joules)
 
 
 def work_text(name: str, work: Mapping[str, float | None]) -> str:

@@ -27,7 +27,7 @@ GIB = 2**30
 RUN = ("run", "--interval", "0.1")
 WAIT = "import os, sys, time\ndef wait():\n    while not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
 """Defines ``wait()``, which waits until the test lets the program go on."""
-LINE = "GPU0 (H100 80GB HBM3): 93% │ 45.2/80GB │ 27W │ 48°C"
+LINE = "GPU0 (H100 80GB HBM3): 93 % │ 45.2/80.0 GiB │ 27 W │ 48 °C"
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_wide_characters_are_two_columns_each_on_the_line() -> None:
     """So that it never reaches into the last column; a name's own escapes are shown, not obeyed."""
     place = DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "x", 0, name="华为昇腾加速卡九一〇\x1b[31m"))
     taken = Snapshot(0, "host", {"gpu.0.gpu": 50.0, "gpu.0.temp": 40.0}, [place])
-    assert live_line(taken, 0, 80) == "GPU0 (华为昇腾加速卡九一〇?[31m): 50% │ 40°C"
+    assert live_line(taken, 0, 80) == "GPU0 (华为昇腾加速卡九一〇?[31m): 50 % │ 40 °C"
     for columns in (20, 21, 29, 30):
         line = live_line(taken, 0, columns)
         assert columns - 1 <= cells(line) <= columns
@@ -342,7 +342,7 @@ def test_what_a_device_does_not_say_is_left_out() -> None:
         backend.device(2).miss(name, "device_lost", "it fell off the bus")
     with Sampler([backend]) as sampler:
         line = live_line(sampler.sample(), 0, 200)
-    assert re.sub(r" \([^)]*\)", "", line) == "GPU0: 0% │ 30°C   GPU1: 1.0GB │ 27W   GPU2: device_lost"
+    assert re.sub(r" \([^)]*\)", "", line) == "GPU0: 0 % │ 30 °C   GPU1: 1.0 GiB │ 27 W   GPU2: lost"
 
 
 def test_the_host_where_there_is_no_device() -> None:

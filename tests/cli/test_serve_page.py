@@ -46,9 +46,9 @@ def test_a_lost_gpu_is_a_row_that_says_so() -> None:
         simulator.lose(1)
         state = state_with(base, lambda state: state["devices"][1]["silent"])
         first, second = state["devices"]
-        assert (second["state"], second["silent"]["word"]) == ("bad", "LOST")
+        assert (second["state"], second["silent"]["word"]) == ("bad", "lost")
         assert "power_watts" not in second["values"]
-        assert second["note"].startswith("LOST for ") and second["advice"]
+        assert second["note"].startswith("lost for ") and second["advice"]
         assert second["last"]["power_watts"] > 0
         assert first["values"]["power_watts"] > 0
         assert state["head"]["lost"] == 1

@@ -162,7 +162,7 @@ def test_what_is_said_to_screen_readers(simulator: NvmlSimulator) -> None:
         lines = iter(process.stdout.readline, "")
         until_line(lines, ": 2 gpu")
         simulator.lose(1)
-        until_line(lines, "gpu.1: LOST")
+        until_line(lines, "gpu.1: lost")
         stack.pop_all()  # kills nothing: the two are ended below
     process.kill()
     rest_of(process)
@@ -290,7 +290,7 @@ def test_changes_of_a_fleet_in_lines(tmp_path: Path, simulator: NvmlSimulator) -
         with serving("--listen", address, *NODE, **simulator.environment()):
             until_line(lines, f"{address}: 2 gpu")
             simulator.lose(0)
-            assert "gpu.0 LOST" in until_line(lines, f"X {address}: 2 gpu")
+            assert "gpu.0 lost" in until_line(lines, f"X {address}: 2 gpu")
         until_line(lines, f"X {address}: no answer")
         hosts.write_text("")
         until_line(lines, f"{address}: no longer listed")

@@ -42,7 +42,7 @@ def test_nothing_is_said_where_nothing_changed(backend: FakeBackend) -> None:
     """Numbers are no change; the first line says what there is."""
     first = view_of(backend)
     (line,) = changes(None, first)
-    assert line.endswith(": 2 gpu, 46 % busy, 682 W, no finding")
+    assert line.endswith(": 2 gpu, util 47 %, 682/1400 W, no finding")
     backend.device(0).set(gpu=10, powerWatts=100)
     assert list(changes(first, view_of(backend))) == []
 
@@ -63,7 +63,7 @@ def test_a_device_is_lost_and_back(backend: FakeBackend) -> None:
         backend.device(1).miss(name, "device_lost", "it fell off the bus")
     lost = view_of(backend, before=before)
     (line,) = changes(before, lost)
-    assert line.startswith("gpu.1: LOST; it fell off the bus; ")
+    assert line.startswith("gpu.1: lost; it fell off the bus; ")
     assert list(changes(lost, lost)) == []
     assert list(changes(lost, before)) == ["gpu.1: back"]
     fewer = replace(before, devices=before.devices[:1])
@@ -83,8 +83,8 @@ def test_the_overview_says_each_device_in_a_sentence(backend: FakeBackend) -> No
     """And each finding."""
     head, first, second, finding = overview(view_of(backend, HOT))
     assert head.endswith("682 W, 1 finding")
-    assert first.endswith(": 93 % busy, memory 45.0 of 80 GiB, 612 W, 71 °C")
-    assert "0 % busy, 70 W, 34 °C" in second
+    assert first.endswith(": util 93 %, memory 45.0/80.0 GiB, 612/700 W, 71 °C")
+    assert "util 0 %, 70/700 W, 34 °C" in second
     assert finding == "warning hot gpu.1: core at 83 °C"
 
 
@@ -95,11 +95,11 @@ def test_on_a_terminal(simulator: NvmlSimulator) -> None:
         simulator.gpu[1].set(temperature=97)
         terminal.until(r"^\d\d:\d\d:\d\d critical overheating gpu.1: core at 97 °C")
         simulator.lose(0)
-        terminal.until("gpu.0: LOST")
-        terminal.type("\r", "^gpu.1 H100 80GB HBM3: 48 % busy")
+        terminal.until("gpu.0: lost")
+        terminal.type("\r", "^gpu.1 H100 80GB HBM3: util 48 %")
         assert terminal.end("q\r") == 0
         assert b"\x1b" not in terminal.raw
-        assert sum("gpu.0: LOST" in line for line in terminal.everything) == 1
+        assert sum("gpu.0: lost" in line for line in terminal.everything) == 1
         assert terminal.attributes == terminal.before
 
 
@@ -117,7 +117,7 @@ def test_in_the_background_it_goes_on(simulator: NvmlSimulator) -> None:
     with shell(env=simulator.environment()) as terminal:
         terminal.type("am watch --plain --interval 0.1 &\r", "2 gpu")
         simulator.lose(0)
-        terminal.until("gpu.0: LOST")
+        terminal.until("gpu.0: lost")
         terminal.type("kill %1; wait; clear; echo still here\r", "^still here$")
 
 
@@ -127,7 +127,7 @@ def test_a_terminal_that_goes_away_ends_it(simulator: NvmlSimulator) -> None:
         terminal.until("2 gpu")
         terminal.type("\x04")
         simulator.lose(0)
-        terminal.until("gpu.0: LOST")
+        terminal.until("gpu.0: lost")
         terminal.hang_up()
         assert terminal.process.wait(HANG) == 0
         assert b"Traceback" not in terminal.raw

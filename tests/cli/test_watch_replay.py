@@ -210,7 +210,7 @@ def test_changes_of_a_recording_in_lines(reading: Snapshot, tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (0, "")
     told = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in done.stdout.splitlines()]
     assert told[0].startswith("node7: 2 gpu")
-    assert [line.partition(";")[0] for line in told[1:]] == ["gpu.1: LOST", "gpu.1: back"]
+    assert [line.partition(";")[0] for line in told[1:]] == ["gpu.1: lost", "gpu.1: back"]
 
 
 def _lost() -> Unavailable:

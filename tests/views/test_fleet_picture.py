@@ -76,7 +76,7 @@ def test_the_worst_comes_first_and_says_why() -> None:
     assert drawn.nodes[3] == "n3:22235"
     rows = {line[2:4]: line for line in plain(drawn)}
     assert "X-" in rows["n5"]
-    assert "gpu.3 LOST for 4 min" in rows["n5"]
+    assert "gpu.3 lost for 4 min" in rows["n5"]
     assert "amdgpu is not loaded" in rows["n6"]
     assert "no answer: connection refused" in rows["n7"]
     assert "!36" in rows["n3"]

@@ -25,7 +25,7 @@ def summary() -> NodeSummary:
 def test_it_names_the_worst_device_and_counts_the_rest() -> None:
     found = summary()
     assert found.worst is not None
-    assert (found.worst.key, found.worst.state, found.worst.note) == ("gpu.1", "bad", "LOST")
+    assert (found.worst.key, found.worst.state, found.worst.note) == ("gpu.1", "bad", "lost")
     assert [device.utilization for device in found.devices] == [93.0, None, 93.0]
     assert (found.lost, found.hot, found.failed, found.findings) == (1, 1, 1, {"warning": 1})
     assert found.silent == ("amd failed: no driver",)

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
+from accelmetrics.schemas.errors import IN_ORDER, WORDS, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import CannotTell, Findings, Holder, Holders
-from accelmetrics.views.device_view import MARKS, WORDS, DeviceView, WarningLevels
+from accelmetrics.views.device_view import DeviceView, WarningLevels
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.visibility.processes import ProcessInfo, ProcessListing
 from tests.views.nodes import GIB, SECOND, Node
@@ -58,7 +58,7 @@ def test_a_lost_device_says_so_and_what_to_do_and_keeps_what_it_gave_last() -> N
     device = third.devices[1]
     assert (device.state, device.mark) == ("bad", "X")
     assert device.values == {}
-    assert device.note == "LOST for 5 min, NVML_ERROR_GPU_IS_LOST"
+    assert device.note == "lost for 5 min, NVML_ERROR_GPU_IS_LOST"
     assert device.silent_since_ns == first.time_ns
     assert device.last["power_watts"] == 612.4
     assert any("dmesg" in advice for advice in device.advice)
@@ -95,7 +95,7 @@ def test_a_device_at_rest_is_missing_and_not_bad(reason: Reason) -> None:
     node.silence("tpu.0", reason)
     view = node_view(node.record())
     assert (view.devices[0].state, view.devices[0].note) == ("missing", WORDS[reason])
-    assert MARKS[view.devices[0].state] == "-"
+    assert view.devices[0].mark == "-"
     assert view.summary.lost == 0
 
 
@@ -158,7 +158,7 @@ def test_of_what_a_driver_says_the_note_has_the_words() -> None:
     first = node_view(node.record())
     node.silence("gpu.1", Reason.DEVICE_LOST, "nvmlDeviceGetName: the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)")
     device = node_view(node.record(), before=first).devices[1]
-    assert device.notes == ("LOST for 0 s", "the GPU has fallen off the bus")
+    assert device.notes == ("lost for 0 s", "the GPU has fallen off the bus")
     assert device.silent is not None
     assert device.silent.detail == "nvmlDeviceGetName: the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)"
     assert device.links == ()  # those of a lost device are not known
@@ -171,7 +171,7 @@ def test_what_was_found_of_a_lost_device_is_told_as_last_seen_and_its_loss_once(
     node.find("device_lost", "critical", "gpu.0", "lost: the GPU has fallen off the bus")
     node.find("xid_hardware", "critical", "gpu.0", "Xid 79: the GPU has fallen off the bus")
     device = node_view(node.record(), before=first).devices[0]
-    assert device.notes == ("LOST for 0 s", "the GPU has fallen off the bus", "last seen: Xid 79: the GPU has fallen off the bus")
+    assert device.notes == ("lost for 0 s", "the GPU has fallen off the bus", "last seen: Xid 79: the GPU has fallen off the bus")
     assert len(device.findings) == 2
 
 

@@ -7,8 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from accelmetrics.schemas.text import block, cells, counted, duration, of_limit, printable
-from accelmetrics.views.device_view import MARKS, STATES, State
+from accelmetrics.schemas.text import (
+    STATE_MARKS,
+    block,
+    cells,
+    counted,
+    duration,
+    fixed,
+    of_limit,
+    percent,
+    printable,
+    watts as watts_words,
+)
+from accelmetrics.views.device_view import STATES, State
 from accelmetrics.views.node_view import NodeAnswer
 from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, by_number, filtered
 from accelmetrics.views.terminal.graphs import level_marks
@@ -22,7 +33,6 @@ from accelmetrics.views.terminal.picture import (
     foot,
     heading_spots,
     pieces,
-    power_words,
     scrolled,
     short_name,
     window,
@@ -141,8 +151,8 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
     busy = [device.utilization for summary in known for device in summary.devices if device.utilization is not None]
     left: list[Piece] = [(counted(len(answers), "node"), 0, "head")]
     left += [(f"{count} {printable(kind)}", 3, "plain") for kind, count in kinds.items()]
-    left += [(power_words(sum(watts), sum(limits) if len(limits) == len(watts) else None), 5, "plain")] if watts else []
-    left += [(f"util {sum(busy) / len(busy):.0f}%", 6, "plain")] if busy else []
+    left += [(watts_words(sum(watts), sum(limits) if len(limits) == len(watts) else None), 5, "plain")] if watts else []
+    left += [(f"util {percent(sum(busy) / len(busy))}", 6, "plain")] if busy else []
     troubles: tuple[tuple[int, str, State], ...] = (
         (len(answers) - len(known), "no answer", "bad"),
         (sum(one.lost for one in known), "lost", "bad"),
@@ -150,7 +160,7 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
         (sum(one.hot for one in known), "hot", "warn"),
     )
     right: list[Piece] = [
-        (f"{MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(troubles, 1) if number
+        (f"{STATE_MARKS[state]} {number} {what}", rank, role_of(state)) for rank, (number, what, state) in enumerate(troubles, 1) if number
     ]
     if choices.paused:
         right.append(("PAUSED", 1, "chosen"))
@@ -174,11 +184,11 @@ def node_lines(answer: NodeAnswer | None, width: int, style: ScreenStyle) -> lis
     if summary.version:
         pages.text(printable(summary.version), name="accelmetrics")
     if summary.power_watts is not None:
-        pages.text(power_words(summary.power_watts, summary.power_limit_watts), name="power")
+        pages.text(watts_words(summary.power_watts, summary.power_limit_watts), name="power")
     pages.title(f"devices {len(summary.devices)}")
     for device in sorted(summary.devices, key=lambda one: STATES.index(one.state)):
-        busy = "-" if device.utilization is None else f"{device.utilization:.0f}%"
-        line = Line(style, width).add("", width=1).add(MARKS[device.state] or " ", role_of(device.state), 1)
+        busy = "-" if device.utilization is None else f"{fixed(device.utilization)}%"
+        line = Line(style, width).add("", width=1).add(STATE_MARKS[device.state] or " ", role_of(device.state), 1)
         line.add(printable(device.key), role_of(device.state), 12).add(busy, width=UTIL, right=True)
         pages.lines.append(line.add("  ").add(printable(device.note), role_of(device.state)).parts())
     return pages.lines
@@ -220,22 +230,22 @@ def _node_rows(
     lines = []
     for answer in answers[seen]:
         role, summary = role_of(answer.state), answer.summary
-        line = Line(style, width).add(">" if answer.name == chosen else " ", "head").add(MARKS[answer.state] or " ", role)
+        line = Line(style, width).add(">" if answer.name == chosen else " ", "head").add(STATE_MARKS[answer.state] or " ", role)
         line.add(short_name(printable(answer.name), width), role, name_width).add(" ")
         if summary is not None:
             start = line.left
             for device in summary.devices if devices else ():
-                mark, busy = MARKS[device.state], device.utilization
+                mark, busy = STATE_MARKS[device.state], device.utilization
                 if numbered:
-                    text = (mark if device.state in ("warn", "bad") else "") + ("-" if busy is None else f"{busy:.0f}")
+                    text = (mark if device.state in ("warn", "bad") else "") + ("-" if busy is None else fixed(busy))
                     line.add(text, role_of(device.state), CELL, right=True)
                 else:  # one letter: the mark of its state, or how busy it is
                     text = mark or "-" if device.state != "ok" or busy is None else block(busy, 100.0, level_marks(style))
                     line.add(text, role_of(device.state))
             line.add("", width=devices - (start - line.left))
-            line.add("-" if summary.utilization is None else f"{summary.utilization:.0f}%", "plain", util, right=True)
+            line.add("-" if summary.utilization is None else f"{fixed(summary.utilization)}%", "plain", util, right=True)
             watts, limit = summary.power_watts, summary.power_limit_watts
-            words = "-" if watts is None else of_limit(watts, limit, 1000, 1, 1)
+            words = "-" if watts is None else of_limit(watts, limit, 1000, 1)
             line.add(words, "plain", power, right=True).add("  ")
         lines.append(line.add(node_note(answer), role).parts(answer.name == chosen))
     return heading.parts(), lines

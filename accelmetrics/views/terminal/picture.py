@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from accelmetrics.schemas.text import GIB, cells, counted, duration, of_limit, quantity
+from accelmetrics.schemas.text import cells, counted, duration, memory, percent, quantity, watts
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
@@ -471,10 +471,10 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
     left: list[Piece] = [(short_name(view.hostname, width), 0, "head")]
     left += [(f"{count} {kind}", 3, "plain") for kind, count in totals.kinds.items()]
     if totals.power_watts is not None:
-        left.append((power_words(totals.power_watts, totals.power_limit_watts), 5, "plain"))
+        left.append((watts(totals.power_watts, totals.power_limit_watts), 5, "plain"))
     if totals.utilization is not None and len(totals.devices) > 1:
-        left.append((f"util {totals.utilization:.0f}%", 7, "plain"))
-    left += [(f"{label} {view.host[name]:.0f}%", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
+        left.append((f"util {percent(totals.utilization)}", 7, "plain"))
+    left += [(f"{label} {percent(view.host[name])}", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
     found = len(view.findings)
     grave: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
     troubles: tuple[tuple[int, Piece], ...] = (
@@ -504,9 +504,9 @@ def host_line(view: NodeView, width: int, style: ScreenStyle) -> Drawn:
             continue
         total = view.host.get("memory_total_bytes")
         if name == "memory_used_bytes":
-            words = f"{of_limit(value, total, GIB, 1)} GiB"
+            words = memory(value, total)
         else:
-            words = f"{label} {value:.0f}%" if unit == "%" else f"{label} {quantity(round(value, 1), unit)}"
+            words = f"{label} {percent(value)}" if unit == "%" else f"{label} {quantity(round(value, 1), unit)}"
         told.append((words, rank, "plain"))
     return pieces(told if len(told) > 1 else [*told, ("its numbers are not read", 1, "dim")], [], width, style)
 
@@ -556,11 +556,6 @@ def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
         mark = direction_mark(order, reverse, style) if order == now else ""
         line.add(f"{letter} {order}{mark}", "chosen" if order == now else "plain").add("", width=SPACE)
     return line.add("z turns it round  enter leaves", "dim").parts()
-
-
-def power_words(watts: float, limit: float | None) -> str:
-    """Return what is drawn of what may be: ``4.7/5.6 kW``, ``612/700 W``."""
-    return f"{of_limit(watts, limit, 1000, 1, 1)} kW" if max(watts, limit or 0.0) >= 1000 else f"{of_limit(watts, limit)} W"
 
 
 def short_name(hostname: str, width: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, duration, of_limit
+from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, duration, fixed, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, by_number, filtered
@@ -57,7 +57,7 @@ def value_of(device: DeviceView, name: str) -> tuple[float | None, bool]:
 
 def _number(device: DeviceView, name: str, unit: str = "") -> str:
     value, old = value_of(device, name)
-    return "-" if value is None else f"{value:.0f}{unit}{'?' if old else ''}"
+    return "-" if value is None else f"{fixed(value)}{unit}{'?' if old else ''}"
 
 
 def _of_limit(device: DeviceView, name: str, limit_name: str, unit: float = 1) -> str:
@@ -275,7 +275,7 @@ def map_lines(rows: Sequence[Row], choices: Choices, width: int, across: int, st
         line = Line(style, width).add(devices[start].label, "dim", label).add(" ")
         for device in devices[start : start + across]:
             value = device.values.get("utilization")
-            text = f"{device.mark}{'-' if value is None else f'{value:.0f}'}" if device.state != "bad" or value is not None else "X-"
+            text = f"{device.mark}{'-' if value is None else fixed(value)}" if device.state != "bad" or value is not None else "X-"
             chosen = device.key == choices.device and choices.pane == "devices"
             line.add(" ").add(text, "chosen" if chosen else "ok" if device.state == "ok" else role_of(device.state), CELL - 1, right=True)
         lines.append(line.parts())
@@ -417,9 +417,9 @@ def _process_cells(process: ProcessRow) -> dict[str, str]:
         "PID": str(process.pid),
         "USER": process.user or UNKNOWN,
         "DEV": words if cells(words := device_words(process.devices)) <= MOST else f"{len(process.devices)} devices",
-        "GPU%": "-" if process.utilization is None else f"{process.utilization:.0f}{old}",
-        "MEM/GIB": "-" if memory is None else f"{memory / GIB:.1f}{old}",
-        "CPU%": "-" if process.cpu_percent is None else f"{process.cpu_percent:.0f}",
+        "GPU%": "-" if process.utilization is None else f"{fixed(process.utilization)}{old}",
+        "MEM/GIB": "-" if memory is None else f"{fixed(memory / GIB, 1)}{old}",
+        "CPU%": "-" if process.cpu_percent is None else fixed(process.cpu_percent),
         "TIME": "-" if process.seconds is None else clock(process.seconds),
         "HELD BY": process.holder,
     }

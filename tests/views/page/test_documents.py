@@ -143,7 +143,7 @@ def test_a_device_that_is_lost_says_since_when(node: Callable[..., Node]) -> Non
     one.gpus.device(1).lose()
     one.read()
     device = one.document("/api/state")["devices"][1]
-    assert (device["state"], device["silent"]["word"], device["silent"]["detail"]) == ("bad", "LOST", "the device has fallen off the bus")
+    assert (device["state"], device["silent"]["word"], device["silent"]["detail"]) == ("bad", "lost", "the device has fallen off the bus")
     assert device["silent_since"] is not None
     assert device["last"]["power_watts"] == 70.0
     assert "power_watts" not in device["values"]
@@ -163,7 +163,7 @@ def test_a_loss_that_was_not_looked_at_is_not_dated(node: Callable[..., Node]) -
     with patch.object(made, "is_recent", return_value=True):
         one.documents.take(record._replace(snapshot=snapshot))
         device = one.document("/api/state")["devices"][1]
-    assert (device["silent"]["word"], device["silent_since"]) == ("LOST", None)
+    assert (device["silent"]["word"], device["silent_since"]) == ("lost", None)
 
 
 def test_a_client_that_has_the_reading_is_told_so(node: Callable[..., Node]) -> None:

@@ -14,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from accelmetrics.exporters.http.access import password_line
 from tests.cli.shell import Tree
+from tests.schemas.test_text import ROWS as NUMBERS_IN_WORDS
 from tests.simulators.nvml import NvmlSimulator, Process, Ramp, Ret
 from tests.support.programs import Program
 from tests.support.waiting import wait_for
@@ -106,6 +107,14 @@ def clean(browser: Browser, node: Node) -> None:
     assert [url for url in asked if not url.startswith(node.url)] == []
 
 
+def test_the_page_words_numbers_as_python_does(page: Browser) -> None:
+    script = """
+    import("/numbers.js").then((words) => arguments[1](arguments[0].map(([name, values]) => words[name](...values))));
+    """
+    asked = [(name, values) for name, values, _ in NUMBERS_IN_WORDS]
+    assert page.driver.execute_async_script(script, asked) == [words for _, _, words in NUMBERS_IN_WORDS]
+
+
 def test_what_is_shown_is_what_was_read(page: Browser, node: Node, machine: NvmlSimulator) -> None:
     """Each number equals the snapshot's of the same reading, whatever moved in between."""
     for watts in (300_000, 412_345):
@@ -127,12 +136,12 @@ def test_what_is_shown_is_what_was_read(page: Browser, node: Node, machine: Nvml
 def test_a_lost_gpu_and_its_return(page: Browser, machine: NvmlSimulator, node: Node) -> None:
     """Its row says so in a mark, a word and a colour; the others go on; and it recovers."""
     machine.lose(1)
-    page.until(lambda: row(page, "gpu.1")["power"] == "- LOST")
+    page.until(lambda: row(page, "gpu.1")["power"] == "- lost")
     lost = row(page, "gpu.1")
     assert lost["state"] == "Xbad"
-    assert "LOST" in lost["note"]
+    assert "lost" in lost["note"]
     for column in ("utilization", "memory", "power", "temperature", "clock"):
-        assert lost[column] == "- LOST"
+        assert lost[column] == "- lost"
     machine.gpu[0].set(temperature=66)
     page.until(lambda: row(page, "gpu.0")["temperature"] == "66 °C")
     assert row(page, "gpu.0")["mark"] == "ok"
@@ -428,7 +437,7 @@ def test_accessibility(browser: Browser, machine: NvmlSimulator, scheme: str) ->
     with serving(machine) as node:
         browser.media(prefers_color_scheme=scheme)
         opened(browser, node)
-        browser.until(lambda: row(browser, "gpu.1")["power"] == "- LOST")
+        browser.until(lambda: row(browser, "gpu.1")["power"] == "- lost")
         for keys in ((), ("d", Keys.ENTER), (Keys.ESCAPE, "?")):
             browser.press(*keys)
             assert browser.axe() == []

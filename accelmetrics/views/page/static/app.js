@@ -7,7 +7,7 @@
 import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
 import { Graphs, History, Lines, SHOWN_AT_FIRST } from "./graphs.js";
-import { bytes, capital, clock, duration, isNumber, percent, plain, watts } from "./numbers.js";
+import { bytes, capital, celsius, clock, duration, isNumber, percent, plain, watts } from "./numbers.js";
 import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
 
 const PATIENCE_MS = 30_000; // until a request is given up
@@ -285,7 +285,7 @@ const HOST_UNITS = {
   percent,
   bytes_per_second: (value) => `${bytes(value)}/s`,
   bytes,
-  celsius: (value) => `${Math.round(value)} °C`,
+  celsius,
   watts,
 };
 

@@ -1,42 +1,70 @@
-// Numbers in words, as `accelmetrics watch` writes them.
+// Numbers, units and lengths of time in words, by the rules of accelmetrics/schemas/text.py; a test compares the two.
 
-const GIB = 2 ** 30;
+const PREFIXES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const SYMBOLS = { 1: "", By: "bytes", "By/s": "bytes/s", Cel: "°C", MiBy: "MiB", GiBy: "GiB", us: "µs" };
+const KILO_FROM = 10000; // watts from which on power is written in kW, together with its limit
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** A number with as many digits as are read at a glance. */
+/** A number with so many decimals; ties round away from zero. */
+export function fixed(value, digits = 0) {
+  const text = value.toFixed(digits);
+  return /^-[0.]+$/.test(text) ? text.slice(1) : text;
+}
+
+/** A number in full: whole ones and large ones whole, others with two places, small ones with two figures. */
 export function plain(value) {
-  const size = Math.abs(value);
-  return value.toFixed(Number.isInteger(value) || size >= 100 ? 0 : size >= 10 ? 1 : 2);
+  if (Number.isInteger(value) || Math.abs(value) >= 10000) return fixed(value);
+  return Math.abs(value) < 0.1 ? String(Number(value.toPrecision(2))) : String(Number(fixed(value, 2)));
 }
 
-export const percent = (value) => `${Math.round(value)} %`;
+const figures = (value) => fixed(value, Math.max(0, 3 - String(Math.abs(Math.floor(value))).length));
 
-export function bytes(value) {
-  if (value >= GIB / 10) return `${(value / GIB).toFixed(1)} GiB`;
-  return `${(value / 2 ** 20).toFixed(0)} MiB`;
+/** By which power of 1024 an amount of bytes is best divided. */
+function step(largest) {
+  let found = PREFIXES.length - 1;
+  while (found > 0 && largest < 1024 ** found) found -= 1;
+  return found;
 }
 
-/** A part and its whole in the unit of the whole: ``45.2 of 80.0 GiB``. */
-export function shareOfBytes(part, whole) {
-  return whole >= GIB / 10 ? `${(part / GIB).toFixed(1)} of ${bytes(whole)}` : `${(part / 2 ** 20).toFixed(0)} of ${bytes(whole)}`;
+const ofLimit = (value, limit, scale, digits) => fixed(value / scale, digits) + (limit ? `/${fixed(limit / scale, digits)}` : "");
+
+/** ``13 %`` of 12.5. */
+export const percent = (value) => `${fixed(value)} %`;
+
+/** ``64 °C``. */
+export const celsius = (value) => `${fixed(value)} °C`;
+
+/** An amount of memory, beside its total in the same unit: ``61.0/79.6 GiB``. */
+export function memory(used, total = null) {
+  const power = step(Math.max(Math.abs(used), total ?? 0));
+  return `${ofLimit(used, total, 1024 ** power, power ? 1 : 0)} ${PREFIXES[power]}`;
 }
 
-export function watts(value) {
-  return value >= 10000 ? `${(value / 1000).toFixed(1)} kW` : `${Math.round(value)} W`;
+/** A power, beside its limit in the same unit: ``612/700 W``, ``9.45/43.9 kW``. */
+export function watts(value, limit = null) {
+  if (Math.max(Math.abs(value), limit ?? 0) < KILO_FROM) return `${ofLimit(value, limit, 1, 0)} W`;
+  return `${[value, ...(limit ? [limit] : [])].map((one) => figures(one / 1000)).join("/")} kW`;
 }
 
+/** A value with its unit, in full where that is not bytes: ``300.25 W``, ``79.6 GiB``, ``909 B/s``. */
+export function quantity(value, unit) {
+  if (unit !== "By" && unit !== "By/s") return `${plain(value)} ${unitSymbol(unit)}`.trimEnd();
+  const power = step(Math.abs(value));
+  return `${fixed(value / 1024 ** power, power ? 1 : 0)} ${PREFIXES[power]}${unit === "By/s" ? "/s" : ""}`;
+}
+
+export const bytes = (value) => memory(value);
+
+/** A length of time, rounded down, in its largest unit: ``52 s``, ``14 min``, ``2.2 h``, ``3.5 d``. */
 export function duration(seconds) {
-  const whole = Math.max(0, Math.round(seconds));
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
-  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+  if (seconds < 60) return `${Math.floor(Math.max(0, seconds))} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  const [unit, size] = seconds < 2 * 86400 ? ["h", 3600] : ["d", 86400];
+  return `${plain(Math.floor((seconds * 10) / size) / 10)} ${unit}`;
 }
 
 export const clock = (date) => date.toLocaleTimeString([], { hour12: false });
-
-const SYMBOLS = { 1: "", By: "bytes", "By/s": "bytes/s", Cel: "°C", s: "s" };
 
 /** The symbol of a unit as the catalogue writes it. */
 export const unitSymbol = (unit) => SYMBOLS[unit] ?? unit;

@@ -1,7 +1,7 @@
 // Tables that are sorted by the buttons in their headings. Rows stay the same elements as long as what they show is there.
 
 import { element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
-import { bytes, duration, isNumber, percent, plain, shareOfBytes, watts } from "./numbers.js";
+import { bytes, celsius, duration, fixed, isNumber, memory, percent, plain, watts } from "./numbers.js";
 
 const TALL = 16; // rows above which a table scrolls in itself
 const GRAVITY = { bad: 0, warn: 1, missing: 2, ok: 3 };
@@ -102,7 +102,7 @@ function measured(name, words, { of = () => "", share = false } = {}) {
     setAttribute(cell, "data-missing", there ? null : (device.missing[name]?.reason ?? "not_read"));
     setAttribute(cell, "data-level", device.levels?.[name] ?? null);
     const [number, limit] = [...cell.children].slice(-2);
-    setText(number, there ? words(value) + (device.aged ? " ?" : "") : missingWord(device.missing[name]));
+    setText(number, there ? words(value, device.values) + (device.aged ? " ?" : "") : missingWord(device.missing[name]));
     setText(limit, there ? of(device.values) : "");
     if (!share) return;
     const width = there ? `${Math.min(100, Math.max(0, Math.round(value)))}%` : "0%";
@@ -111,8 +111,7 @@ function measured(name, words, { of = () => "", share = false } = {}) {
 }
 
 const ofMemory = ({ memory_used_bytes: used, memory_total_bytes: total }) =>
-  isNumber(used) && isNumber(total) ? ` ${shareOfBytes(used, total)}` : "";
-const ofLimit = ({ power_limit_watts: limit }) => (isNumber(limit) ? ` of ${watts(limit)}` : "");
+  isNumber(used) && isNumber(total) ? ` ${memory(used, total)}` : "";
 
 /** Write the state as its mark and its word. */
 export function writeState(cell, state) {
@@ -124,8 +123,8 @@ export function writeState(cell, state) {
 const STATES = {
   ok: { mark: "", word: "ok" },
   warn: { mark: "!", word: "warning" },
-  bad: { mark: "X", word: "bad" },
-  missing: { mark: "-", word: "missing" },
+  bad: { mark: "X", word: "critical" },
+  missing: { mark: "-", word: "no data" },
 };
 export const stateOf = ({ state }) => STATES[state] ?? { mark: "?", word: state };
 
@@ -155,9 +154,9 @@ export function devicesTable(open, colours) {
     },
     utilization: { sort: value("utilization"), write: measured("utilization", percent, { share: true }) },
     memory: { sort: value("memory_percent"), write: measured("memory_percent", percent, { share: true, of: ofMemory }) },
-    power: { sort: value("power_watts"), write: measured("power_watts", watts, { of: ofLimit }) },
-    temperature: { sort: value("temperature_celsius"), write: measured("temperature_celsius", (degrees) => `${Math.round(degrees)} °C`) },
-    clock: { sort: value("sm_clock_mhz"), write: measured("sm_clock_mhz", (mhz) => `${Math.round(mhz)} MHz`) },
+    power: { sort: value("power_watts"), write: measured("power_watts", (value, { power_limit_watts: limit }) => watts(value, limit)) },
+    temperature: { sort: value("temperature_celsius"), write: measured("temperature_celsius", celsius) },
+    clock: { sort: value("sm_clock_mhz"), write: measured("sm_clock_mhz", (mhz) => `${fixed(mhz)} MHz`) },
     note: {
       ascending: true,
       sort: (device) => device.note || null,
