@@ -42,7 +42,7 @@ def test_nothing_is_said_where_nothing_changed(backend: FakeBackend) -> None:
     """Numbers are no change; the first line says what there is."""
     first = view_of(backend)
     (line,) = changes(None, first)
-    assert line.endswith(": 2 gpu, util 47 %, 682/1400 W, no finding")
+    assert line.endswith(": 2 gpu, util 47 %, 682 W, no finding")
     backend.device(0).set(gpu=10, powerWatts=100)
     assert list(changes(first, view_of(backend))) == []
 

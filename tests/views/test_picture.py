@@ -354,7 +354,7 @@ def test_a_call_that_hangs_is_told_in_the_row() -> None:
 def test_the_first_line_counts_what_is_wrong() -> None:
     watched = NODES["eight-lost"]()
     first = plain(watched.draw(size=(120, 24)))[0]
-    for words in ("node7", "8 gpu", "X 2 lost", "! 1 hot", "! 2 findings", "cpu 12 %", "kW"):
+    for words in ("node7", "8 gpu", "X 2 lost", "! 1 hot", "! 2 findings", "cpu 12 %", "3540/4200 W"):
         assert words in first
     high = plain(watched.draw(size=(120, 40)))
     assert "cpu 12 %" not in high[0]
