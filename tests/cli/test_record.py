@@ -89,7 +89,7 @@ def test_devices_can_be_chosen(simulator: NvmlSimulator) -> None:
     env = environment(**simulator.environment())
     for isolation in ("thread", "process"):
         done = run("record", "--gpus", "1", "--duration", "0.1", "--isolation", isolation, env=env)
-        assert done.stdout.startswith("GPU Monitor - GPU1: 48.0%/")
+        assert done.stdout.startswith("GPU Monitor - GPU1: 48%/")
     refused = run("record", "--gpus", "7", env=env)
     assert refused.returncode == 2
     assert "unknown device 'gpu.7'. Known: gpu.0 (GPU-" in one_line(refused.stderr)
@@ -132,7 +132,7 @@ def test_a_host_without_devices() -> None:
     """The machine's processors and memory."""
     done = call(*HOST, "--interval", "0.2", "--duration", "0.5")
     lines = done.stdout.splitlines()
-    assert re.fullmatch(r"Host Monitor - CPU (-|\d+\.\d%) \| memory \d+\.\d%", lines[0])
+    assert re.fullmatch(r"Host Monitor - CPU (-|\d+%) \| memory \d+%", lines[0])
     assert any(line.split()[:1] == ["memory_percent"] for line in lines)
 
 
