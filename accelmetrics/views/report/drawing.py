@@ -43,8 +43,8 @@ FOUND = "#a3003d"
 """Of findings, and of no device."""
 KINDS = {"throttle": "#d55e00", "silence": "#7b8591", "gap": "#7b8591", "event": "#16191d", "finding": FOUND}
 GRID, SHADE = "#e3e6ea", "#eef1f4"
-WIDTH, HEIGHT, ROW, FRAME = 7.2, 2.4, 0.18, 0.7
-"""Inches: of a picture, of a row of one that has rows, and of what is above and below these."""
+WIDTH, NARROW, HEIGHT, ROW, FRAME = 7.2, 4.2, 2.4, 0.18, 0.7
+"""Inches: of a picture, of one in a column of a page, of a row of one that has rows, and of what is above and below these."""
 DPI, PAGE_DPI = 200, 130
 """Pixels of an inch of PNG: in files, and in a page, which has all of them."""
 LETTERS = 110.0
@@ -215,28 +215,38 @@ def draw_strip(rows: Sequence[tuple[str, str, Sequence[Span]]], axis: str, span:
     return figure
 
 
-def draw_histogram(histogram: Histogram) -> Figure:
-    """Draw how often values lay between edges."""
+def draw_histogram(histogram: Histogram, page: bool = False) -> Figure:
+    """Draw how often values lay between edges; on a page without the title, which stands above it."""
     from matplotlib.ticker import MaxNLocator
 
     _, title, edges, counts = histogram
-    figure, axes = _axes(f"{title}, s", HEIGHT)
+    figure, axes = _axes("" if page else f"{title}, s", HEIGHT, NARROW if page else WIDTH)
     axes.stairs(counts, edges, fill=True, color=PALETTE[1])
     axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
-def draw_spread(spread: MeasureSpread) -> Figure:
-    """Draw what readings came to: a line from least to largest, a bar from the median to p99, marks at p95 and the mean."""
+def draw_spread(spread: MeasureSpread, page: bool = False) -> Figure:
+    """Draw what readings came to: a line from least to largest, a bar from the median to p99, marks at p95 and the mean.
+
+    On a page title and legend stand above it.
+    """
     factor = spread.factor
-    figure, axes = _axes(f"{spread.title}, {spread.unit}: least to largest, median to p99, mean", FRAME + ROW * len(spread.rows))
+    title = "" if page else f"{spread.title}, {spread.unit}".removesuffix(", ")
+    figure, axes = _axes(title, FRAME + ROW * (len(spread.rows) + (not page)), NARROW if page else WIDTH)
     for position, (_, held) in enumerate(spread.rows):
-        axes.hlines(position, held.min / factor, held.max / factor, color=PALETTE[7], linewidth=1)
-        axes.barh(position, (held.p99 - held.p50) / factor, 0.55, held.p50 / factor, color=PALETTE[1], alpha=0.45)
-        axes.vlines(held.p95 / factor, position - 0.28, position + 0.28, color=PALETTE[1], linewidth=2)
-        axes.plot(held.mean / factor, position, "o", color=PALETTE[4])
-    axes.set_xlim(left=min(0.0, *(held.min / factor for _, held in spread.rows)))
+        marks: list[Any] = [
+            axes.hlines(position, held.min / factor, held.max / factor, color=PALETTE[7], linewidth=1),
+            axes.barh(position, (held.p99 - held.p50) / factor, 0.55, held.p50 / factor, color=PALETTE[1], alpha=0.45),
+            axes.vlines(held.p95 / factor, position - 0.28, position + 0.28, color=PALETTE[1], linewidth=2),
+            *axes.plot(held.mean / factor, position, "o", color=PALETTE[4]),
+        ]
+        if not page and not position:
+            words = ("least to largest", "median to p99", "p95", "mean over time")
+            figure.legend(marks, words, loc="outside lower left", ncols=len(words), frameon=False)
+    least, most = min(0.0, *(held.min / factor for _, held in spread.rows)), max(held.max / factor for _, held in spread.rows)
+    axes.set_xlim(least, most + 0.03 * ((most - least) or 1.0))
     axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     _name_rows(axes, [label for label, _ in spread.rows])
     return figure
@@ -252,10 +262,10 @@ def draw_detail(series: ReducedSeries, times: Sequence[float], values: Column, f
     return draw_plot(Plot("detail", title, unit, "time", (PlotLine(series.device, 1, False, times, column, column, column),)), [mark])
 
 
-def _axes(title: str, height: float) -> tuple[Figure, Axes]:
+def _axes(title: str, height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure((WIDTH, height), layout="constrained")
+    figure = Figure((width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(clipped(printable(title), int(LETTERS)))
     axes.tick_params(length=0)

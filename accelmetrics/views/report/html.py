@@ -18,8 +18,8 @@ from itertools import chain
 from xml.etree.ElementTree import Element, tostring
 
 from accelmetrics._version import __version__
-from accelmetrics.schemas.record import NOT_LOGGED, SEVERITIES
-from accelmetrics.schemas.text import counted, printable
+from accelmetrics.schemas.record import SEVERITIES
+from accelmetrics.schemas.text import counted, in_words, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
@@ -27,9 +27,11 @@ from accelmetrics.views.report.plots import ALIGNED, Axis, Pictures, aligned, la
 from accelmetrics.views.report.run_report import Plain, ReducedSeries, RunReport
 from accelmetrics.views.report.series import BUCKETS
 from accelmetrics.views.report.stream import AROUND, DETAILS, KEPT
-from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text
+from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, named
 
 PARTS = ("mean", "max", "p95")
+FEW = 6
+"""Names of metrics that a cell shows; more are folded."""
 MARKS = {"critical": "X", "warning": "!", "info": "i"}
 SCRIPTS = (("assets", "uPlot.iife.min.js"), ("report/templates", "report.js"))
 STYLES = (("assets", "uPlot.min.css"), ("report/templates", "report.css"))
@@ -61,7 +63,14 @@ def page(report: RunReport, found: Pictures, axis: Axis = "time") -> str:
     title = texts.title(report)
     drawn = found if axis == "time" else aligned(found, axis)
     header = element("header", element("h1", title), _line_about(report), *notes)
-    sections = [_verdict(report), _summary(report), *_plots(drawn), _logged([("", report)], drawn), _periods(report), _energy(report)]
+    sections = [
+        _verdict(report),
+        _summary(report),
+        *_plots(drawn, found),
+        _logged([("", report)], drawn),
+        _periods(report),
+        _energy(report),
+    ]
     sections += [_distributions(found), _missing(report), _provenance(report, found)]
     return _document(title, header, sections, found, drawn.axis)
 
@@ -72,7 +81,7 @@ def comparison_page(comparison: Comparison, found: Pictures, axis: Axis = "time"
     title = " compared with ".join(texts.title(report) for _, report in runs)
     drawn = found if axis == "time" else aligned(found, axis)
     header = element("header", element("h1", title), *(_line_about(report, f"{letter}: ") for letter, report in runs))
-    sections = [_differences(comparison), *_plots(drawn), _logged(runs, drawn), _distributions(found)]
+    sections = [_differences(comparison), *_plots(drawn, found), _logged(runs, drawn), _distributions(found)]
     for letter, report in runs:
         sections += [_verdict(report, letter), _summary(report, letter), _energy(report, letter), _missing(report, letter)]
     sections += [_provenance(report, found, letter) for letter, report in runs]
@@ -284,17 +293,14 @@ def _differences(comparison: Comparison) -> Element:
 
 
 def _verdict(report: RunReport, letter: str = "") -> Element:
-    found = report.document["findings"]
-    counts = {name: sum(1 for one in found if one["severity"] == name) for name in SEVERITIES}
+    found = texts.findings(report.document)
+    counts = {name: sum(1 for one in report.document["findings"] if one["severity"] == name) for name in SEVERITIES}
     told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    lacking = report.document["cannot_tell"]
-    of_devices = sorted({one["rule"] for one in lacking if one["reason"] != NOT_LOGGED})
-    of_runs = sorted({one["rule"] for one in lacking} - {*of_devices})
-    verdict = f"{counted(len(found), 'finding')}: {told}." if found else "No findings in this recording."
+    verdict = f"{counted(sum(counts.values()), 'finding')}: {told}." if found else "No findings in this recording."
     section = _section("findings", "Findings", element("p", verdict, class_="verdict"), letter=letter)
     entries = element("ul", class_="findings")
     for one in sorted(found, key=lambda one: [*SEVERITIES, one["severity"]].index(one["severity"])):
-        about = f"{one['key']}: " if one["key"] else ""
+        about = f"{named(one['keys'])}: " if one["keys"] else ""
         until = f"to {one['until'][:19]}Z" if one["until"] else "to the end"
         add(
             entries,
@@ -308,13 +314,15 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
             ),
         )
     if found:
-        add(section, entries, *_around(report))
-    if lacking:
-        lacks = {(one["rule"], " ".join(one["keys"]), one["detail"] or one["reason"]) for one in lacking}
-        rows = [[rule, about, why] for rule, about, why in sorted(lacks)]
-        kinds = [", ".join(of_devices), f"for want of logged numbers {', '.join(of_runs)}" if of_runs else ""]
-        summary = element("summary", f"Not judged: {'; '.join(filter(None, kinds))}")
-        add(section, element("details", summary, table("What rules could not judge, and why", ("rule", "of", "why"), rows)))
+        around = list(_around(report))
+        if len(around) > 1:
+            around = [element("details", element("summary", f"Every reading around {len(around)} findings"), *around)]
+        add(section, entries, *around)
+    if lacking_rules := texts.not_judged(report.document):
+        rows = [[", ".join(rules), about, why] for rules, about, why in lacking_rules]
+        number = len({rule for rules, *_ in lacking_rules for rule in rules})
+        summary = element("summary", f"Not judged: {counted(number, 'rule')}")
+        add(section, element("details", summary, table("Rules that could not be judged, and why", ("rules", "of", "why"), rows)))
     return section
 
 
@@ -344,19 +352,19 @@ def _around(report: RunReport) -> Iterator[Element]:
 def _summary(report: RunReport, letter: str = "") -> Element:
     devices = report.document["devices"]
     lines = {(series.device, series.measure): series for stream in report.streams for series in stream.series if series.measure}
-    heads = ["device", *(word for _ in COLUMNS for word in ("over time", *PARTS)), "energy", "throttled", "samples"]
-    groups = [("", 1), *((f"{title}, {unit.strip()}", len(PARTS) + 1) for title, _, unit, _ in COLUMNS), ("", 3)]
+    heads = ["device", "throttled", *(word for _ in COLUMNS for word in (*PARTS, "over time")), "energy", "samples"]
+    groups = [("", 2), *((f"{title}, {unit.strip()}", len(PARTS) + 1) for title, _, unit, _ in COLUMNS), ("", 2)]
     rows: list[list[Element | str]] = []
     for label, device in devices.items():
-        row: list[Element | str] = [label]
+        spans = (f"{throttle_words(reason)} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items())
+        row: list[Element | str] = [label, ", ".join(spans) or NONE]
         for title, name, _, scale in COLUMNS:
             series, held = lines.get((label, name)), device[name]
             spark = None if series is None else _sparkline(series, f"{title} of {label} over time")
-            row.append(element("td", spark))
             row += [_cell(cell_text(held, part, "", scale), None if held is None else held[part]) for part in PARTS]
+            row.append(element("td", spark))
         joules = device["energy"] and device["energy"]["joules"]
-        spans = (f"{throttle_words(reason)} {lasting(seconds)}" for reason, seconds in device["throttled_seconds"].items())
-        row += [_value(joules, write=energy_text), ", ".join(spans) or NONE, element("td", str(device["samples"]), class_="number")]
+        row += [_value(joules, write=energy_text), element("td", str(device["samples"]), class_="number")]
         rows.append(row)
     if not rows:
         return _section("summary", "Summary", element("p", "The recording has no devices."), letter=letter)
@@ -396,12 +404,12 @@ def _picture(draw: drawing.Draw, words: str, kind: str) -> Element | None:
 
 def _figure(draw: drawing.Draw, title: str, place: str = "", about: str = "", below: Element | None = None) -> Element:
     """Return a picture with its heading; where it has a place, scripts put a live plot there."""
-    caption = element("figcaption", element("h3", title), element("small", about) if about else None)
+    caption = element("figcaption", element("h3", title), element("small", about, title=about) if about else None)
     return element("figure", caption, _picture(draw, title, "static" if place else "kept"), below, data_plot=place or None)
 
 
-def _plots(found: Pictures) -> Iterator[Element]:
-    """Yield the plots of metrics and of what was logged, and the strip."""
+def _plots(found: Pictures, timed: Pictures) -> Iterator[Element]:
+    """Yield the plots of metrics and of what was logged, and the strip, whose numbers are those over time."""
     span = (found.begin, found.end)
     tools = element("div", class_="tools", id="tools", hidden="hidden")
     grid = element("div", class_="grid")
@@ -419,10 +427,10 @@ def _plots(found: Pictures) -> Iterator[Element]:
         yield _section("plots", "Over time", constant)
     if found.strip:
         title = "Throttling, gaps and events"
-        rows = [[label, lasting(sum(end - begin for begin, end, *_ in spans)), str(len(spans))] for label, _, spans in found.strip]
+        rows = [[label, lasting(sum(end - begin for begin, end, *_ in spans)), str(len(spans))] for label, _, spans in timed.strip]
         numbers = element("details", element("summary", "In numbers"), table("The same in numbers", ("what", "lasted", "times"), rows))
-        when = utc if found.axis == "time" else lasting
-        events = [[when(mark.begin), mark.label] for mark in found.marks if mark.kind == "event"]
+        when = utc if timed.axis == "time" else lasting
+        events = [[when(mark.begin), mark.label] for mark in timed.marks if mark.kind == "event"]
         figure = _figure(partial(drawing.draw_strip, found.strip, found.axis, span), title, "strip-0")
         yield _section("strip", title, figure, numbers, table("Events", ("when", "what"), events) if events else None)
 
@@ -439,7 +447,7 @@ def _logged(runs: Sequence[tuple[str, RunReport]], found: Pictures) -> Element |
         return None
     grid = element("div", class_="grid")
     for histogram in found.step_times if drawing.is_installed() else ():
-        add(grid, _figure(partial(drawing.draw_histogram, histogram), f"{histogram[1]}, s"))
+        add(grid, _figure(partial(drawing.draw_histogram, histogram, page=True), f"{histogram[1]}, s"))
     return _section("training", "Steps", table("Step time, s", ("process", *QUANTILES), rows), grid)
 
 
@@ -472,9 +480,9 @@ def _periods(report: RunReport) -> Element | None:
 def _energy(report: RunReport, letter: str = "") -> Element:
     used = report.document["energy"]
     rows: list[Cells] = [["energy of all devices", _value(used["joules"], write=energy_text)]]
-    for key, device in report.document["devices"].items():
-        if device["energy"] and "reason" in device["energy"]:
-            rows.append([f"{key} by its power", element("td", device["energy"]["reason"])])
+    if doubts := texts.doubts(report.document):
+        about, _, why = " ".join(map(str.strip, doubts)).partition(": ")
+        rows.append([about, element("td", why)])
     if used["silent"]:
         rows.append(["devices that tell nothing of theirs", _cell(str(used["silent"]), used["silent"])])
     if used["cost"] is not None:
@@ -499,8 +507,7 @@ def _energy(report: RunReport, letter: str = "") -> Element:
 def _distributions(found: Pictures) -> Element | None:
     if not found.distributions:
         return None
-    legend = "Line: least to largest. Bar: median to p99. Dark mark: p95. Dot: mean over time."
-    section = _section("distribution", "Distribution", element("p", legend, class_="note") if drawing.is_installed() else None)
+    section, grid = _section("distribution", "Distribution", _legend() if drawing.is_installed() else None), element("div", class_="grid")
     for one in found.distributions:
         rows: list[Cells] = [
             [label, _cell(str(held.count), held.count), *(_value(getattr(held, part), one.factor) for part in QUANTILES[1:])]
@@ -508,22 +515,49 @@ def _distributions(found: Pictures) -> Element | None:
         ]
         title = f"{one.title}, {one.unit}" if one.unit else one.title
         numbers = element("details", element("summary", f"{title} in numbers"), table(title, ("device", *QUANTILES), rows))
-        add(section, _figure(partial(drawing.draw_spread, one), title, below=numbers))
+        add(grid, _figure(partial(drawing.draw_spread, one, page=True), title, below=numbers))
+    add(section, grid)
     return section
 
 
+def _legend() -> Element:
+    """Return what the marks of a distribution are."""
+    _, blue, _, _, orange, _, _, gray = drawing.PALETTE
+    marks = (
+        ("least to largest", element("path", d="M0 6H26", stroke=gray, stroke_width=1)),
+        ("median to p99", element("path", d="M2 6H24", stroke=blue, stroke_width=8, opacity="0.45")),
+        ("p95", element("path", d="M13 1V11", stroke=blue, stroke_width=2)),
+        ("mean over time", element("circle", cx=13, cy=6, r=3, fill=orange)),
+    )
+    keys = []
+    for words, mark in marks:
+        drawn = element("svg", mark, viewBox="0 0 26 12", width=26, height=12, aria_hidden="true")
+        keys.append(element("span", drawn, f" {words}"))
+    return element("p", *keys, class_="legend")
+
+
 def _missing(report: RunReport, letter: str = "") -> Element | None:
-    rows = [
-        [device or stream.label or "machine", ", ".join(names), reason, detail, f"{utc(begin)} to {utc(end)}"]
-        for stream in report.streams
-        for device, names, reason, detail, begin, end in stream.missing
+    groups: dict[tuple[str, tuple[str, ...], str], list[tuple[str, str]]] = {}
+    for stream in report.streams:
+        for device, names, reason, detail, begin, end in stream.missing:
+            whole = begin <= stream.begin + stream.interval and end >= stream.end
+            when = "all the time" if whole else f"{utc(begin)} to {utc(end)}"
+            groups.setdefault((reason, names, when), []).append((device or stream.label or "machine", in_words(detail)))
+    rows: list[Cells] = []
+    for (reason, names, when), of in sorted(groups.items()):
+        metrics: Element | str = ", ".join(names)
+        if len(names) > FEW:
+            metrics = element("td", element("details", element("summary", counted(len(names), "metric")), metrics))
+        details = list(dict.fromkeys(detail for _, detail in of))
+        more = f" (and {len(details) - 1} more like it)" if len(details) > 1 else ""
+        rows.append([reason.replace("_", " "), named([device for device, _ in of]), metrics, details[0] + more, when])
+    gaps: list[Cells] = [
+        ["gap", "all", "all", f"{gap['seconds']:.1f} s without a reading", f"after {gap['after'][:19]}Z"] for gap in report.document["gaps"]
     ]
-    gaps = [["recording", "all", "gap", f"{gap['seconds']:.1f} s", f"after {gap['after'][:19]}Z"] for gap in report.document["gaps"]]
     if not rows and not gaps:
         return None
-    return _section(
-        "missing", "What was missing, and why", table("What was not read", ("of", "metrics", "reason", "detail", "when"), [*gaps, *rows])
-    )
+    heads = ("reason", "of", "metrics", "detail", "when")
+    return _section("missing", "Missing values, and why", table("What was not read, by reason", heads, [*gaps, *rows]), letter=letter)
 
 
 def _provenance(report: RunReport, found: Pictures, letter: str = "") -> Element:
@@ -541,9 +575,13 @@ def _provenance(report: RunReport, found: Pictures, letter: str = "") -> Element
         "provenance",
         "Where this is from",
         element("p", f"Made by accelmetrics {__version__}. {REDUCTION} Lines have at most {found.points} points. Times are UTC."),
-        table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
-        table("Recordings", ("process", "interval", "readings", "labels"), streams),
-        table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,
-        table("Sources", ("source", "read from"), sources) if sources else None,
+        element(
+            "details",
+            element("summary", "Files, recordings, devices and sources"),
+            table("Files", ("file", "bytes", "readings", "unreadable lines", "SHA-256"), read) if read else None,
+            table("Recordings", ("process", "interval", "readings", "labels"), streams),
+            table("Devices", ("device", "name", "vendor", "UUID", "driver"), devices) if devices else None,
+            table("Sources", ("source", "read from"), sources) if sources else None,
+        ),
         letter=letter,
     )

@@ -582,7 +582,8 @@ def _curves(shown: Sequence[_Shown], axis: Axis) -> Iterator[Plot]:
 
 def _histograms(shown: Sequence[_Shown]) -> Iterator[Histogram]:
     """Yield how long steps took: of each process, or of all together where these are many."""
-    held = [(one.letter, times) for one in shown for times in one.stream.step_times]
+    # There is nothing to draw where all steps took equally long.
+    held = [(one.letter, times) for one in shown for times in one.stream.step_times if times["edges"][0] < times["edges"][-1]]
     if len(held) > LINES:
         for letter in dict.fromkeys(letter for letter, _ in held):
             of_run = [times for of, times in held if of == letter]

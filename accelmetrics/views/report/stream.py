@@ -411,6 +411,8 @@ class RecordStream:
         """Return what was not read: the device, the metrics, why in one word and as it was said last, from when and until when."""
         groups: dict[tuple[str, str], list[tuple[str, str, float, float]]] = {}
         for key, (reason, detail, begin, end) in self._lacks.items():
+            if reason == Reason.NEEDS_INTERVAL and end - begin <= self.interval:  # as every rate at the first reading
+                continue
             parts = device_key(key)
             device, name = ("", key) if parts is None else (labels.get(parts.device, parts.device), parts.name)
             groups.setdefault((device, reason), []).append((name, detail, begin, end))
@@ -576,8 +578,8 @@ class RecordStream:
         for key in self._unavailable:
             self._lacks[key] = (*self._lacks[key][:3], moment)
         for key, why in snapshot.unavailable.items():
-            begin = self._lacks[key][2] if key in self._lacks else moment
-            self._lacks[key] = (str(why.reason), why.detail, begin, moment)
+            reason, before = str(why.reason), self._lacks.get(key)
+            self._lacks[key] = (reason, why.detail, moment if before is None or before[0] != reason else before[2], moment)
         gone = (device_key(key) for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST)
         lost = dict.fromkeys(parts.device for parts in gone if parts is not None)
         for device in lost:

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Findings, Record
+from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.record import NOT_LOGGED, CannotTell, Finding, Findings, Record
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.views.report import drawing, html
 from accelmetrics.views.report.plots import FEWEST, POINTS, pictures
 from accelmetrics.views.report.series import BUCKETS
 from tests.cli.shell import call
-from tests.cli.test_report import record, write
+from tests.cli.test_report import START, record, write
 from tests.views.report.runs import run
 from tests.views.report.test_making import made
 
@@ -202,7 +204,7 @@ def test_what_was_missing_is_told_with_its_reason(tmp_path: Path) -> None:
     done = call("report", path, "--html", str(tmp_path / "run.html"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     reading = Reading((tmp_path / "run.html").read_text())
-    assert ["recording", "all", "gap", "71.0 s", "after 2026-01-01T00:00:19Z"] in reading.rows
+    assert ["gap", "all", "all", "71.0 s without a reading", "after 2026-01-01T00:00:19Z"] in reading.rows
     (file,) = [row for row in reading.rows if row[:1] == [path]]
     assert file[2:] == ["40", "0", sha256(Path(path).read_bytes()).hexdigest()]
 
@@ -257,8 +259,53 @@ def test_what_would_end_a_script_is_refused() -> None:
     assert not re.search("</script|<!--", html._raw("script", "1 < 2").text or "")
 
 
-def test_rules_of_devices_are_told_apart_from_those_of_a_training() -> None:
+def test_what_rules_could_not_judge_is_one_row_for_each_reason() -> None:
     """What is not judged since no program logs is no lack of a device."""
-    lacking = (CannotTell("hot", ("gpu.0",), "temp", "not_supported"), CannotTell("gradient", (), "grad_norm", NOT_LOGGED))
+    lacking = (
+        *(CannotTell(rule, ("gpu.0", "gpu.1"), "temp", "not_supported") for rule in ("near_slowdown", "overheating")),
+        CannotTell("gradient", (), "grad_norm", NOT_LOGGED, "the program logs no grad_norm"),
+    )
     text = page([one._replace(findings=Findings((), (), lacking)) for one in run(20)])
-    assert "<summary>Not judged: hot; for want of logged numbers gradient</summary>" in text
+    assert "<summary>Not judged: 3 rules</summary>" in text
+    rows = Reading(text).rows
+    assert ["near_slowdown, overheating", "gpu.0, gpu.1", "not supported"] in rows
+    assert ["gradient", "", "the program logs no grad_norm"] in rows
+
+
+def test_missing_values_are_one_row_for_each_reason() -> None:
+    """All devices that lack the same, for the same reason, together; many metrics are counted and folded."""
+    gone = {f"gpu.{number}.fanSpeed": Unavailable(Reason.NOT_SUPPORTED, "NVML_ERROR_NOT_SUPPORTED") for number in range(4)}
+    gone |= {f"gpu.5.{name}": Unavailable(Reason.DEVICE_LOST, "it is gone") for name in "abcdefghij"}
+    records = []
+    for second in range(20):
+        one = record(second, {f"gpu.{number}.gpu": second % 7 for number in range(5)}, gpus=6)
+        records.append(one._replace(snapshot=Snapshot(one.snapshot.time_ns, "node-1", one.snapshot.metrics, one.snapshot.identities, gone)))
+    rows = Reading(page(records)).rows
+    assert ["not supported", "gpu.0 to gpu.3", "fanSpeed", "NVML_ERROR_NOT_SUPPORTED", "all the time"] in rows
+    assert ["device lost", "gpu.5", "10 metricsa, b, c, d, e, f, g, h, i, j", "it is gone", "all the time"] in rows
+
+
+def test_findings_that_say_the_same_are_one() -> None:
+    """With all devices that they are about; each is counted."""
+    found = [Finding("hot", "warning", f"gpu.{key}", "above 80 °C", 83.0, 80.0, START * 10**9, None, "fans") for key in range(3)]
+    text = page([one._replace(findings=Findings(tuple(found))) for one in run(20, 3)])
+    assert sum("data-severity" in held for _, held in Reading(text).tags) == 1
+    assert "gpu.0 to gpu.2: above 80 °C" in text and "3 findings: 3 warning." in text
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"), [({}, "train-7b"), ({"run_name": "7b, lr 3e-4"}, "7b, lr 3e-4")], ids=["by its file", "by its label"]
+)
+def test_the_title_is_the_runs_name(labels: dict[str, str], expected: str, tmp_path: Path) -> None:
+    """The label ``run_name``, or the name of its file."""
+    path = write(tmp_path / "train-7b.jsonl", [one._replace(labels={**one.labels, **labels}) for one in run(20, 1)])
+    done = call("report", path, "--html", str(tmp_path / "run.html"))
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "run.html").read_text()
+    assert f"<h1>{expected}</h1>" in text and f"<title>{expected}: accelmetrics report</title>" in text
+
+
+def test_notes_stand_before_histories() -> None:
+    """For what a device was throttled is read before small pictures."""
+    heads = next(row for row in Reading(page(list(run(60, 2)))).rows if "throttled" in row)
+    assert heads[:2] == ["device", "throttled"] and heads[2:6] == ["mean", "max", "p95", "over time"]

@@ -220,7 +220,9 @@ def test_a_screen_reader_finds_headings_tables_and_names(browser: Browser, pages
     assert browser.run(
         "return [...document.querySelectorAll('table')].every((one) => one.caption.textContent && one.querySelector('th[scope]'))"
     )
-    assert browser.run("return [...document.querySelectorAll('svg')].every((one) => one.querySelector('title')?.textContent)")
+    assert browser.run(
+        "return [...document.querySelectorAll('svg:not([aria-hidden])')].every((one) => one.querySelector('title')?.textContent)"
+    )
     assert browser.run("return [...document.querySelectorAll('img')].every((one) => one.alt)")
     assert browser.run(
         "return [...document.querySelectorAll('.live')].every((one) => one.ariaLabel && one.getAttribute('role') === 'group')"

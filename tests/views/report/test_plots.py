@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import sys
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -267,6 +268,16 @@ def test_findings_are_marked_where_they_are_about_something() -> None:
         assert bool(bars) is (plot.name == "temperature_celsius"), plot.name
     assert drawing.FOUND not in drawing.PALETTE
     assert set(ABOUT) <= set(BUILT_IN)
+
+
+def test_a_distribution_has_a_legend() -> None:
+    """In a file of its own; steps that all took equally long have no histogram."""
+    found = drawn(list(run(60, 2)))
+    words = {"least to largest", "median to p99", "p95", "mean over time"}
+    for spread in found.distributions:
+        assert words <= texts(parsed(partial(drawing.draw_spread, spread)))
+        assert not words & texts(parsed(partial(drawing.draw_spread, spread, page=True)))
+    assert found.step_times and not drawn([*paced(20, 1.0, 0.0, "a")]).step_times
 
 
 def test_memory_begins_at_zero() -> None:

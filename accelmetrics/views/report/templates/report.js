@@ -12,7 +12,7 @@
     const [begin, end] = data.spans[chosen];
     return [begin, end > begin ? end : begin + 1];
   };
-  const HEIGHT = 200;
+  const HEIGHT = 180;
   const ROW = 20;
   const LABEL = 22; // letters of a row's label in the strip
   const LETTER = 7.5; // pixels, at most
@@ -103,6 +103,7 @@
   const drawFindings = (plot) => (chart) =>
     within(chart, (ctx, x, { left, top, width, height }, ratio) => {
       ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+      ctx.textAlign = "left";
       ctx.textBaseline = "top";
       let free = -Infinity; // names do not hide each other
       for (const [kind, label, spans, about] of data.marks) {
@@ -118,6 +119,9 @@
         const room = ctx.measureText(label).width;
         const begin = Math.min(Math.max(from, left) + 3 * ratio, left + width - room - 3 * ratio);
         if (begin < free || begin < left) continue;
+        ctx.fillStyle = color("--surface"); // lines do not strike the name through
+        ctx.fillRect(begin - 2 * ratio, top + 5 * ratio, room + 4 * ratio, 13 * ratio);
+        ctx.fillStyle = color("--found");
         ctx.fillText(label, begin, top + 6 * ratio);
         free = begin + room + 8 * ratio;
       }
