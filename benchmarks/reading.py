@@ -24,22 +24,8 @@ FIRST_PID = 100_000
 NATIVE = [vendor for vendor in VENDORS if vendor != "graphcore"]
 """Vendors whose stand-in costs a reading nothing of its own: that of Graphcore's module is Python, which reads a file at each call."""
 
-EXTRA = frozenset(
-    {
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetPerformanceState",
-        "nvmlDeviceGetEncoderUtilization",
-        "nvmlDeviceGetDecoderUtilization",
-        "nvmlDeviceGetFanSpeed",
-        "nvmlDeviceGetBAR1MemoryInfo",
-        "nvmlDeviceGetCurrPcieLinkGeneration",
-        "nvmlDeviceGetCurrPcieLinkWidth",
-        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        "nvmlDeviceGetProcessUtilization",
-    }
-)
-"""Calls that no key of W&B's is read from. The graphics clock, which W&B documents, and the aggregate ECC counters are read
-by functions that its keys need too, and count."""
+NOT_COLLECTED = frozenset({"nvmlDeviceGetEncoderUtilization"})
+"""Calls for keys that W&B documents and its collector never asks for."""
 
 
 class Case(NamedTuple):
@@ -156,29 +142,24 @@ def _busy_note(results: Sequence[Result]) -> str:
 
 def calls(scale: Scale) -> Iterator[Row]:
     """How many calls into NVML a reading makes in a steady state, by the simulator's counters."""
-    found = [_calls(scale, 1.0) for _ in range(scale.rounds)]
-    tenth, _, _ = _calls(scale, 0.1)
-    _, all_keys, keys = found[0]
+    found = [_calls(scale, 1.0, "wandb", NOT_COLLECTED) for _ in range(scale.rounds)]
+    tenth, _ = _calls(scale, 0.1, "wandb", NOT_COLLECTED)
+    every, keys = _calls(scale, 1.0, "all")
     what = "NVML calls per GPU per tick for W&B's key set, GPM included, one reading a second (W&B: 13, and 3 more with GPM)"
-    note = f"{all_keys:.1f} for all {keys // scale.gpus} keys of a GPU; at 10 readings a second {tenth:.1f} for W&B's"
-    yield spread(what, [every_second for every_second, *_ in found], "", (11, 9), note)
+    note = f"{every:.1f} for all {keys // scale.gpus} keys of a GPU; at 10 readings a second {tenth:.1f} for W&B's"
+    yield spread(what, [of_wandb for of_wandb, _ in found], "", (11, 9), note)
 
 
-def _calls(scale: Scale, interval: float) -> tuple[float, float, int]:
-    """Calls per GPU and reading for W&B's keys and for all, and how many keys there are."""
+def _calls(scale: Scale, interval: float, metrics: str, without: frozenset[str] = frozenset()) -> tuple[float, int]:
+    """Calls per GPU and reading for a selection of metrics, and how many keys there are."""
     count = 20 * scale.readings // 10 or 20
-    with NvmlSimulator(scale.gpus) as simulator, started(simulator, "calling", interval, WARM_UP, count) as program:
+    with NvmlSimulator(scale.gpus) as simulator, started(simulator, "calling", interval, WARM_UP, count, metrics) as program:
         wait_for_line(program)
         before = simulator.calls()
         result = finish(program)
         after = simulator.calls()
-    made = {key: number - before.get(key, 0) for key, number in after.items() if key[1] is not None}
-    share = (count + 1) * scale.gpus
-    return _total(made, EXTRA) / share, _total(made, frozenset()) / share, result["keys"]
-
-
-def _total(made: dict[tuple[str, int | None], int], without: frozenset[str]) -> int:
-    return sum(number for (name, _), number in made.items() if name not in without)
+    made = [number - before.get(key, 0) for key, number in after.items() if key[1] is not None and key[0] not in without]
+    return sum(made) / (count + 1) / scale.gpus, result["keys"]
 
 
 def peers(scale: Scale) -> Iterator[Row]:

@@ -1,6 +1,6 @@
 """Readings by a clock that goes forward by one interval at each of them: what a steady state calls, without waiting for it.
 
-Arguments: seconds from one reading to the next, how many readings to warm up, how many to count.
+Arguments: seconds from one reading to the next, how many readings to warm up, how many to count, which metrics are read.
 Prints a line when the counting is to begin and waits for one, then ends.
 """
 
@@ -19,7 +19,7 @@ def main() -> None:
     """Read and read."""
     interval, warm_up, count = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     clock = FakeClock()
-    with Sampler(backends=[NvidiaBackend(clock)], clock=clock) as sampler:
+    with Sampler(backends=[NvidiaBackend(clock)], clock=clock, metrics=sys.argv[4]) as sampler:
 
         def read(times: int) -> None:
             for _ in range(times):
