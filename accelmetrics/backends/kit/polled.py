@@ -155,6 +155,7 @@ class PolledBackend(Pinnable):
         fields: What is read of each device.
         identity: Where a device's identity stands in its record.
         interval: 0 for a source that is read when asked; else seconds between two polls in the background.
+        lasts: Seconds for which the values of devices that read when asked stand, from a consumer's second reading on, which has rates.
         machine: Rows of whole keys, for a poll with a sample of the machine.
         also: Other sources, each with fields of its own.
         vendor: The vendor in one word; the name when left out.
@@ -181,6 +182,7 @@ class PolledBackend(Pinnable):
         fields: Sequence[Row],
         identity: Identity = NOTHING,
         interval: float = 0.0,
+        lasts: float = 0.0,
         machine: Sequence[Row] = (),
         also: Sequence[Source] = (),
         vendor: str = "",
@@ -198,6 +200,7 @@ class PolledBackend(Pinnable):
         self.name = name
         self.kind: DeviceKind | None = kind
         self.interval = interval
+        self.lasts = lasts
         self.vendor = vendor or name
         if visible:
             declare_list(self.vendor, visible)
@@ -395,9 +398,10 @@ class PolledReader:
             polls.append(source.poll(had) if asked else NOT_WANTED)
             progress.append(source.name)
         state.polls = polls
-        if state.reading is not None and all(new.units is old.units for new, old in zip(polls, before, strict=True)):
+        is_same = all(new.units is old.units for new, old in zip(polls, before, strict=True))
+        if state.reading is not None and is_same and driver.backend.clock.monotonic() < state.until:
             return state.reading
-        state.reading = None
+        state.reading, is_first = None, state.until == -math.inf
         place = MACHINE if driver.machine_wide and unit == len(driver.devices) else unit
         samples = [poll.units.get(place) for poll in polls]
         listing = [source for source in driver.sources if source.is_wanted and not source.spec.interval]
@@ -412,7 +416,8 @@ class PolledReader:
         answers = [answer for sample in listed if (answer := self._processes(sample, progress)) is not None]
         processes = next((answer for answer in answers if not isinstance(answer, Unavailable)), answers[0] if answers else None)
         made = self._reading(found, processes, read_at)
-        if all(sample.begin is None for sample in listed):
+        state.until = math.inf if all(sample.begin is None for sample in listed) else read_at + driver.backend.lasts
+        if state.until == math.inf or not is_first:
             state.reading = made
         return made
 
@@ -509,9 +514,10 @@ NOT_WANTED = _Poll(-math.inf, {}, None)
 
 
 class _Unit:
-    """What one consumer keeps of one unit: the polls it had, what its rates are taken from, and the reading while it stands."""
+    """What one consumer keeps of one unit: the polls it had, what its rates are taken from, and the reading while it stands, until when."""
 
     def __init__(self, sources: int) -> None:
+        self.until = -math.inf
         self.polls = [NOT_WANTED] * sources
         self.counters: list[Counters] = [{} for _ in range(sources)]
         self.reading: Reading | None = None

@@ -46,6 +46,21 @@ def test_utilisation_is_the_share_of_time_in_use(reader: PolledReader, tree: Sys
     assert values(reader.read(0, []))[UTILIZATION] == 0.0, "an idle core that has counted before is measured at 0"
 
 
+def test_counters_are_read_once_a_second_after_the_first_rate(reader: PolledReader, tree: SysfsTree, clock: FakeClock) -> None:
+    reader.read(0, [])
+    clock.advance(0.1)
+    tree.count(0, 0, microseconds=1_050_000, flops=510)
+    second = reader.read(0, [])
+    assert values(second)[UTILIZATION] == pytest.approx(50.0)
+    tree.count(0, 0, microseconds=1_350_000, flops=610)
+    clock.advance(0.5)
+    assert reader.read(0, []) is second
+    clock.advance(0.5)
+    third = reader.read(0, [])
+    assert values(third)[UTILIZATION] == pytest.approx(30.0)
+    assert values(third)["flops"] == pytest.approx(100.0)
+
+
 def test_a_counter_that_has_never_counted_is_no_zero(reader: PolledReader, clock: FakeClock) -> None:
     reader.read(1, [])
     clock.advance(1.0)
