@@ -28,8 +28,9 @@ def main() -> None:
             began = time.perf_counter()
             snapshot = sampler.sample()
             sampled = time.perf_counter()
-            later = snapshot.with_values(snapshot.metrics, snapshot.unavailable)
-            record = Record(_at(later, snapshot.time_ns + second * 10**9))
+            at = snapshot.time_ns + second * 10**9
+            # As a monitor hands it on: a header and its numbers.
+            record = Record(Snapshot.of(snapshot.header, snapshot.numbers, at, snapshot.backends, snapshot.processes))
             alive.append(record)
             given = time.perf_counter()
             documents.take(record)
@@ -40,11 +41,6 @@ def main() -> None:
             making.append(time.perf_counter() - taken)
         found = {"reading": statistics.median(sampling), "taking": statistics.median(taking), "making": statistics.median(making)}
         sys.stdout.write(json.dumps({**found, "keys": len(snapshot.metrics)}) + "\n")
-
-
-def _at(snapshot: Snapshot, time_ns: int) -> Snapshot:
-    snapshot.time_ns = time_ns
-    return snapshot
 
 
 if __name__ == "__main__":

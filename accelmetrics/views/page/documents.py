@@ -267,7 +267,8 @@ class PageHistory:
             return header("", tuple(found), (), {}, (), {}), list(found.values())
 
         drawn, chosen = shown.kept("columns of graphs", lay_out)
-        values = array("d", map(snapshot.numbers.__getitem__, chosen))
+        numbers = snapshot.numbers
+        values = array("d", [numbers[place] for place in chosen])
         seconds = snapshot.time_ns / 1e9
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
