@@ -26,7 +26,7 @@ LONGEST = 4096
 """Bytes of a message."""
 WISHES, STEPS, MESSAGES = range(3)
 """The parts of a file. A record of steps holds as many as fit; one step that is too long for a slot stands among the messages."""
-SIZES: Sizes = ((1 << 15, 2), (512, 1024), (LONGEST + HEAD, 128))
+SIZES: Sizes = ((1 << 15, 2), (1536, 512), (LONGEST + HEAD, 128))
 MOST_RANKS = 1024
 """Processes of a job that are heard of."""
 _MESSAGE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
