@@ -211,20 +211,28 @@ def device_table(
     for shape in shapes:
         groups = [("", [["", *(printable(label) for label, *_ in devices)]])]
         for (title, name, unit, scale), parts in zip(COLUMNS, shape, strict=True):
-            columns = [[part, *(cell_text(held[name], part, "", scale) for _, held, _ in devices)] for part in parts]
+            columns = [[part, *(cell_text(held[name], part, "", scale, _digits(part, scale)) for _, held, _ in devices)] for part in parts]
             groups.append((f"{title}, {unit.strip()}", columns))
         groups.append(("", [["energy", *(energy_text(joules) for *_, joules in devices)]]))
         blocks: list[list[str]] = []
         for title, columns in groups:
-            if blocks:
+            right = bool(blocks)  # numbers end below each other
+            if right:
                 columns = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]  # noqa: PLW2901
             found = [" ".join(row) for row in zip(*columns, strict=True)]
             widest = max(cells(title), *map(cells, found))
-            blocks.append([title + " " * (widest - cells(title)), *((one + " " * (widest - cells(one))) for one in found)])
+            spaces = [" " * (widest - cells(one)) for one in found]
+            block = [space + one if right else one + space for one, space in zip(found, spaces, strict=True)]
+            blocks.append([title + " " * (widest - cells(title)), *block])
         lines = [("  " + "  ".join(row)).rstrip() for row in zip(*blocks, strict=True)]
         if max(map(cells, lines)) <= WIDTH:
             break
     return [clipped(line, WIDTH) for line in lines]
+
+
+def _digits(part: str, scale: float) -> int:
+    """Return the decimals of a cell: one of means and of amounts of memory; other numbers are readings, which are whole."""
+    return int(part == "mean" or scale != 1.0)
 
 
 def named(keys: Sequence[str]) -> str:
@@ -248,9 +256,9 @@ def host_table(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) ->
     return table_lines(rows)
 
 
-def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: float) -> str:
+def cell_text(held: Mapping[str, float] | None, part: str, unit: str, scale: float, digits: int = 1) -> str:
     """Return one part of a measure's statistics with its unit; a dash where nothing was measured."""
-    return NONE if held is None else f"{fixed(held[part] / scale, 1)}{unit}"
+    return NONE if held is None else f"{fixed(held[part] / scale, digits)}{unit}"
 
 
 def energy_text(joules: float | None) -> str:

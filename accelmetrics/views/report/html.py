@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from accelmetrics._version import __version__
 from accelmetrics.schemas.record import SEVERITIES
-from accelmetrics.schemas.text import counted, in_words, printable
+from accelmetrics.schemas.text import SEVERITY_MARKS, counted, in_words, printable
 from accelmetrics.views.device_view import throttle_words
 from accelmetrics.views.report import drawing, texts
 from accelmetrics.views.report.comparison import Comparison
@@ -32,7 +32,6 @@ from accelmetrics.views.summaries import COLUMNS, NONE, cell_text, energy_text, 
 PARTS = ("mean", "max", "p95")
 FEW = 6
 """Names of metrics that a cell shows; more are folded."""
-MARKS = {"critical": "X", "warning": "!", "info": "i"}
 SCRIPTS = (("assets", "uPlot.iife.min.js"), ("report/templates", "report.js"))
 STYLES = (("assets", "uPlot.min.css"), ("report/templates", "report.css"))
 DETAILED = ("utilization_percent", "power_watts", "temperature_celsius", "smClock")
@@ -306,7 +305,7 @@ def _verdict(report: RunReport, letter: str = "") -> Element:
             entries,
             element(
                 "li",
-                element("span", MARKS.get(one["severity"], ""), class_="mark", aria_hidden="true"),
+                element("span", mark, class_="mark", aria_hidden="true") if (mark := SEVERITY_MARKS.get(one["severity"])) else None,
                 element("strong", f"{one['severity']}: {one['rule']}"),
                 f" {about}{one['message']} ",
                 element("small", f"{one['since'][:19]}Z {until}. {one['advice']}"),
