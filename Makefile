@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help dump quick test fuzz test-integrations test-gpu bench lint generate format clean
+.PHONY: help dump quick test fuzz test-integrations test-gpu bench lint generate docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,11 @@ lint: $(DEV) ## Check style, types, layering and house rules
 
 generate: $(DEV) ## Rewrite the files derived from the tables of metrics
 	@$(BIN)/python -m scripts.generate $(ARGS)
+
+# Warnings are errors: a broken link, a page that no menu lists, a docstring that does not render.
+docs: $(DEV) ## Build the documentation site into .cache/site
+	@$(BIN)/sphinx-build -W --keep-going -q -b html -d .cache/site/doctrees docs .cache/site/html $(ARGS)
+	@echo .cache/site/html/index.html
 
 format: $(DEV) ## Apply the formatter and the safe fixes
 	$(BIN)/ruff format .
