@@ -12,6 +12,7 @@ PACKAGING := pyproject.toml accelmetrics/_version.py
 # Folders of tests, each with the frameworks of its requirements in an environment of its own.
 FRAMEWORKS := torch ray deploy nvml trackers
 ENVIRONMENTS := .cache/frameworks
+PACKAGES := .cache/packages
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help dump quick test fuzz test-integrations test-gpu bench lint generate docs format clean
+.PHONY: help dump quick test fuzz test-integrations test-gpu bench lint generate docs packages format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +70,18 @@ generate: $(DEV) ## Rewrite the files derived from the tables of metrics
 docs: $(DEV) ## Build the documentation site into .cache/site
 	@$(BIN)/sphinx-build -W --keep-going -q -b html -d .cache/site/doctrees docs .cache/site/html $(ARGS)
 	@echo .cache/site/html/index.html
+
+# The SBOM lists what a plain install of the wheel brings.
+packages: ## Build wheel, source distribution and SBOM (CycloneDX) into dist
+	@rm -rf dist $(PACKAGES)
+	@$(PYTHON) -m venv $(PACKAGES)/tools && $(PACKAGES)/tools/bin/python -m pip install --quiet build cyclonedx-bom 'twine>=6' >&2
+	@$(PACKAGES)/tools/bin/python -m build --outdir dist . >&2
+	@$(PACKAGES)/tools/bin/python -m twine check --strict dist/* >&2
+	@$(PYTHON) -m venv --without-pip $(PACKAGES)/installed
+	@$(PACKAGES)/tools/bin/python -m pip --python $(PACKAGES)/installed/bin/python install --quiet dist/*.whl >&2
+	@$(PACKAGES)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file dist/sbom.cdx.json $(PACKAGES)/installed/bin/python
+	@ls dist
 
 format: $(DEV) ## Apply the formatter and the safe fixes
 	$(BIN)/ruff format .
