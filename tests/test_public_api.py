@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -93,6 +94,13 @@ def test_the_public_names_are_exactly_these() -> None:
     public = {name for name in vars(accelmetrics) if not name.startswith("_")} - PUBLIC
     rooms = {folder.parent.name for folder in Path(accelmetrics.__file__).parent.glob("*/__init__.py")}
     assert public <= {"annotations", "TYPE_CHECKING", "Any", *rooms}
+
+
+def test_the_reference_describes_each_of_them() -> None:
+    """Once, on its page of the documentation."""
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+    described = re.findall(r"^\.\. auto(?:function|class|exception|data):: (\w+)$", page, re.MULTILINE)
+    assert sorted(described) == sorted(PUBLIC - {"__version__", "version_info"})
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.frameworks.deploy.tools import DEPLOY, ROOT, run, tool
 from tests.support.missing import MissingHere
@@ -25,6 +29,20 @@ def test_the_file_is_clean() -> None:
     """By its linter."""
     done = run("hadolint", FILE)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_the_file_takes_from_elsewhere_is_pinned() -> None:
+    """The base by its digest, and in the lock each package that pyproject.toml names for the image's extras, with hashes."""
+    text = FILE.read_text()
+    assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.MULTILINE)
+    lock = FILE.with_name("requirements.txt").read_text()
+    assert "".join(f" --extra {extra}" for extra in extras.split(",")) in lock
+    locked = {Requirement(found).name: found for found in re.findall(r"^(\S+==\S+)", lock, re.MULTILINE)}
+    for wanted in map(Requirement, requires("accelmetrics") or ()):
+        if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras.split(",")):
+            version = locked[canonicalize_name(wanted.name)].partition("==")[2]
+            assert wanted.specifier.contains(version), wanted
 
 
 def test_compose_takes_its_file() -> None:
@@ -116,8 +134,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def image(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image that the file makes, from packages that lie ready."""
     wheels = tmp_path_factory.mktemp("wheels")
-    wanted = [f"{ROOT}[otlp,serve,tpu]", "hatchling", "hatch-fancy-pypi-readme"]
-    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels, *wanted], check=True, timeout=4 * HANG)
+    for locked in ("requirements.txt", "build-requirements.txt"):
+        options = ["--quiet", "--require-hashes", "--dest", wheels, "-r", FILE.with_name(locked)]
+        subprocess.run([sys.executable, "-m", "pip", "download", *options], check=True, timeout=4 * HANG)
     arguments = ("BASE=localhost/base", "PIP_ARGS=--no-index --find-links=/wheels")
     options = [f"--build-arg={argument}" for argument in arguments]
     store("bud", "--isolation=chroot", *options, f"--volume={wheels}:/wheels", "-f", FILE, "-t", "accelmetrics", ROOT)
