@@ -145,7 +145,9 @@ def kind(row: Metric) -> str:
 def exported(row: Metric, series: str) -> str:
     """A name in another system, with what the value is multiplied or divided by."""
     if row.unit not in BASE_UNITS:
-        raise SystemExit(f"{row.key}: unit {row.unit!r} has no row in BASE_UNITS of accelmetrics/schemas/metric.py; known: {', '.join(BASE_UNITS)}")
+        raise SystemExit(
+            f"{row.key}: unit {row.unit!r} has no row in BASE_UNITS of accelmetrics/schemas/metric.py; known: {', '.join(BASE_UNITS)}"
+        )
     _, times, over, _ = BASE_UNITS[row.unit]
     factor = f" × {times}" if times != 1 else f" ÷ {over}" if over != 1 else ""
     return f"{code(series)}{factor}" if series else ""
