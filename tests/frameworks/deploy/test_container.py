@@ -135,8 +135,8 @@ def image(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image that the file makes, from packages that lie ready."""
     wheels = tmp_path_factory.mktemp("wheels")
     for locked in ("requirements.txt", "build-requirements.txt"):
-        options = ["--quiet", "--require-hashes", "--dest", wheels, "-r", FILE.with_name(locked)]
-        subprocess.run([sys.executable, "-m", "pip", "download", *options], check=True, timeout=4 * HANG)
+        where = ["--quiet", "--require-hashes", "--dest", wheels, "-r", FILE.with_name(locked)]
+        subprocess.run([sys.executable, "-m", "pip", "download", *where], check=True, timeout=4 * HANG)
     arguments = ("BASE=localhost/base", "PIP_ARGS=--no-index --find-links=/wheels")
     options = [f"--build-arg={argument}" for argument in arguments]
     store("bud", "--isolation=chroot", *options, f"--volume={wheels}:/wheels", "-f", FILE, "-t", "accelmetrics", ROOT)
