@@ -135,7 +135,7 @@ def image(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image that the file makes, from packages that lie ready."""
     wheels = tmp_path_factory.mktemp("wheels")
     for locked in ("requirements.txt", "build-requirements.txt"):
-        where = ["--quiet", "--require-hashes", "--dest", wheels, "-r", FILE.with_name(locked)]
+        where: list[str | Path] = ["--quiet", "--require-hashes", "--dest", wheels, "-r", FILE.with_name(locked)]
         subprocess.run([sys.executable, "-m", "pip", "download", *where], check=True, timeout=4 * HANG)
     arguments = ("BASE=localhost/base", "PIP_ARGS=--no-index --find-links=/wheels")
     options = [f"--build-arg={argument}" for argument in arguments]
