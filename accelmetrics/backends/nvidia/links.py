@@ -2,7 +2,7 @@
 
 One batch of fields asks about all links. A link that is down has no traffic: a field that fails there costs nothing else. Drivers
 without the field for the state are asked for it link by link. Generations of NVLink count errors in different fields. Which of them a GPU
-has is found out once, and stays until the driver is opened again: a counter that changed its source would jump.
+has is found out once, of one link that is up, and stays until the driver is opened again: a counter that changed its source would jump.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Links(Paced):
             of_all = [(LINK_COUNTS_OF_ALL[name], True)] if name in LINK_COUNTS_OF_ALL else []
             self._sources[name] = (first, *of_all, *others)
         self._sources |= {name: ((field, False),) for name, field in LINK_RATIOS.items() if name in needed}
+        self._probed = False  # whether fields that a link does not have are left out of them
         self._given: set[str] = set()  # counts that had a value once: their source stays, whatever it answers later
         self._summed: dict[str, bool] = {}  # whether a total of traffic is the sum of the links, once that is known
 
@@ -129,6 +130,11 @@ class Links(Paced):
             self._group.read_instead(self._rows())
             found = self._group.ask(now, progress) or found
             self.due = self._group.due
+        if not self._probed:
+            self._probe(next((link for link, state in enumerate(states) if state != 0), None), now, progress)
+            self._group.read_instead(self._rows())
+            found = self._group.ask(now, progress) or found
+            self.due = self._group.due
         before = dict(self._sources)
         of_links = [f"nvlink.{link}.{name}" for link in range(self._links) for name in ("state", *LINK_TRAFFIC)]
         answers = {name: found[name] for name in of_links if not is_unsupported(found[name])}
@@ -151,8 +157,26 @@ class Links(Paced):
         return answers
 
     def _rows(self) -> tuple[NvmlMetric, ...]:
-        sources = frozenset(source for known in self._sources.values() for source in known)
+        sources = frozenset(source for known in self._sources.values() for source in known if self._probed or source[1])
         return _rows(self._links, self._state_by_field, sources)
+
+    def _probe(self, link: int | None, now: float, progress: list[Any]) -> None:
+        """Leave out the fields that a link does not have: asked of every link, those of other generations are several hundred.
+
+        Args:
+            link: One that is up; None where all are down, of which some refuse fields that they have.
+            now: The time.
+            progress: Grows with every call.
+        """
+        self._probed = True
+        if link is None:
+            return
+        fields = {str(field.identifier): field for known in self._sources.values() for field, of_all in known if not of_all}
+        rows = tuple(NvmlMetric(name, field._replace(scope=link), maximum=LARGEST) for name, field in fields.items())
+        found = (CallGroup(self._library, self._handle, rows, ONCE).ask(now, progress) if rows else None) or {}
+        lacks = {name for name, answer in found.items() if answer in NO_FIELD}
+        for name, known in self._sources.items():
+            self._sources[name] = tuple((field, of_all) for field, of_all in known if of_all or str(field.identifier) not in lacks)
 
     def _counted(self, name: str, found: Mapping[str, Value]) -> Value:
         """Return a count or a ratio over all links, and settle for the first source that the GPU has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from accelmetrics import Sampler
@@ -55,6 +57,18 @@ def test_errors_of_gpus_that_count_over_all_links_alone(simulator: NvmlSimulator
         simulator.gpu[0].set_field(f"NVLINK_{field}_ERROR_COUNT_TOTAL", 70 + number)
     metrics = consumer.read(0).metrics
     assert [metrics[name] for name in ERRORS] == [70, 71, 72]
+
+
+@pytest.mark.parametrize("up", [(), (4,), range(LINKS)], ids=["none", "one", "all"])
+def test_links_that_are_down_hide_no_counter(simulator: NvmlSimulator, consumer: Consumer, up: Sequence[int]) -> None:
+    """Which counters links have is asked of one that is up: one that is down may refuse what it has."""
+    refused = [link for link in range(LINKS) if link not in up and link != 7]
+    for field in OLD_FIELDS:
+        simulator.gpu[0].set_field(field, 900)
+    for link in refused:
+        simulator.gpu[0].set_field("NVLINK_ERROR_DL_RECOVERY", Ret.NOT_SUPPORTED, link)
+    simulator.gpu[0].set(nvlink_state={link: int(link in up) for link in range(LINKS)}, nvlink_recovery={7: 5})
+    assert consumer.read(0).metrics["nvlinkRecoveryErrors"] == 5
 
 
 @pytest.mark.parametrize("code", [Ret.NOT_SUPPORTED, Ret.INVALID_ARGUMENT], ids=str)
@@ -148,13 +162,13 @@ def test_a_source_is_not_settled_while_it_fails(simulator: NvmlSimulator, consum
 
 
 def test_the_state_of_links_on_drivers_without_its_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Asked for link by link."""
+    """Asked for link by link; twice at first, before and after it is known what a link counts."""
     for link in range(LINKS):
         simulator.gpu[0].set_field("NVLINK_GET_STATE", Ret.INVALID_ARGUMENT, link)
     simulator.gpu[0].set(nvlink_state={4: 0})
     metrics = consumer.read(0).metrics
     assert [metrics[f"nvlink.{link}.state"] for link in range(LINKS)] == [int(link != 4) for link in range(LINKS)]
-    assert simulator.calls()[("nvmlDeviceGetNvLinkState", 0)] == LINKS
+    assert simulator.calls()[("nvmlDeviceGetNvLinkState", 0)] == 2 * LINKS
 
 
 def test_links_are_read_every_ten_seconds_in_one_call(simulator: NvmlSimulator, consumer: Consumer) -> None:
