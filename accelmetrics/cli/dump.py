@@ -1,4 +1,4 @@
-"""``accelmetrics dump``: one reading as one document, or a document a line for as long as wanted."""
+"""``accelmetrics dump``: one reading on one screen, as one document, or a document a line for as long as wanted."""
 
 from __future__ import annotations
 
@@ -18,34 +18,47 @@ OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
 
 EXAMPLES = """\
-  accelmetrics dump                                     a table, on a terminal
+  accelmetrics dump                                     one screen: devices, and what is wrong
+  accelmetrics dump --all                               every metric, in tables
+  accelmetrics dump temp powerWatts 'throttle.*'        these metrics of all devices, side by side
   accelmetrics dump --json | jq .metrics                one JSON document
   accelmetrics dump --json --indent 2                   the same, indented
   accelmetrics dump --flat --gpus 0,2-3                 the flat dict of some devices
-  accelmetrics dump --interval 5 --output run.jsonl     a document a line, every five seconds, until Ctrl-C
-  accelmetrics dump --format csv --interval 1 --count 60 --output minute.csv
+  accelmetrics dump --interval 5 --output run.jsonl     a document a line, every 5 s
+  accelmetrics dump --csv --interval 1 --count 60 --output minute.csv
   accelmetrics dump --backends host --pid 4711 --children
-  accelmetrics dump --replay bundle.zip                 what that machine's commands, files and NVML answered
-  accelmetrics dump --keys nvidia-smi --format csv      the table that nvidia-smi --query-gpu prints, of GPUs of any vendor
+  accelmetrics dump --replay bundle.zip                 what that machine answered
+  accelmetrics dump --keys nvidia-smi --csv             nvidia-smi's table, of any vendor
 
 formats:
-  table   for people
+  table   for people, on a terminal and in a pipe alike: the default
   json    one document; with --interval, or --count above 1, a document a line
-  jsonl   a document a line
-  csv     a header and a row a reading: timestamp, hostname, a column for each key; empty where a value is missing.
-          Columns are those of the first reading, or of the file that is added to; `accelmetrics metrics` has the units
-  influx  line protocol, a point for each device and one for the host: for Telegraf (docs/other-monitors.md)
-Without --format it is a table on a terminal, and JSON elsewhere.
+  jsonl   a document a line: the default of a stream
+  csv     a header and a row a reading: timestamp, hostname, a column for each key;
+          empty where a value is missing. Columns are those of the first reading, or
+          of the file that is added to; `accelmetrics metrics` has the units
+  influx  line protocol, a point for each device and one for the host: for Telegraf
+          (docs/other-monitors.md)
+A single document for --output, --flat, --topology or --indent is JSON.
 
-Exit status: 0 also when some source could not be read (the document says which, `accelmetrics doctor` why);
-1 when nothing could be written; 2 for arguments that cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
+Exit status: 0 also when some source could not be read (the document says which,
+`accelmetrics doctor` why); 1 when nothing could be written; 2 for arguments that
+cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
 KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
 nvidia-smi, prometheus, dcgm, nvidia_smi, nvitop, amd, otel, verl, training"""
+SHORT = ("json", "jsonl", "csv")
+"""Formats that have an option of their own."""
 SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
 OPTIONS: arguments.Groups = {
     "": {
+        "names": {
+            "nargs": "*",
+            "metavar": "NAME",
+            "help": "print these metrics alone, a row a device; NAME may be a pattern, such as 'temp*'",
+        },
+        "--all": {"action": "store_true", "help": "print every metric, and why others are missing"},
         "--format": {"choices": FORMATS, "help": "how to print it"},
-        "--json": {"action": "store_true", "help": "short for --format json"},
+        **{f"--{name}": {"action": "store_true", "help": f"short for --format {name}"} for name in SHORT},
         "--indent": {"type": settings.count.parse, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
         "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
         "--topology": {"action": "store_true", "help": "say in each document how the devices are connected (json and jsonl)"},
@@ -77,45 +90,57 @@ OPTIONS: arguments.Groups = {
 }
 
 
-def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
+def format_of(options: Namespace, repeated: bool) -> str:
     """Return the format that is asked for, or is usual.
 
     Args:
         options: Of the command.
         repeated: Whether it is a stream.
-        terminal: Whether standard output is one.
 
     Raises:
         UsageError: Some options exclude each other.
     """
+    short = [name for name in SHORT if getattr(options, name)]
+    for name in short:
+        arguments.refuse(
+            (
+                options.format not in (None, name),
+                f"--{name} is short for --format {name} and excludes --format {options.format}: give one of them",
+            ),
+            (len(short) > 1, f"--{short[0]} excludes --{short[-1]}: give one of them"),
+        )
+    form = short[0] if short else options.format
+    tables = options.all or bool(options.names)
     arguments.refuse(
         (
-            options.json and options.format not in (None, "json"),
-            f"--json is short for --format json and excludes --format {options.format}: give one of them",
+            tables and (options.flat or options.topology or form not in (None, "table") or options.keys != OWN_KEYS),
+            "--all and NAME are for tables of our own keys: documents have every metric, and --metrics chooses some",
         ),
+        (options.all and bool(options.names), "--all prints every metric, and excludes NAME: give one of them"),
         (
-            options.format == "influx" and options.keys != OWN_KEYS,
+            form == "influx" and options.keys != OWN_KEYS,
             "--format influx has our own keys as fields and excludes --keys: give one of them",
         ),
         (
-            options.topology and (options.flat or options.keys != OWN_KEYS or options.format in ("table", "csv", "influx")),
+            options.topology and (options.flat or options.keys != OWN_KEYS or form in ("table", "csv", "influx")),
             "--topology is for the documents of json and jsonl: `accelmetrics topology` prints it for people",
         ),
         (
-            options.flat and options.format in ("table", "csv", "influx"),
-            f"--flat excludes --format {options.format}: it goes with json and jsonl",
+            options.flat and form in ("table", "csv", "influx"),
+            f"--flat excludes --format {form}: it goes with json and jsonl",
         ),
         (
             repeated and options.settle is not None,
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates",
         ),
         (
-            options.indent is not None and (repeated or options.format in ("table", "csv", "jsonl", "influx")),
+            options.indent is not None and (repeated or form in ("table", "csv", "jsonl", "influx")),
             "--indent is for one JSON document, as --json prints it: streams have a line a reading",
         ),
     )
-    usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat or options.topology) else "json"
-    return "json" if options.json or options.indent else options.format or usual
+    if form or tables:
+        return form or "table"
+    return "jsonl" if repeated else "json" if options.output or options.flat or options.topology or options.indent else "table"
 
 
 def run(options: Namespace, out: Stdout) -> int:
@@ -137,10 +162,13 @@ def _read(options: Namespace, out: Stdout) -> int:
     from accelmetrics.sampling.sampler import Sampler
 
     repeated = options.interval is not None or (options.count or 1) > 1
-    text = _formatter(options, format_of(options, repeated, out.terminal), repeated, out)
+    text = _formatter(options, format_of(options, repeated), repeated, out)
     if absent := arguments.absent_process(options):
         say(f"{arguments.PROGRAM} dump: {absent}")
-    with writing_to(options.output, out, repeated) as write, Sampler(**arguments.reading(options)) as sampler:
+    reading = arguments.reading(options)
+    if options.names:
+        reading["metrics"] = options.names
+    with writing_to(options.output, out, repeated) as write, Sampler(**reading) as sampler:
         sample = partial(sampler.sample, topology=options.topology)
         if repeated:
             for snapshot in readings(sample, options.interval or arguments.DEFAULT_INTERVAL, options.count):
@@ -173,7 +201,13 @@ def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Ca
 
         if form == "table":
             end = "\n" if repeated else ""  # an empty line behind each of several tables
-            return lambda snapshot: (formats.table(snapshot, out.width) if dialect is None else formats.names(snapshot, dialect)) + end
+            if dialect is not None:
+                return lambda snapshot: formats.names(snapshot, dialect) + end
+            if options.names:
+                return lambda snapshot: formats.chosen(snapshot, out.width) + end
+            if options.all or options.metrics:
+                return lambda snapshot: formats.table(snapshot, out.width) + end
+            return lambda snapshot: formats.screen(snapshot, out.width) + end
         if dialect is not None and dialect.tabular:
             return formats.device_rows(dialect)
         return formats.csv(repeated, options.output, dialect)

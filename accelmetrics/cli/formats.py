@@ -1,22 +1,50 @@
-"""A snapshot as a table for people, and as CSV; under the catalogue's names or a dialect's."""
+"""A snapshot as a screen for people, as tables of all metrics or some, and as CSV; under the catalogue's names or a dialect's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from accelmetrics.cli.output import WriteError, first_line, say
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
+from accelmetrics.schemas.errors import WORDS, Unavailable
 from accelmetrics.schemas.metric import device_key, fill
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.text import GAP, aligned, brief, clipped, number, quantity
+from accelmetrics.schemas.text import (
+    GAP,
+    GIB,
+    aligned,
+    brief,
+    cells,
+    celsius,
+    clipped,
+    fixed,
+    memory,
+    number,
+    of_limit,
+    percent,
+    quantity,
+    watts,
+    wrapped,
+)
+from accelmetrics.views.device_view import DeviceView
+from accelmetrics.views.node_view import NodeView, node_view
 
 OTHER = ("", "Other")
 """The section of keys that the catalogue does not have: a plug-in's."""
 INDENT = "  "
+HOST_WORDS: Mapping[str, Callable[[float], str]] = {
+    "_percent": percent,
+    "_watts": watts,
+    "_celsius": celsius,
+    "_bytes_per_second": lambda value: quantity(value, "By/s"),
+    "_bytes": memory,
+    "_1m": number,
+}
+"""How the host's numbers are written, by the ending of their names."""
 HEAD = ("timestamp", "hostname")
 
 SectionName = tuple[str, str]
@@ -30,6 +58,112 @@ def names(snapshot: Snapshot, dialect: Dialect) -> str:
     rows = [(name, number(value)) for name, value in dialect.flat(Record(snapshot)).items()]
     lines = aligned(rows, INDENT, numeric=True) if rows else [f"{INDENT}Nothing that {dialect.name} has a name for."]
     return "\n".join([f"{snapshot.hostname}  {snapshot.timestamp}", "", dialect.summary, *lines]) + "\n"
+
+
+HEADINGS = ("", "DEVICE", "NAME", "UTIL", "MEMORY/GiB", "POWER/W", "TEMP/°C", "PROC", "STATE")
+SHORTEST_NAME = 8
+"""Columns of a device's name where there is little room."""
+LEFT = frozenset({0, 1, 2, 8})
+"""Columns whose cells are flush left."""
+
+
+def screen(snapshot: Snapshot, width: int) -> str:
+    """Return the node on one screen: a line a device, and what is wrong with which of them; of a machine without devices the host."""
+    view = node_view(Record(snapshot))
+    totals, host = view.summary, view.host
+    used, total = host.get("memory_used_bytes"), host.get("memory_total_bytes")
+    numbers = (
+        ", ".join(f"{count} {kind}" for kind, count in totals.kinds.items()) or "no accelerator",
+        "" if totals.utilization is None else f"util {percent(totals.utilization)}",
+        "" if totals.power_watts is None else watts(totals.power_watts, totals.power_limit_watts),
+        f"host cpu {percent(host['cpu_percent'])}" if "cpu_percent" in host else "",
+        "" if used is None else f"host memory {memory(used, total)}",
+    )
+    head = wrapped(f"{snapshot.hostname}  {snapshot.timestamp[:19].replace('T', ' ')} UTC", width, "")
+    parts = [[*head, *wrapped(", ".join(filter(None, numbers)), width, "")]]
+    rows = [HEADINGS, *(_device_cells(view, device) for device in view.devices)]
+    if view.devices:
+        excess = sum(max(map(cells, column)) for column in zip(*rows, strict=True)) + GAP * (len(HEADINGS) - 1) - width
+        name = max(SHORTEST_NAME, max(cells(row[2]) for row in rows) - max(0, excess))
+        parts.append([clipped(line, width) for line in _lines([(*row[:2], clipped(row[2], name), *row[3:]) for row in rows])])
+    else:
+        pairs = ((name, ending, value) for ending in HOST_WORDS for name, value in host.items() if name.endswith(ending))
+        words = [(name.removesuffix(ending).replace("_", " "), HOST_WORDS[ending](value)) for name, ending, value in pairs]
+        parts.append(packed(words, width, ""))
+        parts.append(wrapped("No accelerator was found: `accelmetrics doctor` says what was looked for and what to do.", width, ""))
+    wrong: dict[tuple[str, ...], list[str]] = {}  # devices with one cause have one remark
+    for device in view.devices:
+        if device.state != "ok":
+            wrong.setdefault((device.mark, device.note, ". ".join(device.advice)), []).append(device.label)
+    for source in view.sources:
+        if source.state != "ok":
+            said = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
+            wrong.setdefault((source.mark, said, source.advice), []).append(f"source {source.name}")
+    remarks = []
+    for (mark, said, advice), names_of_one in wrong.items():
+        remarks += wrapped(f"{mark} {', '.join(names_of_one)}: {said}", width, "")
+        remarks += wrapped(advice, width - 2, "  ")
+    parts.append(remarks)
+    more = f"{len(snapshot.metrics)} metrics: `accelmetrics dump --all`, or `--json`."
+    lacking = f" {len(snapshot.unavailable)} are missing, --all says why." if snapshot.unavailable else ""
+    parts.append(wrapped(more + lacking, width, ""))
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _device_cells(view: NodeView, device: DeviceView) -> tuple[str, ...]:
+    values = device.values
+    used, drawn, heat = (values.get(name) for name in ("memory_used_bytes", "power_watts", "temperature_celsius"))
+    lack = device.silent or device.missing.get("utilization")
+    listed = "-" if device.key in view.unlisted else str(sum(device.key in process.devices for process in view.processes))
+    return (
+        device.mark,
+        device.label,
+        device.name,
+        f"{fixed(values['utilization'])} %" if "utilization" in values and device.silent is None else "-" if lack is None else lack.word,
+        "-" if used is None else of_limit(used, values.get("memory_total_bytes"), GIB, 1),
+        "-" if drawn is None else of_limit(drawn, values.get("power_limit_watts")),
+        "-" if heat is None else fixed(heat),
+        listed,
+        device.word,
+    )
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out the table of devices: words flush left, numbers flush right."""
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padded = [(cell, " " * (width - cells(cell))) for cell, width in zip(row, widths, strict=True)]
+        texts = (cell + space if place in LEFT else space + cell for place, (cell, space) in enumerate(padded))
+        lines.append((" " * GAP).join(texts).rstrip())
+    return lines
+
+
+def chosen(snapshot: Snapshot, width: int) -> str:
+    """Return the metrics of a reading side by side, in the direction that takes fewer lines; a missing one has the word for it."""
+    devices = [place.key for place in snapshot.identities]
+    rows: dict[str, dict[str, str]] = {device: {} for device in devices}
+    host: list[tuple[str, str]] = []
+    given = {**snapshot.metrics, **snapshot.unavailable}
+    for key, value in given.items():
+        found = resolve(key)
+        if found is not None and found.alias:
+            continue
+        text = (
+            WORDS.get(value.reason, str(value.reason))
+            if isinstance(value, Unavailable)
+            else quantity(value, found.row.unit if found else "1")
+        )
+        device = next((device for device in devices if key.startswith(f"{device}.")), "")
+        if device:
+            rows[device][key[len(device) + 1 :]] = text
+        else:
+            host.append((key, text))
+    columns = list(dict.fromkeys(name for texts in rows.values() for name in texts))
+    by_device = _grid({device: texts for device, texts in rows.items() if texts}, columns, width)
+    by_name = _grid({name: {device: rows[device][name] for device in devices if name in rows[device]} for name in columns}, devices, width)
+    parts = [min(by_device, by_name, key=len), packed(host, width, "")]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def table(snapshot: Snapshot, width: int) -> str:

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import TextIO
 
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.schemas.text import aligned
+from accelmetrics.schemas.text import ASCII, aligned
 
-PLAIN_WIDTH = 100
+PLAIN_WIDTH = 80
 """Columns where there is no terminal to say how many."""
 SHOWN = 60
 """Columns of the command that the summary names."""
@@ -185,8 +185,10 @@ class Stdout:
             if self._descriptor is None:
                 self._stream.write(text)
                 self._stream.flush()
+            elif self.terminal and not self.shows_unicode:
+                write_all(self._descriptor, text.translate(ASCII).encode(self._stream.encoding, "replace"))
             else:
-                write_all(self._descriptor, text.encode(self._stream.encoding if self.terminal else "utf-8", "replace"))
+                write_all(self._descriptor, text.encode("utf-8", "replace"))
 
     def show(self, text: str) -> None:
         """Write a text for people, as :meth:`write` does; a terminal that has gone away is no failure."""

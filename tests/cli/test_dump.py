@@ -23,9 +23,32 @@ from tests.exporters.test_influx import read
 RIG = ["dump", "--backends", "rig"]
 
 
-def test_without_a_terminal_it_is_one_json_document(printed: Printed) -> None:
+def test_a_node_is_a_line_a_device_and_a_remark_a_cause(rig: Rig, printed: Printed) -> None:
+    """At 80 columns, in a pipe as on a terminal; every metric is one option away."""
+    for number in (0, 1):
+        rig.backend.device(number).set(temp=97)
+    rig.backend.device(2).set(gpu=12.5, memoryAllocatedBytes=61 * 1024**3, enforcedPowerLimitWatts=700.0)
+    lines = printed().splitlines()
+    assert max(map(len, lines)) <= 80
+    (heading,) = [line.split() for line in lines if "DEVICE" in line]
+    assert heading == ["DEVICE", "NAME", "UTIL", "MEMORY/GiB", "POWER/W", "TEMP/°C", "PROC", "STATE"]
+    hot, _, busy = (next(line for line in lines if f"gpu.{number} " in line) for number in range(3))
+    assert (hot[0], hot.split()[-3], hot.split()[-1]) == ("X", "97", "critical")
+    assert [cell for cell in busy.split() if cell in ("13", "%", "61.0/80.0", "103/700", "42", "ok")] == busy.split()[3:7] + ["42", "ok"]
+    assert [line for line in lines if line.startswith("X gpu.0, gpu.1: 97 °C, above 80 °C")]
+    assert any("powerWatts" in line for line in printed("--all").splitlines())
+
+
+def test_some_metrics_of_all_devices_side_by_side(printed: Printed) -> None:
+    """A missing value has the word for it."""
+    head, *rows = printed("temp", "fanSpeed").splitlines()
+    assert head.split() == ["gpu.0", "gpu.1", "gpu.2"]
+    assert [row.split() for row in rows if row] == [["temp", "40", "°C", "41", "°C", "42", "°C"], ["fanSpeed", *["n/a"] * 3]]
+
+
+def test_json_is_one_document(printed: Printed) -> None:
     """Nothing but the document, on one line."""
-    text = printed()
+    text = printed("--json")
     snapshot = document(text)
     assert text.count("\n") == 1
     assert snapshot.metrics["gpu.1.powerWatts"] == 101.5
@@ -49,15 +72,15 @@ def test_flat_is_the_flat_dict_alone(printed: Printed) -> None:
 def test_selection_of_devices(rig: Rig, printed: Printed) -> None:
     """Numbers, ranges, keys and UUIDs."""
     uuid = rig.backend.device(2).identity.uuid
-    assert [device.key for device in document(printed("--gpus", f"gpu.0,{uuid}")).devices] == ["gpu.0", "gpu.2"]
-    assert [device.key for device in document(printed("--gpus", "1-2")).devices] == ["gpu.1", "gpu.2"]
+    assert [device.key for device in document(printed("--json", "--gpus", f"gpu.0,{uuid}")).devices] == ["gpu.0", "gpu.2"]
+    assert [device.key for device in document(printed("--json", "--gpus", "1-2")).devices] == ["gpu.1", "gpu.2"]
 
 
 def test_selection_of_metrics(printed: Printed) -> None:
     """Presets, names, patterns and exclusions; what no metric is called is refused."""
     flat = json.loads(printed("--flat", "--metrics", "core,fanSpeed,-gpu.2.*,-memory*"))
     assert flat == {"gpu.0.powerWatts": 100.5, "gpu.0.temp": 40, "gpu.1.powerWatts": 101.5, "gpu.1.temp": 41}
-    assert set(document(printed("--metrics=-gpu.0.*,-temp,-core")).unavailable) == {"gpu.1.fanSpeed", "gpu.2.fanSpeed"}
+    assert set(document(printed("--json", "--metrics=-gpu.0.*,-temp,-core")).unavailable) == {"gpu.1.fanSpeed", "gpu.2.fanSpeed"}
     assert call(*RIG, "--metrics", "powerWats").returncode == 2
 
 
@@ -90,7 +113,7 @@ def test_what_the_sources_are_told(rig: Rig, printed: Printed) -> None:
 def test_timeout_is_for_opening_too(rig: Rig, printed: Printed) -> None:
     """A source that does not open in time is in the document, and it is no failure of the command."""
     rig.backend.opening.hang()
-    snapshot = document(printed("--timeout", "0.1"))
+    snapshot = document(printed("--json", "--timeout", "0.1"))
     rig.backend.opening.release()
     assert snapshot.backends[0].status == "timed_out"
 
@@ -98,7 +121,7 @@ def test_timeout_is_for_opening_too(rig: Rig, printed: Printed) -> None:
 def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, printed: Printed) -> None:
     """The document says it."""
     rig.backend.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
-    assert document(printed()).backends[0].detail == "the driver is not loaded"
+    assert document(printed("--json")).backends[0].detail == "the driver is not loaded"
 
 
 class Time:
@@ -135,7 +158,7 @@ def test_settle_takes_a_second_reading_where_a_rate_needs_one(
     """By default the rate is there, after a fifth of a second; with one reading it is missing, with its reason."""
     if rated:
         rig.rated()
-    snapshot = document(printed(*given))
+    snapshot = document(printed("--json", *given))
     assert (snapshot.metrics.get("gpu.0.pcieTxBytes") == 1024) == bool(slept)
     assert (clock.slept, rig.backend.device(0).reads) == (slept, 1 + len(slept))
     if rated and not slept:
@@ -253,6 +276,10 @@ def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, 
     [
         ([], "table"),
         (["--output", "-"], "table"),
+        (["--all"], "table"),
+        (["temp"], "table"),
+        (["--jsonl"], "jsonl"),
+        (["--csv"], "csv"),
         (["--output", "x.json"], "json"),
         (["--flat"], "json"),
         (["--format", "csv"], "csv"),
@@ -260,11 +287,11 @@ def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, 
         (["--count", "3"], "jsonl"),
     ],
 )
-def test_formats_on_a_terminal(given: list[str], form: str) -> None:
+def test_the_usual_format(given: list[str], form: str) -> None:
     """A table for one reading; lines for a stream; JSON into a file and for the flat dict; what was asked for otherwise."""
     parser = options.Parser.for_command("dump", "x", "")
     parser.add_options(dump.OPTIONS)
-    assert dump.format_of(parser.parse_strictly(given), form == "jsonl", terminal=True) == form
+    assert dump.format_of(parser.parse_strictly(given), "--interval" in given or "--count" in given) == form
 
 
 def test_count_alone_is_a_reading_a_second(clock: Time, printed: Printed) -> None:
@@ -290,7 +317,7 @@ def test_a_tool_that_hangs_is_named_with_the_time_since_when(tmp_path: Path) -> 
 
     words = rf"{tool} has not answered since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ: the driver is still being opened"
     try:
-        status = document(told("dump", "--settle", "0").stdout).backends[0]
+        status = document(told("dump", "--json", "--settle", "0").stdout).backends[0]
         assert (status.name, status.status) == ("rebellions", "timed_out")
         assert re.fullmatch(words, status.detail)
         assert re.search(rf"rebellions: {words}", told("list").stderr)

@@ -15,9 +15,9 @@ from accelmetrics.cli.output import Stdout, WriteError, writing_to
 from tests.cli.machines import Rig
 from tests.cli.shell import call, document, documents, one_line, run
 
-ONE = ["dump", "--backends", "rig"]
+ONE = ["dump", "--json", "--backends", "rig"]
 STREAM = [*ONE, "--interval", "0.01", "--count", "3"]
-HOST = ["dump", "--backends", "host", "--settle", "0"]
+HOST = ["dump", "--json", "--backends", "host", "--settle", "0"]
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="platform: /dev/full is Linux's")
 
 

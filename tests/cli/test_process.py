@@ -19,7 +19,7 @@ from tests.cli.shell import COMMAND, document, documents, environment, on_path, 
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG, idle, wait_for
 
-HOST = ["dump", "--backends", "host", "--settle", "0"]
+HOST = ["dump", "--json", "--backends", "host", "--settle", "0"]
 STREAM = ["dump", "--backends", "host", "--interval", "0.05"]
 
 NOISY = """
@@ -36,7 +36,7 @@ def backend():
 
 def test_one_document_and_silence() -> None:
     """The host's real metrics, rates among them, exit status 0, not a word beside them."""
-    done = run("dump", "--backends", "host")
+    done = run("dump", "--json", "--backends", "host")
     assert (done.returncode, done.stderr) == (0, "")
     assert {"memory_percent", "cpu"} <= document(done.stdout).metrics.keys()
 
@@ -97,7 +97,7 @@ def test_a_hung_driver_does_not_hold_the_exit(simulator: NvmlSimulator) -> None:
     """The document says what hangs, and the process ends."""
     simulator.rule("nvmlDeviceGetTemperature", gpu=1, hang=True)
     simulator.rule("nvmlDeviceGetTemperatureV", gpu=1, hang=True)
-    done = run("dump", "--backends", "nvidia", "--timeout", "2", env=environment(**simulator.environment()))
+    done = run("dump", "--json", "--backends", "nvidia", "--timeout", "2", env=environment(**simulator.environment()))
     assert (done.returncode, done.stderr) == (0, "")
     snapshot = document(done.stdout)
     assert snapshot.unavailable["gpu.1.temp"].reason == "timed_out"
@@ -146,7 +146,7 @@ def test_kill_leaves_complete_lines(tmp_path: Path) -> None:
 def test_what_plug_ins_print_is_not_in_the_document(tmp_path: Path) -> None:
     """From Python and from C, at import and later: it all goes to standard error."""
     plug_in(tmp_path, "noisy", "accelmetrics_noisy:backend", NOISY)
-    done = run("dump", "--backends", "noisy", env=on_path(tmp_path))
+    done = run("dump", "--json", "--backends", "noisy", env=on_path(tmp_path))
     assert done.returncode == 0
     assert document(done.stdout).backends[0].name == "noisy"
     assert sorted(done.stderr.splitlines()) == ["more noise", "more noise from C", "noise from C", "noise from the interpreter"]
@@ -185,7 +185,7 @@ def on_terminal(columns: int, *arguments: str, **changes: str) -> tuple[int, str
 def test_a_table_on_a_terminal(simulator: NvmlSimulator, columns: int) -> None:
     """Within its width: the devices, their values with units, what is missing and why, how the sources fared."""
     simulator.gpu[0].set(power_mw=301_250)
-    status, screen = on_terminal(columns, "dump", **simulator.environment())
+    status, screen = on_terminal(columns, "dump", "--all", **simulator.environment())
     lines = screen.splitlines()
     assert status == 0
     assert max(map(len, lines)) <= columns

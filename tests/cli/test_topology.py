@@ -76,7 +76,8 @@ def test_the_device_that_is_unknown_is_named_once(tmp_path: Path) -> None:
     with NvmlSimulator(gpus=4) as simulator:
         simulator.rule("nvmlDeviceGetNvLinkState", 2, error=999)
         shown = call("topology", "--backends", "nvidia", env=environment(**simulator.environment(), ACCELMETRICS_SYSROOT=str(tmp_path)))
-    assert "\n  links of gpu.2: driver_error (NVML_ERROR_UNKNOWN: an internal error of the driver)\n" in shown.stdout
+    assert "unknown: links of gpu.2: driver_error (NVML_ERROR_UNKNOWN: an internal error of the driver)" in " ".join(shown.stdout.split())
+    assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
 def test_documents(env: dict[str, str]) -> None:
