@@ -34,7 +34,7 @@ def test_a_node_is_a_line_a_device_and_a_remark_a_cause(rig: Rig, printed: Print
     assert heading == ["DEVICE", "NAME", "UTIL", "MEMORY/GiB", "POWER/W", "TEMP/°C", "PROC", "STATE"]
     hot, _, busy = (next(line for line in lines if f"gpu.{number} " in line) for number in range(3))
     assert (hot[0], hot.split()[-3], hot.split()[-1]) == ("X", "97", "critical")
-    assert [cell for cell in busy.split() if cell in ("13", "%", "61.0/80.0", "103/700", "42", "ok")] == busy.split()[3:7] + ["42", "ok"]
+    assert [cell for cell in busy.split() if cell in ("13", "%", "61.0/80.0", "103/700", "42", "ok")] == [*busy.split()[3:7], "42", "ok"]
     assert [line for line in lines if line.startswith("X gpu.0, gpu.1: 97 °C, above 80 °C")]
     assert any("powerWatts" in line for line in printed("--all").splitlines())
 
