@@ -22,6 +22,7 @@ from accelmetrics.backends.kit.processes import DriverNumbers, holds, node_patte
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.cli.monitoring import Stop, handling, holding_messages, tell
 from accelmetrics.cli.output import Stdout, WriteError, writing_to
+from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
 from accelmetrics.cli.terminal import MouseReport, Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
@@ -43,6 +44,7 @@ from accelmetrics.views.terminal.choices import (
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture, Spot, picture
 from accelmetrics.views.terminal.style import ScreenStyle
+from accelmetrics.views.terminal.tables import column_letters
 from accelmetrics.views.trails import SCALES, graph_metrics
 
 if TYPE_CHECKING:
@@ -189,7 +191,7 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         return typed(key, choices, choices.input)
     key = meant(key, choices)
     if choices.menu:
-        return ordered_by(key, choices)
+        return ordered_by(key, choices) if choices.menu == "order" else with_columns(key, choices)
     name, orders, _ = ROWS[choices.pane]
     order, reverse, words = (getattr(choices, f"{name}_{what}") for what in ("order", "reverse", "filter"))
     if key == "escape":  # what was opened last is left: an overlay, else the filter
@@ -218,6 +220,7 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         "tab": {"pane": "processes" if name == "device" else "devices"},
         "z": {"menu": "order"},
         "f6": {"menu": "order"},
+        "c": {"menu": "columns"},
         "o": {f"{name}_order": _next(orders, order), f"{name}_reverse": False},
         "O": {f"{name}_reverse": not reverse},
         "m": {"metric": _next(metrics or [choices.metric], choices.metric)},
@@ -254,6 +257,15 @@ def ordered_by(key: str, choices: Choices) -> Choices:
     kept = key in ("left", "up", "right", "down", "z", "O") or key not in {*letters, "enter", "escape", "f6"}
     given: dict[str, Any] = {f"{name}_order": now, f"{name}_reverse": reverse}
     return replace(choices, menu=choices.menu if kept else "", **given)
+
+
+def with_columns(key: str, choices: Choices) -> Choices:
+    """Return the choices after a key while columns are chosen: a letter hides its column, or shows it again."""
+    name, title = ROWS[choices.pane][0], column_letters(choices.pane).get(key)
+    if title is None:
+        return replace(choices, menu="" if key in ("enter", "escape", "c") else choices.menu)
+    given: dict[str, Any] = {f"{name}_hidden": getattr(choices, f"{name}_hidden") ^ {title}}
+    return replace(choices, **given)
 
 
 def spot_at(report: MouseReport, picture: Picture) -> Spot | None:
@@ -378,6 +390,11 @@ class ScreenProgram(ABC):
         self._suspend = False
         self._clicked: tuple[Spot | None, float] = None, 0.0
 
+        try:
+            self.choices = read_choices(self.choices)
+        except SavedChoicesError as error:
+            self.say(str(error))
+
     @abstractmethod
     def look(self) -> bool:
         """Take what is new; return whether there is another picture to draw."""
@@ -442,6 +459,13 @@ class ScreenProgram(ABC):
     def _show(self, screen: Screen, drawn: Picture, size: os.terminal_size) -> None:
         self._picture, self.choices = drawn, drawn.choices
         screen.show(drawn.ansi(self.style), drawn.place, size)
+
+    def _keep(self) -> None:
+        """Save the choices for the next start."""
+        try:
+            self.say(f"saved the order, the columns and the graphs in {write_choices(self.choices)}")
+        except SavedChoicesError as error:
+            self.say(str(error))
 
     def _choose(self, key: str, metrics: Sequence[str]) -> None:
         """Change what is seen. A key may follow another before there is a new picture."""
@@ -508,7 +532,10 @@ class WatchScreen(ScreenProgram):
 
     def look(self) -> bool:
         """Take what is new; return whether there is another picture to draw."""
-        return self._source.look() and not self.choices.paused
+        news = self._source.look()
+        if news:
+            self._source.follow(self.choices.metric)  # one that was saved, too
+        return news and not self.choices.paused
 
     def leave(self) -> None:
         """Send no signal that is asked about."""
@@ -551,6 +578,8 @@ class WatchScreen(ScreenProgram):
         elif self.choices.input is None and key == "S":
             if source.record is not None:
                 self._save("", source.record.snapshot.to_json() + "\n")
+        elif self.choices.input is None and key == "W":
+            self._keep()
         elif self.choices.input is None and key == "s" and self.choices.overlay == "summary":
             self._save("-summary", source.summary())
         elif self.choices.input is None and key == "s":
@@ -695,7 +724,9 @@ class FleetScreen(ScreenProgram):
                 self._node[1].press(key)
         elif self.choices.input is None and key in ("q", "Q", "f10"):
             self.stopped.ask(signal.SIGINT)
-        elif self.choices.input is None and not self.choices.overlay and key == "enter" and self._fleet.opens:
+        elif self.choices.input is None and key == "W":
+            self._keep()
+        elif self.choices.input is None and not (self.choices.overlay or self.choices.menu) and key == "enter" and self._fleet.opens:
             self._open()
         else:
             self._choose(key, ())

@@ -99,6 +99,9 @@ def test_the_other_pane_has_a_choice_of_its_own() -> None:
         (["tab", " ", " "], {"pane": "processes", "process": 50, "tagged": frozenset({40, 30})}),
         (["tab", " ", "up", " ", "p"], {"pane": "processes", "process": 30, "paused": True}),
         (["tab", " ", "escape"], {"pane": "processes", "process": 30}),
+        (["c", "x", "e", "x"], {"menu": "columns", "device_hidden": frozenset({"ECC"})}),
+        (["c", "p", "tab", "enter"], {"device_hidden": frozenset({"POWER/W"})}),
+        (["tab", "c", "c", "h", "escape"], {"pane": "processes", "process_hidden": frozenset({"CPU%", "HELD BY"})}),
         (["Z", "f12", "insert"], {}),
     ],
 )

@@ -8,12 +8,15 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
+from accelmetrics.views.terminal.choices import Choices
 from tests.cli.shell import on_path
 from tests.cli.terminals import Terminal, on_terminal
 from tests.simulators.nvml import NvmlSimulator, Process
@@ -353,3 +356,59 @@ def test_what_is_written_is_bounded_and_nothing_where_nothing_changes(machine: N
         terminal.until(lambda: terminal.raw.count(b"\x1b[?2026h") >= drawn + 10)
         pictures = terminal.raw.count(b"\x1b[?2026h") - drawn
         assert (len(terminal.raw) - begun) / pictures < 40 * 120
+
+
+def test_what_is_chosen_is_saved_on_request_and_read_at_the_next_start(machine: NvmlSimulator, tmp_path: Path) -> None:
+    """Orders, columns and graphs; without the key nothing is written."""
+    env = {**machine.environment(), "XDG_CONFIG_HOME": str(tmp_path)}
+    with on_terminal(*FAST, rows=40, columns=160, env=env) as terminal:
+        terminal.until("gpu.3")
+        terminal.type("zm", partial(ordered, terminal, ["gpu.3", "gpu.0", "gpu.2", "gpu.1"]))
+        assert list(tmp_path.iterdir()) == []
+        terminal.type("cx\r", lambda: "XID" not in terminal.text)
+        terminal.type("mt", "^── util gpu.0, 5 min")
+        terminal.type("W", f"saved the order, the columns and the graphs in {tmp_path}/accelmetrics/watch.json")
+        assert terminal.end("q") == 0
+    with on_terminal(*FAST, rows=40, columns=160, env=env) as terminal:
+        terminal.until(partial(ordered, terminal, ["gpu.3", "gpu.0", "gpu.2", "gpu.1"]), "^── util gpu.3, 5 min")
+        assert "XID" not in terminal.text
+    assert [path.name for path in (tmp_path / "accelmetrics").iterdir()] == ["watch.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "it is no JSON document"),
+        ("[" * 100_000, "it is no JSON document"),
+        ("[]", "they are no table of names and values"),
+        ('{"scale": "2 min"}', "scale cannot be '2 min'"),
+        ('{"device_hidden": "MEM"}', "device_hidden cannot be 'MEM'"),
+        ('{"process_order": ["mem"]}', r"process_order cannot be \['mem'\]"),
+    ],
+)
+def test_a_file_of_choices_that_cannot_be_used_is_said_once(text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is usual is shown, and saving replaces it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert read_choices(Choices()) == Choices()
+    path = tmp_path / "accelmetrics" / "watch.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(SavedChoicesError, match=f"the saved choices in {path} are not used: {why}.*; W writes them anew"):
+        read_choices(Choices())
+    chosen = Choices(node_order="power", process_hidden=frozenset({"TIME"}), message="not saved")
+    assert write_choices(chosen) == path
+    assert read_choices(Choices()) == replace(chosen, message="")
+
+
+def test_a_start_with_such_a_file_goes_on(machine: NvmlSimulator, tmp_path: Path) -> None:
+    """With a sentence at the foot; where nothing can be saved, that is said too."""
+    path = tmp_path / "accelmetrics" / "watch.json"
+    path.parent.mkdir()
+    path.write_text("{}}")
+    with on_terminal(*FAST, columns=200, env={**machine.environment(), "XDG_CONFIG_HOME": str(tmp_path)}) as terminal:
+        terminal.until("gpu.3", "^the saved choices in .* are not used: it is no JSON document")
+        path.unlink()
+        path.parent.rmdir()
+        path.parent.write_text("no directory")
+        terminal.type("W", "the choices cannot be saved in .*watch.json: (Not a directory|File exists)")
+        assert terminal.end("q") == 0

@@ -155,6 +155,7 @@ CHOICES = {
         ),
         signals=True,
     ),
+    "columns": Choices(menu="columns", pane="processes", process_hidden=frozenset({"USER", "TIME"}), device_hidden=frozenset({"MEM"})),
     "ended": Choices(overlay="process", process=1),
     "order": Choices(menu="order", pane="processes", process_left=40, tagged=frozenset({48121})),
     "typing": Choices(input=InputLine("filter", "user=ann " * 30, 200, "there is no such field"), device_filter="util>50"),
@@ -250,6 +251,17 @@ def test_the_chosen_process_is_seen_where_processes_are(size: tuple[int, int]) -
         drawn = watched.draw(Choices(pane="processes", process=pid), size)
         if any("processes" in line for line in plain(drawn)) and drawn.page > 1:
             assert str(pid) in plain(drawn)[drawn.place[0]]
+
+
+def test_columns_that_are_left_out_leave_room_for_others() -> None:
+    watched = NODES["eight"]()
+    shown = watched.text(size=(120, 40))
+    left_out = Choices(menu="columns", device_hidden=frozenset({"MEM", "TEMP"}), process_hidden=frozenset({"USER", "TIME"}))
+    fewer = watched.text(left_out, (120, 40))
+    for pattern in (r" MEM +USED/GIB", r" TEMP ", r"PID +USER ", r" TIME "):
+        assert re.search(pattern, shown), pattern
+        assert not re.search(pattern, fewer), pattern
+    assert "columns: n NAME m mem u USED p POWER t temp " in fewer
 
 
 def test_the_processes_are_moved_sideways_and_their_numbers_stay() -> None:

@@ -15,7 +15,7 @@ from accelmetrics.visibility.processes import ProcessDetails
 
 Pane = Literal["devices", "processes", "nodes"]
 Overlay = Literal["", "help", "details", "findings", "summary", "process"]
-Menu = Literal["", "order"]
+Menu = Literal["", "order", "columns"]
 DEVICE_ORDERS = ("device", "state", "util", "mem", "power", "temp")
 """What devices can be put in order by; numbers from the largest, states from the worst."""
 PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
@@ -55,6 +55,8 @@ class Choices:
         device_reverse: Whether it is turned round.
         process_order: One of ``PROCESS_ORDERS``.
         process_reverse: Whether it is turned round.
+        device_hidden: The headings of columns of the devices that are left out.
+        process_hidden: Those of the processes.
         device_filter: Which devices are shown, in the words that :func:`parse_filter` reads.
         process_filter: Which processes are.
         node_order: One of ``NODE_ORDERS``.
@@ -93,6 +95,8 @@ class Choices:
     device_reverse: bool = False
     process_order: str = "gpu%"
     process_reverse: bool = False
+    device_hidden: frozenset[str] = frozenset()
+    process_hidden: frozenset[str] = frozenset()
     device_filter: str = ""
     process_filter: str = ""
     node_order: str = "state"
@@ -176,6 +180,7 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("/", "filter", "filter the list: words, or conditions such as user=ann gpu%>0 state!=ok", fleet=True),
     KeyHelp("o", "order", "order the list by the next column; O turns it round", fleet=True),
     KeyHelp("z", "", "choose the order from a list, by a letter: the same letter again turns it round (F6 too)", fleet=True),
+    KeyHelp("c", "", "choose the columns of the list, by their letters; capitals are shown"),
     KeyHelp("m", "metric", "show the next metric in the graph; M the one before"),
     KeyHelp("tab", "pane", "go to the other list"),
     KeyHelp("enter", "details", "show all that is known of the chosen device or process, and what to do", fleet=True),
@@ -189,6 +194,7 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
     KeyHelp("r", "reset", "forget the history, and begin the summary anew"),
     KeyHelp("S", "", "save the latest reading as a document"),
+    KeyHelp("W", "", "save orders, columns and graphs for the next start", fleet=True),
     KeyHelp("up down", "", "choose another row (k and j too); left and right too in the map, page up and down, home, end", fleet=True),
     KeyHelp("left right", "", "in the list of processes: move its columns sideways, to read long commands to the end"),
     KeyHelp("escape", "", "leave what is shown, or drop tags, or the filter", fleet=True),

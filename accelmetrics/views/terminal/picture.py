@@ -28,6 +28,7 @@ from accelmetrics.views.terminal.tables import (
     CELL,
     HEADINGS,
     SPACE,
+    column_letters,
     device_lines,
     map_across,
     map_label,
@@ -535,7 +536,7 @@ def foot(choices: Choices, note: str, width: int, style: ScreenStyle, fleet: boo
             text = text[:-1]
         return line.add(text).add(problem, "bad").parts(), min(width - 1, cells(label) + before)
     if choices.menu:
-        return order_menu(choices, width, style), None
+        return (order_menu if choices.menu == "order" else column_menu)(choices, width, style), None
     if choices.message:
         return Line(style, width).add(choices.message, "title").parts(), None
     line = Line(style, width)
@@ -556,6 +557,16 @@ def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
         mark = direction_mark(order, reverse, style) if order == now else ""
         line.add(f"{letter} {order}{mark}", "chosen" if order == now else "plain").add("", width=SPACE)
     return line.add("z turns it round  enter leaves", "dim").parts()
+
+
+def column_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
+    """Draw the columns of the active list with their letters, in place of the foot; those that are shown are in capitals."""
+    line = Line(style, width).add("columns: ", "title")
+    hidden = choices.process_hidden if choices.pane == "processes" else choices.device_hidden
+    for letter, title in column_letters(choices.pane).items():
+        word = title.partition("/")[0]
+        line.add(f"{letter} ", "head").add(word.lower() if title in hidden else word, "dim" if title in hidden else "plain").add(" ")
+    return line.add(" enter leaves", "dim").parts()
 
 
 def short_name(hostname: str, width: int) -> str:

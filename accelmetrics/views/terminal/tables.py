@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, duration, fixed, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
-from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, by_number, filtered
+from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, Pane, by_number, filtered
 from accelmetrics.views.terminal.graphs import spark
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, cut, role_of
 from accelmetrics.views.trails import Trails
@@ -111,6 +111,15 @@ Row = DeviceView | SourceRow
 """What has a row: a device, or a source that does not answer and that no device stands for."""
 
 
+def column_letters(pane: Pane) -> dict[str, str]:
+    """Return the headings that can be left out by the letter that chooses each: its first one that no other has."""
+    titles = [title for title in WIDTHS if title != "PID"] if pane == "processes" else [one.title for one in COLUMNS if one.title != "UTIL"]
+    letters: dict[str, str] = {}
+    for title in titles:
+        letters[next(letter for letter in title.lower() if letter.isalpha() and letter not in letters)] = title
+    return letters
+
+
 def row_name(row: Row) -> str:
     """Return what a row is chosen by."""
     return row.key if isinstance(row, DeviceView) else row.name
@@ -149,17 +158,18 @@ def device_fields(device: DeviceView) -> Fields:
     }
 
 
-def _widths(rows: Sequence[Row], width: int, space: int) -> dict[str, int]:
+def _widths(rows: Sequence[Row], width: int, space: int, hidden: Collection[str]) -> dict[str, int]:
     """Return, by heading, the columns of the screen that each column takes together with the space before it.
 
     Args:
         rows: All rows of the table.
         width: Columns there are.
         space: Of those, how many stand between two numbers.
+        hidden: The headings of columns that are left out.
     """
     devices = [row for row in rows if isinstance(row, DeviceView)]
     wanted = [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (BAR_RANK, NO_TITLE, BAR - 1 + space), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
-    for column in COLUMNS:
+    for column in (one for one in COLUMNS if one.title not in hidden):
         texts = [column.text(device) for device in devices]
         if column.rank >= BAR_RANK and all(text == "-" for text in texts):
             continue
@@ -203,7 +213,7 @@ def device_lines(
         told: Which rows are seen, for the heading.
     """
     space = 1 if width < NARROW else SPACE
-    taken, label = _widths(rows, width, space), _label_width(rows, width)
+    taken, label = _widths(rows, width, space, choices.device_hidden), _label_width(rows, width)
     columns = [(column, space if column.right else SPACE) for column in COLUMNS if column.title in taken]
     heading = Line(style, width).add("", width=2).add("DEV", "head", label)
     order = {"util": "UTIL", "mem": "MEM", "power": "POWER/W", "temp": "TEMP"}.get(choices.device_order)
@@ -376,7 +386,7 @@ def process_lines(
     sideways = choices.process_left > 0
     room = sys.maxsize if sideways else width - 2
     taken: dict[str, int] = {}
-    for title in sorted(WIDTHS, key=RANKS.__getitem__):
+    for title in sorted(WIDTHS.keys() - choices.process_hidden, key=RANKS.__getitem__):
         column = [found[title] for found in texts]
         if title in ("CPU%", "TIME", "HELD BY") and all(text in ("", "-") for text in column):
             continue
