@@ -7,9 +7,10 @@ import os
 import select
 import signal
 import sys
+import textwrap
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import partial
@@ -25,9 +26,10 @@ from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Finding
 from accelmetrics.schemas.text import STATE_MARKS, celsius, counted, duration, memory, percent, printable, watts
-from accelmetrics.views.device_view import DeviceView, WarningLevels
+from accelmetrics.views.device_view import GONE, LAST_SEEN, DeviceView, WarningLevels
 from accelmetrics.views.node_view import NodeView, SourceRow
 from accelmetrics.views.terminal.fleet import node_note
+from accelmetrics.views.terminal.overlays import alike
 from accelmetrics.visibility.attribution import Attribution
 
 if TYPE_CHECKING:
@@ -158,6 +160,8 @@ def _show_live(options: Namespace, out: Stdout, descriptor: int | None, stopped:
 LOOK = 0.1
 """Seconds between two looks."""
 CHUNK = 256
+WIDEST = 79
+"""Columns of a line, at most; a longer word is longer."""
 
 
 def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
@@ -168,16 +172,16 @@ def show_plain(source: WatchSource, out: Stdout, stopped: Stop) -> None:
     while not (stopped.signal or source.ended):
         while not stopped.wait(0) and source.look() and source.view is not None:
             for line in changes(before, source.view):
-                out.show(f"{datetime.fromtimestamp(source.view.time_ns / 1e9).astimezone():%H:%M:%S} {line}\n")
+                out.show(folded(f"{datetime.fromtimestamp(source.view.time_ns / 1e9).astimezone():%H:%M:%S} {line}"))
             before = source.view
         if bool(source.notice) != bool(notice):
-            out.show(f"{now()} {source.notice or 'it answers again'}\n")
+            out.show(folded(f"{now()} {source.notice or 'it answers again'}"))
         notice = source.notice
         for line in typed(LOOK):
             if line.strip().lower() == "q":
                 stopped.ask(signal.SIGINT)
             elif source.view is not None:
-                out.show("".join(f"{each}\n" for each in overview(source.view)))
+                out.show("".join(map(folded, overview(source.view))))
 
 
 def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
@@ -193,7 +197,7 @@ def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
                     worst = summary.worst and summary.worst.key
                     stand = answer.state, worst, tuple(summary.kinds.items()), summary.findings, summary.lost, summary.failed
                 if stand != told.get(answer.name):
-                    out.show(f"{now()} {node_words(answer)}\n")
+                    out.show(folded(f"{now()} {node_words(answer)}"))
                 told[answer.name] = stand
             for name in told.keys() - {answer.name for answer in fleet.answers}:
                 out.show(f"{now()} {name}: no longer listed\n")
@@ -202,7 +206,14 @@ def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
             if line.strip().lower() == "q":
                 stopped.ask(signal.SIGINT)
             else:
-                out.show("".join(f"{node_words(answer)}\n" for answer in fleet.answers))
+                out.show("".join(folded(node_words(answer)) for answer in fleet.answers))
+
+
+def folded(text: str) -> str:
+    """Return a line, on several where it is wider than 79 columns; those that go on are indented."""
+    return "".join(
+        f"{part}\n" for part in textwrap.wrap(text, WIDEST, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def node_words(answer: NodeAnswer) -> str:
@@ -260,13 +271,11 @@ def changes(before: NodeView | None, view: NodeView) -> Iterator[str]:
     yield from (f"source {name}: answers again" for name in was_silent if name not in silent)
     begun = {} if before is None else {(one.rule, one.key): one for one in before.findings}
     lasting = {(one.rule, one.key): one for one in view.findings}
-    for which, one in lasting.items():
-        if which not in begun:
-            yield _finding(one) + (f"; {printable(one.advice)}" if one.advice else "")
-    for which, one in begun.items():
-        if which not in lasting:
-            seconds = max(0.0, (view.time_ns - one.since_ns) / 1e9)
-            yield f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
+    for one in alike(_unsaid(view, [one for which, one in lasting.items() if which not in begun])):
+        yield _finding(one) + (f"; {printable(one.advice)}" if one.advice else "")
+    for one in alike([one for which, one in begun.items() if which not in lasting and one.rule not in GONE]):
+        seconds = max(0.0, (view.time_ns - one.since_ns) / 1e9)
+        yield f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
 
 
 def overview(view: NodeView) -> Iterator[str]:
@@ -274,7 +283,13 @@ def overview(view: NodeView) -> Iterator[str]:
     yield _head(view)
     yield from map(_source, view.silent)
     yield from (f"{device.label} {device.name}: {_device(device)}" for device in view.devices)
-    yield from map(_finding, view.findings)
+    yield from map(_finding, alike(_unsaid(view, view.findings)))
+
+
+def _unsaid(view: NodeView, findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings but those that a device which gives nothing says of itself."""
+    silent = {device.key for device in view.devices if device.silent is not None}
+    return [one for one in findings if one.rule not in GONE or one.key not in silent]
 
 
 def _head(view: NodeView) -> str:
@@ -294,6 +309,7 @@ def _head(view: NodeView) -> str:
 
 def _device(device: DeviceView) -> str:
     values = device.values
+    said = {f"{begin}{printable(one.message)}" for one in device.findings for begin in ("", LAST_SEEN)}  # findings have lines of their own
     used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
     limit = values.get("power_limit_watts")
     parts = [
@@ -301,7 +317,7 @@ def _device(device: DeviceView) -> str:
         "" if used is None else f"memory {memory(used, total)}",
         watts(values["power_watts"], limit) if "power_watts" in values else "",
         celsius(values["temperature_celsius"]) if "temperature_celsius" in values else "",
-        *device.notes,
+        *(note for note in device.notes if note not in said),
     ]
     return ", ".join(filter(None, parts)) or "says nothing"
 

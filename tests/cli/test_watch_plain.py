@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli.watch import changes, overview
+from accelmetrics.cli.watch import changes, folded, overview
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.record import Finding, Findings, Record
 from accelmetrics.testing import FakeBackend
@@ -68,6 +68,34 @@ def test_a_device_is_lost_and_back(backend: FakeBackend) -> None:
     assert list(changes(lost, before)) == ["gpu.1: back"]
     fewer = replace(before, devices=before.devices[:1])
     assert list(changes(before, fewer)) == ["gpu.1: no longer listed"]
+
+
+def test_a_fact_is_said_once(backend: FakeBackend) -> None:
+    """A lost device by its own line and no finding beside it, one cause on several devices in one line, and a finding once."""
+    hot = [HOT._replace(key=key) for key in ("gpu.0", "gpu.1")]
+    before, during = view_of(backend), view_of(backend, *hot)
+    assert list(changes(before, during)) == ["warning hot gpu.0-1: core at 83 °C; Look at the fans."]
+    (over,) = changes(during, replace(before, time_ns=240 * SECOND))
+    assert over == "over: warning hot gpu.0-1, after 4 min"
+    assert "\n".join(overview(during)).count("core at 83 °C") == 1
+    for name in ("gpu", "powerWatts", "temp"):
+        backend.device(1).miss(name, "device_lost", "it fell off the bus")
+    gone = Finding("device_lost", "critical", "gpu.1", "it gives nothing", 1.0, 0.0, 0, None, "Drain the node.")
+    lost = view_of(backend, gone, before=before)
+    (line,) = changes(before, lost)
+    assert line.startswith("gpu.1: LOST; ")
+    (back,) = changes(lost, before)
+    assert back == "gpu.1: back"
+    assert "\n".join(overview(lost)).count("it gives nothing") == 0
+
+
+def test_no_line_is_wider_than_79_columns() -> None:
+    """What goes on is indented; an address is not broken."""
+    text = folded(f"21:03:12 gpu.0: {'word ' * 40}https://example.org/{'x' * 90} end")
+    lines = text.splitlines()
+    assert all(len(line) < 80 for line in lines if "https" not in line)
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert text.split() == f"21:03:12 gpu.0: {'word ' * 40}https://example.org/{'x' * 90} end".split()
 
 
 def test_a_source_falls_silent_and_answers_again(backend: FakeBackend) -> None:
