@@ -58,6 +58,8 @@ HOST_VALUES: Mapping[str, str] = {
     "process_memory_bytes": "proc.memory.rssBytes",
 }
 """What is shown of the host, and the metrics that it is."""
+DISK_VALUES: Mapping[str, str] = {"disk_read_bytes_per_second": ".readBps", "disk_written_bytes_per_second": ".writeBps"}
+"""What is shown of all disks together, and how the metrics of each end."""
 NOT_MEASURED: Mapping[int, int] = {}
 LONGEST = 1000
 """Characters of a text of another node."""
@@ -310,6 +312,7 @@ class NodeView:
         host: Numbers of the host; what is missing is absent.
         sources: What was read.
         findings: What rules find.
+        absent: By backend, why nothing of its vendor is here, as `doctor` says it.
     """
 
     hostname: str
@@ -324,6 +327,7 @@ class NodeView:
     host: Mapping[str, float]
     sources: tuple[SourceRow, ...]
     findings: Findings
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def device(self, key: str) -> DeviceView | None:
         """Return the device with this key; None where there is none."""
@@ -416,6 +420,10 @@ def node_view(
             detail, quiet = printable(status.detail), status.name in silent
             sources.append(SourceRow(status.name, status.status, status.source, detail, ages[status.name], state, advice, quiet))
     host = {name: snapshot.metrics[key] for name, key in HOST_VALUES.items() if key in snapshot.metrics}
+    for name, ending in DISK_VALUES.items():
+        rates = [value for key, value in snapshot.metrics.items() if key.startswith("disk.") and key.endswith(ending)]
+        if rates:
+            host[name] = sum(rates)
     busy = processors(snapshot.metrics)
     shown = _processes(listed, about, record.holders, cpu, memory, now_ns, {device.key for device in devices if device.aged})
     if before is not None:
@@ -436,6 +444,7 @@ def node_view(
         host=host if busy is None else {"cpu_percent": busy, **host},
         sources=tuple(sources),
         findings=findings,
+        absent={status.name: printable(status.detail) for status in snapshot.backends if status.status == "absent"},
     )
 
 

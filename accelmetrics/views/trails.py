@@ -31,6 +31,17 @@ PROCESS_VALUES = {
     "host_memory_bytes": ValueRow("host_memory_bytes", "host memory", "By", ()),
 }
 """Numbers of a process whose history is kept, by the names of its fields."""
+HOST_KEY = "host"
+"""What the host's history is kept under."""
+HOST_VALUES = {
+    "cpu_percent": ValueRow("cpu_percent", "CPU", "%", (), top=100.0),
+    "memory_percent": ValueRow("memory_percent", "memory", "%", (), top=100.0),
+    "disk_read_bytes_per_second": ValueRow("disk_read_bytes_per_second", "disk read", "By/s", ()),
+    "disk_written_bytes_per_second": ValueRow("disk_written_bytes_per_second", "disk written", "By/s", ()),
+    "network_received_bytes_per_second": ValueRow("network_received_bytes_per_second", "network received", "By/s", ()),
+    "network_sent_bytes_per_second": ValueRow("network_sent_bytes_per_second", "network sent", "By/s", ()),
+}
+"""Numbers of the host whose history is kept, by their names in ``NodeView.host``."""
 MOST_PROCESSES = 64
 """Processes whose history is kept: one takes an eighth of a mebibyte."""
 FIXED = frozenset({"memory_total_bytes", "power_limit_watts", "slowdown_celsius", "max_sm_clock_mhz", "pcie_lanes_maximum", "last_xid"})
@@ -121,7 +132,7 @@ class _Ring:
 
 
 class Trails:
-    """The history of a node's devices, and of the processes on them for as long as they are there.
+    """The history of a node's devices, of the host, and of the processes on the devices for as long as they are there.
 
     It is filled from live readings or from recorded ones, whose own time counts.
 
@@ -168,6 +179,8 @@ class Trails:
             for metric in self.metrics:
                 value = values.get(metric)
                 self._add(device.key, metric, view.time_ns, metrics.get(metric) if value is None else value)
+        for metric in HOST_VALUES:
+            self._add(HOST_KEY, metric, view.time_ns, view.host.get(metric))
         for process in view.processes[:MOST_PROCESSES]:
             for metric in PROCESS_VALUES:
                 self._add(process_key(process.pid), metric, view.time_ns, getattr(process, metric))

@@ -110,6 +110,15 @@ def silent_driver() -> Node:
     return node
 
 
+def bare() -> Node:
+    node = Node(0)
+    node.host |= {"disk.vda.readBps": 1024.0, "disk.vdb.readBps": 2048.0, "disk.vda.writeBps": 10.0}
+    node.host |= {"network.sentBps": 100.0, "network.recvBps": 1e6}
+    why = {"nvidia": "libnvidia-ml.so.1 is not installed", "amd": "no display or accelerator device of AMD (0x1002) on the PCI bus"}
+    node.sources = {name: BackendStatus(name, "absent", detail) for name, detail in why.items()}
+    return node
+
+
 def mixed() -> Node:
     node = Node(2)
     node.set(node.add("tpu", "google", "TPU v5e"), {"dutyCycle": 50.0, "hbmMemoryUsage": 25.0}, only=True)
@@ -121,6 +130,7 @@ def mixed() -> Node:
 
 NODES: dict[str, Callable[[], Watched]] = {
     "none": lambda: Watched(Node(0), 3),
+    "bare": lambda: Watched(bare()),
     "one": lambda: Watched(Node(1)),
     "eight": lambda: Watched(Node(8)),
     "eight-lost": lambda: Watched(Node(8), change=lose_some),
@@ -383,8 +393,20 @@ def test_a_source_that_does_not_answer_has_a_row_and_details() -> None:
     assert "what to do" in watched.text(Choices(overlay="details", device="nvidia"))
 
 
-def test_a_machine_without_devices_says_what_to_do() -> None:
-    assert "accelmetrics doctor" in NODES["none"]().text()
+def test_a_machine_without_devices_shows_its_host_and_what_was_looked_for() -> None:
+    watched = NODES["bare"]()
+    for size, graphs in ((80, 24), 6), ((120, 40), 6), ((200, 60), 6), ((40, 10), 2):
+        text = watched.text(size=size)
+        assert "no accelerator was found" in text
+        assert re.search(r"^  nvidia +libnvidia-ml", text, re.MULTILINE)
+        titles = re.findall(r"── (CPU|memory|disk read|disk written|network received|network sent)\b", text)
+        assert len(titles) >= graphs, text
+    wide = watched.text(size=(120, 40))
+    assert re.search(r"CPU 1 min .* now 12 %  max 12 %", wide)
+    assert re.search(r"disk read 1 min .* now 3 KiB/s", wide)  # of two disks
+    assert "accelmetrics doctor" in wide
+    whole = watched.text(Choices(overlay="details"), (80, 24))
+    assert re.search(r"^  amd +no display or accelerator device of AMD", whole, re.MULTILINE)
 
 
 def test_before_the_first_reading_it_says_so() -> None:

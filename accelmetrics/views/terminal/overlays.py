@@ -21,6 +21,8 @@ GRAPHS_BESIDE = 38
 """Columns that a graph has at least where two are beside each other."""
 LEAST_GRAPH, MOST_GRAPH = 4, 9
 """Rows of a graph of a process."""
+ABSENT_NAME = 12
+"""Columns of the name of a backend of which nothing is here."""
 LABEL = 22
 """Columns of the names of values."""
 IDENTITY = (
@@ -129,6 +131,18 @@ def detail_lines(view: NodeView, row: DeviceView | SourceRow, width: int, style:
     if others:
         pages.title("other metrics")
         pages.pairs(others)
+    return pages.lines
+
+
+def absent_lines(view: NodeView, width: int, style: ScreenStyle) -> list[Drawn]:
+    """Say that there is no accelerator, and why, for each vendor that was looked for."""
+    pages = Pages(width, style)
+    if view.absent:
+        pages.title("no accelerator was found", "enter shows all of it  accelmetrics doctor")
+    else:
+        pages.title("no accelerator is read", "--backends chooses")
+    for name, why in view.absent.items():
+        pages.lines.append(Line(style, width).add("", width=2).add(name, "dim", ABSENT_NAME).add(" ").add(why).parts())
     return pages.lines
 
 

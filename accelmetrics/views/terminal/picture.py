@@ -14,6 +14,7 @@ from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
 from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import (
+    absent_lines,
     alike,
     detail_lines,
     dialog_lines,
@@ -39,7 +40,7 @@ from accelmetrics.views.terminal.tables import (
     shown_processes,
     worst_lines,
 )
-from accelmetrics.views.trails import Trails, metric_row
+from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, Trails, metric_row
 
 USUAL_SIZE = os.terminal_size((80, 24))
 MANY = 16
@@ -224,7 +225,7 @@ class _Body:
             lines = summary_lines(choices, width, style)
         else:
             row = next((row for row in self._rows if row_name(row) == choices.device), next(iter(self._rows), None))
-            lines = [rule("no device", "escape leaves", width, style)] if row is None else detail_lines(view, row, width, style)
+            lines = absent_lines(view, width, style) if row is None else detail_lines(view, row, width, style)
         self.lines, top, self.note = scrolled(lines, choices, self._height)
         self.choices = replace(choices, overlay_top=top)
         self.page = self._height
@@ -235,6 +236,9 @@ class _Body:
         devices = [row for row in self._rows if isinstance(row, DeviceView)]
         if self.choices.device_filter:
             self.note = f"{len(devices)} of {len(view.devices)} devices: {self.choices.device_filter}"
+        if not (view.devices or view.silent):
+            self._host_alone()
+            return
         mapped, columns = self._form(len(devices))
         if not mapped and not self.choices.device and self.names:
             self.choices = replace(self.choices, device=self.names[0])
@@ -254,10 +258,7 @@ class _Body:
         if self.host:
             self.lines.append(host_line(view, width, style))
         if not self._rows:
-            hidden = len(view.devices)
-            words = (
-                f"the filter hides all {hidden} devices" if hidden else "no device was found: accelmetrics doctor says what was looked for"
-            )
+            words = f"the filter hides all {len(view.devices)} devices"
             self.lines += padded([Line(style, width).add(words, "warn").parts()], listed, width)
         elif mapped:
             self._map(devices, across, side, listed)
@@ -272,6 +273,30 @@ class _Body:
             self._graphs(devices, rest - processes, mapped)
         if processes:
             self._processes(processes)
+
+    def _host_alone(self) -> None:
+        """Draw a machine without accelerators: why there are none, and the host's history."""
+        view, width, height, style = self._view, self._width, self._height, self._style
+        self.host = True
+        self.lines.append(host_line(view, width, style))
+        why = absent_lines(view, width, style)
+        room = min(len(why), max(2, height // 5))
+        metrics = [row for name, row in HOST_VALUES.items() if name in view.host]
+        across = min(max(1, width // 38), 3 if len(metrics) != 4 else 2)
+        down = min(-(-len(metrics) // across), max(0, (height - 1 - room) // LEAST_HEIGHT))
+        rest = height - 1 - room
+        self.lines += why[:room]
+        for line in range(down):
+            rows = rest // down + (line < rest % down)
+            parts: list[list[Drawn]] = []
+            shown = metrics[line * across : (line + 1) * across]
+            for number, row in enumerate(shown):
+                inside = width - 2 * (len(shown) - 1)
+                columns = inside * (number + 1) // len(shown) - inside * number // len(shown)
+                points = self._trails.points(HOST_KEY, row.name, self.choices.scale, points_across(columns, style))
+                parts.append(graph(row, self.choices.scale, points, row.top, (columns, rows), style))
+            self.lines += _wide(beside(parts), width)
+        self.lines = padded(self.lines, height, width)
 
     def _form(self, devices: int) -> tuple[bool, int]:
         """Return whether the devices are drawn as a map, else in how many lists beside each other."""
