@@ -112,8 +112,8 @@ def test_m_and_t_change_the_graph(watched: Terminal) -> None:
 def test_the_graph_of_another_metric_begins_with_what_is_remembered(machine: NvmlSimulator, watched: Terminal) -> None:
     """The memory in use is followed from the key on: what it was before is known all the same."""
     machine.gpu[0].set(memory_used=10 * GIB)
-    watched.until("10.0/80")
-    watched.type("mmm", "memory used gpu.0, 1 min .* now 10 GiB  max 30 GiB")
+    watched.until("10.0/79.6")
+    watched.type("mmm", "memory used gpu.0, 1 min .* now 10.0 GiB  max 30.0 GiB")
 
 
 def test_space_lets_the_picture_stand_still(machine: NvmlSimulator, watched: Terminal) -> None:
@@ -157,14 +157,14 @@ def test_s_shows_the_summary_and_saves_it(machine: NvmlSimulator, tmp_path: Path
     """Mean and maximum of each device, and its energy, since the start or the last reset."""
     with on_terminal(*FAST, "--save-dir", str(tmp_path), rows=40, columns=120, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("s", r"gpu\.1 +80 % +80 % +10\.0 GiB.*60 °C +\d+ J")
+        terminal.type("s", r"gpu\.1 +80\.0 +80\.0 +10\.0 +10\.0 .* 60\.0 +\d+ J")
         machine.gpu[1].set(gpu_util=20)
-        terminal.until(r"gpu\.1 +\d\d\.\d% +80\.0%")
+        terminal.until(r"gpu\.1 +\d\d\.\d +80\.0 ")
         terminal.type("s", "saved .*accelmetrics-summary-.*txt")
         (saved,) = tmp_path.iterdir()
-        assert re.search(r"gpu\.1 +\d\d\.\d% +80\.0%", saved.read_text())
+        assert re.search(r"gpu\.1 +\d\d\.\d +80\.0 ", saved.read_text())
         terminal.type("\x1b", "processes 0")
-        terminal.type("rs", r"gpu\.1 +20\.0% +20\.0%")
+        terminal.type("rs", r"gpu\.1 +20\.0 +20\.0 ")
 
 
 def test_r_resets_the_history(watched: Terminal) -> None:
@@ -206,7 +206,7 @@ def test_enter_opens_the_process_with_its_tree_and_on_request_its_environment(ma
                 terminal.until(str(holder.pid))
                 terminal.type("\t\r", f"process {holder.pid}  bash .*escape leaves", "command +bash -c sleep 3601 & sleep 3602 & wait")
                 terminal.until(rf"^ +{holder.pid} +root +bash -c", r"^ +\d+ +root +sleep 3601", r"^ +\d+ +root +sleep 3602")
-                terminal.until(r"GPU 1 min .* now 20 %", r"GPU memory 1 min .* now 3 GiB", r"host memory 1 min .* now \d")
+                terminal.until(r"GPU 1 min .* now 20 %", r"GPU memory 1 min .* now 3.0 GiB", r"host memory 1 min .* now \d")
                 assert "s3same" not in terminal.text
                 terminal.type("e", "SECRET=s3same")
                 terminal.type("e", lambda: "s3same" not in terminal.text)

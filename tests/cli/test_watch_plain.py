@@ -83,7 +83,7 @@ def test_a_fact_is_said_once(backend: FakeBackend) -> None:
     gone = Finding("device_lost", "critical", "gpu.1", "it gives nothing", 1.0, 0.0, 0, None, "Drain the node.")
     lost = view_of(backend, gone, before=before)
     (line,) = changes(before, lost)
-    assert line.startswith("gpu.1: LOST; ")
+    assert line.startswith("gpu.1: lost; ")
     (back,) = changes(lost, before)
     assert back == "gpu.1: back"
     assert "\n".join(overview(lost)).count("it gives nothing") == 0
@@ -111,8 +111,8 @@ def test_the_overview_says_each_device_in_a_sentence(backend: FakeBackend) -> No
     """And each finding."""
     head, first, second, finding = overview(view_of(backend, HOT))
     assert head.endswith("682 W, 1 finding")
-    assert first.endswith(": util 93 %, memory 45.0/80.0 GiB, 612/700 W, 71 °C")
-    assert "util 0 %, 70/700 W, 34 °C" in second
+    assert first.endswith(": util 93 %, memory 45.0/80.0 GiB, 612 W, 71 °C")
+    assert "util 0 %, 70 W, 34 °C" in second
     assert finding == "warning hot gpu.1: core at 83 °C"
 
 

@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from accelmetrics.schemas.record import Finding
-from accelmetrics.schemas.text import cells, duration, printable, quantity
+from accelmetrics.schemas.text import cells, duration, percent, printable, quantity
 from accelmetrics.views.device_view import GONE, STATE_OF, VALUES, DeviceView, MissingValue
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, KEYS, NODE_FIELDS, PROCESS_FIELDS, Choices
 from accelmetrics.views.terminal.graphs import graph, points_across
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, beside, role_of, rule
-from accelmetrics.views.terminal.tables import clock, device_words
+from accelmetrics.views.terminal.tables import device_words
 from accelmetrics.views.trails import PROCESS_VALUES, Trails, process_key
 
 MOST_KEYS = 24
@@ -160,10 +160,10 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
         ("user", row.user),
         ("on", ", ".join(row.devices)),
         ("belongs to", row.holder),
-        ("runs for", "" if row.seconds is None else clock(row.seconds)),
-        ("GPU", "" if row.utilization is None else f"{row.utilization:.0f}%{old}"),
+        ("runs for", "" if row.seconds is None else duration(row.seconds)),
+        ("GPU", "" if row.utilization is None else percent(row.utilization) + old),
         ("GPU memory", "" if row.memory_bytes is None else quantity(row.memory_bytes, "By") + old),
-        ("CPU", "" if row.cpu_percent is None else f"{row.cpu_percent:.0f}%"),
+        ("CPU", "" if row.cpu_percent is None else percent(row.cpu_percent)),
         ("host memory", "" if row.host_memory_bytes is None else quantity(row.host_memory_bytes, "By")),
         ("kind", row.type),
     )
@@ -175,7 +175,7 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
         for key, use in row.uses.items():
             parts = (
                 "" if use.memory_bytes is None else quantity(use.memory_bytes, "By"),
-                "" if use.utilization is None else f"{use.utilization:.0f}%",
+                "" if use.utilization is None else percent(use.utilization),
             )
             pages.text(", ".join(filter(None, parts)) or "the driver does not say how much", name=key)
     _process_graphs(pages, row, trails, choices.scale, size, style)

@@ -430,7 +430,7 @@ def _process_cells(process: ProcessRow) -> dict[str, str]:
         "GPU%": "-" if process.utilization is None else f"{fixed(process.utilization)}{old}",
         "MEM/GIB": "-" if memory is None else f"{fixed(memory / GIB, 1)}{old}",
         "CPU%": "-" if process.cpu_percent is None else fixed(process.cpu_percent),
-        "TIME": "-" if process.seconds is None else clock(process.seconds),
+        "TIME": "-" if process.seconds is None else duration(process.seconds),
         "HELD BY": process.holder,
     }
 
@@ -447,12 +447,3 @@ def device_words(keys: Sequence[str]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def clock(seconds: float) -> str:
-    """Return a length of time as a clock has it: ``02:14``, ``1:02:14``, ``3d04h``."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        return f"{hours // 24}d{hours % 24:02}h"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
