@@ -123,7 +123,7 @@ class ReplaySource(WatchSource):
             place = min(range(len(SPEEDS)), key=lambda number: abs(SPEEDS[number] - self._speed))
             self._speed = SPEEDS[min(max(place + faster[key], 0), len(SPEEDS) - 1)]
             return f"{self._speed:g} recorded seconds in a second"
-        if key == "p":
+        if key in ("p", " "):
             self._playing, self._live = not self._playing, False
         elif key in ("left", "right"):
             self._go(self._clock + int((1 if key == "right" else -1) * SCALES[scale] / 2 * SECOND))

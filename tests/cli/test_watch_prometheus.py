@@ -60,10 +60,10 @@ def test_a_line_a_node_by_one_query() -> None:
         prometheus.kind = "application/json"
         address = prometheus.url.removesuffix("/metrics")
         with on_terminal(*SEEN, "--fleet", f"{address}/below/", columns=140) as terminal:
-            terminal.until("^3 nodes  4 gpu  1.2/1.4 kW  util 78% +X 1 no answer  X 1 lost  X 1 silent drivers  ! 1 hot +worst first")
+            terminal.until("^3 nodes  4 gpu  1200/1400 W  util 78 % +X 1 no answer  X 1 lost  X 1 silent drivers  ! 1 hot +worst first")
             terminal.until("node-3:22235 +no answer: Prometheus gets nothing from it")
             terminal.until("node-2:22235 +50 +X- +50% +-  amd cannot be read, gpu.1 lost")
-            terminal.until("node-1:22235 +90 +!95 +92% +1.2/1.4  gpu.1 AccelHot, 1 finding")
+            terminal.until("node-1:22235 +90 +!95 +93% +1.2/1.4  gpu.1 AccelHot, 1 finding")
             terminal.type("/gpu.1 AccelHot\r", "^1 nodes?|^>.node-1:22235")
             terminal.type("\r", "gpu.1 +95% +AccelHot")
             assert terminal.end("q") == 0
