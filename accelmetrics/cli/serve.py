@@ -182,6 +182,7 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
     )
     arguments.refuse(
         (options.show_commands and not options.ui, "--show-commands is for --ui"),
+        ("--history" in options.flags_given and not options.ui, "--history is for --ui"),
         (bool(options.state) and sys.platform == "win32", "--state needs a POSIX system, which says whose a file is"),
     )
     documents = _documents(options, endpoint)
@@ -233,7 +234,9 @@ def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocument
     """Return the node's documents, and have the endpoint answer with them, and with the page where ``--ui`` asks for it."""
     from accelmetrics.views.page.documents import NodeDocuments, file_routes
 
-    documents = NodeDocuments(options.interval, page=options.ui, commands=options.show_commands, max_age=options.max_age)
+    documents = NodeDocuments(
+        options.interval, page=options.ui, commands=options.show_commands, max_age=options.max_age, kept=options.page_history
+    )
     endpoint.routes += documents.routes
     if options.ui:
         endpoint.routes = [route for route in endpoint.routes if route[0] != "/"] + [*file_routes()]

@@ -54,6 +54,10 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
 _NUMBER = re.compile(r"-\d+|\d{10,}", re.ASCII)
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", re.ASCII)
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+SHORTEST_HISTORY, LONGEST_HISTORY = 60.0, 7 * 86_400.0
+"""Seconds that the page may keep."""
 _SERVICE = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT\w*)", re.ASCII)
 """Variables that Kubernetes makes of the name of a Service."""
 
@@ -164,6 +168,14 @@ def _devices(text: str) -> list[int | str]:
     return list(dict.fromkeys(chosen))
 
 
+def _time(text: str) -> float:
+    found = _TIME.fullmatch(text)
+    seconds = float(found[1]) * UNITS[found[2]] if found else math.nan
+    if not SHORTEST_HISTORY <= seconds <= LONGEST_HISTORY:
+        raise ArgumentTypeError(f"{text!r} must be a time from 1m to 7d, such as 90m or 24h")
+    return seconds
+
+
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -188,6 +200,7 @@ path = ValueKind("a path", _path)
 names = ValueKind("a list of names", str, (list, str))
 backends = ValueKind("a list of names", lambda given: [name.strip() for name in given.split(",")], (list, str), example=["nvidia", "host"])
 devices = ValueKind("a list of device numbers, ranges, keys and UUIDs, such as 0,2-3 or gpu.1", _devices, (list, str, int), example="0,2-3")
+time_kept = ValueKind("a time from 1m to 7d, such as 90m or 24h", _time, (str, int, float), example="24h")
 label = ValueKind("a table of names and texts", _label, (dict,), dict, example={"team": "vision"})
 texts = ValueKind("a list of texts", str, (list, str), list, example=["NAME"])
 exporters = texts._replace(example=["jsonl:run.jsonl"])
@@ -321,6 +334,7 @@ ENDPOINT = (
 )
 PAGE = (
     Option("ui", switch, "serve a page for people too, at /", False, takers=SERVE),
+    Option("page_history", time_kept, "how much time its graphs go back", 3600.0, "TIME", SERVE, "--history", "1h"),
     Option("show_commands", switch, "show there the command lines of processes, which may hold secrets", False, takers=SERVE),
 )
 ELSEWHERE = (

@@ -34,6 +34,9 @@ ROWS: tuple[tuple[str, tuple[float | str | None, ...], str], ...] = (
     ("quantity", (0.125, "%"), "0.13 %"),
     ("quantity", (0.0512, "%"), "0.051 %"),
     ("quantity", (7, "1"), "7"),
+    ("energy", (312.5,), "313 J"),
+    ("energy", (99_999,), "99999 J"),
+    ("energy", (3.6e6,), "1.000 kWh"),
     ("duration", (52.9,), "52 s"),
     ("duration", (-1,), "0 s"),
     ("duration", (60,), "1 min"),
@@ -48,8 +51,3 @@ ROWS: tuple[tuple[str, tuple[float | str | None, ...], str], ...] = (
 @pytest.mark.parametrize(("name", "arguments", "words"), ROWS)
 def test_a_number_in_words(name: str, arguments: tuple[float | str | None, ...], words: str) -> None:
     assert getattr(text, name)(*arguments) == words
-
-
-@pytest.mark.parametrize(("joules", "words"), [(312.5, "313 J"), (99_999, "99999 J"), (3.6e6, "1.000 kWh")])
-def test_energy(joules: float, words: str) -> None:
-    assert text.energy(joules) == words

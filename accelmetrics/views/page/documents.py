@@ -13,12 +13,14 @@ import json
 import re
 import time
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
 from importlib.resources import files
 from itertools import groupby, pairwise
+from statistics import fmean
 from threading import Lock
 from typing import Any
 
@@ -56,15 +58,36 @@ MOST_KEPT = 128
 LONGEST_NUMBER = 18
 """Digits of the number of a reading."""
 READINGS = 3600
-"""That are kept: an hour at one a second."""
+"""That are kept one by one: an hour at one a second."""
+KEPT = 3600.0
+"""Seconds that graphs go back. Beyond ``READINGS`` there is the least and the greatest value of each stretch of time."""
 POINTS = 600
 """Of a column at most: above that each two are the least and the greatest value of a stretch of time."""
 RECENT = 60
 """Readings for which a client gets what it lacks; one that lacks more gets everything."""
+SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
 DIGITS = 3
 """Behind the decimal point: more is not seen in a graph."""
 DRAWN = {row.name: row for row in VALUES if row.name not in FIXED}
 """What graphs can show."""
+HOST = "host"
+HOST_GRAPHS: Mapping[str, tuple[str, str, float | None, Mapping[str, str]]] = {
+    "host_cpu": ("host CPU", "%", 100.0, {"host_cpu_percent": "CPU"}),
+    "host_memory": ("host memory", "%", 100.0, {"host_memory_percent": "memory"}),
+    "host_disk": ("host disk, the busiest", "By/s", None, {"host_disk_read": "read", "host_disk_written": "written"}),
+    "host_network": ("host network", "By/s", None, {"host_network_sent": "sent", "host_network_received": "received"}),
+}
+"""Graphs of the host: label, unit, the end of the scale, and the lines with their names."""
+HOST_LINES: Mapping[str, tuple[str, str, Callable[[Sequence[float]], float]]] = {
+    "host_cpu_percent": ("cpu.", ".cpu_percent", fmean),
+    "host_memory_percent": ("memory_percent", "", max),
+    # Disks lie in one another, volumes in disks: their sum would count bytes twice.
+    "host_disk_read": ("disk.", ".readBps", max),
+    "host_disk_written": ("disk.", ".writeBps", max),
+    "host_network_sent": ("network.sentBps", "", max),
+    "host_network_received": ("network.recvBps", "", max),
+}
+"""Lines of the host: how the keys begin and end that each is made of, and how."""
 RELOAD = 5
 """Seconds until a browser that runs no scripts asks again."""
 PLAIN_PAGE = """\
@@ -144,14 +167,18 @@ class NodeDocuments:
         page: Whether there is a page, which shows who the processes are, and graphs.
         commands: Whether the command lines of processes are told.
         max_age: A record older than this, in seconds, is not served; None: as :func:`~accelmetrics.exporters.scrape_cache.is_recent` says.
+        kept: Seconds that the page's graphs go back.
     """
 
-    def __init__(self, interval: float = 1.0, *, page: bool = False, commands: bool = False, max_age: float | None = None) -> None:
+    def __init__(
+        self, interval: float = 1.0, *, page: bool = False, commands: bool = False, max_age: float | None = None, kept: float = KEPT
+    ) -> None:
         self._interval = interval
         self._page = page
         self._commands = commands
         self._max_age = max_age
-        self._history = PageHistory(interval) if page else None
+        self._kept = kept
+        self._history = PageHistory(interval, kept) if page else None
         # Above every number of an earlier run of this server, so that a client of that is given everything anew.
         self._sequence = time.time_ns() // (10**9 // PER_SECOND)
         self._latest: LatestReading | None = None
@@ -166,7 +193,10 @@ class NodeDocuments:
             "/api/summary": lambda reading: self._view(reading).summary.to_dict(),
         }
         if self._page:
-            made["/api/state"] = lambda reading: state_document(self._view(reading), reading.sequence, commands=self._commands)
+            made["/api/state"] = lambda reading: {
+                **state_document(self._view(reading), reading.sequence, commands=self._commands),
+                "kept_seconds": self._kept,
+            }
             made["/plain"] = lambda reading: plain_page(self._view(reading))
         given: dict[str, Callable[[Route], Awaitable[None]]] = {path: partial(self._give_document, make) for path, make in made.items()}
         if self._history is not None:
@@ -195,11 +225,16 @@ class NodeDocuments:
         if not (told.isascii() and told.isdigit() and len(told) <= LONGEST_NUMBER):
             raise HTTPError(400, "since must be the sequence of an answer of before, a whole number; leave it out for everything")
         asked = route.get_query_argument("metrics", ",".join(FOLLOWED)).split(",")
-        if unknown := [name for name in asked if name and name not in DRAWN]:
-            raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join(DRAWN)}")
+        if unknown := [name for name in asked if name and name not in DRAWN and name not in HOST_LINES]:
+            raise HTTPError(400, f"there is no metric {clipped(unknown[0], 50)!r}: there are {', '.join((*DRAWN, *HOST_LINES))}")
+        span, begin, end = (_seconds(route, name) for name in ("span", "from", "to"))
+        devices = route.get_query_argument("devices", "")
         metrics, reading = frozenset(asked), self.latest
-        since = int(told) if 0 <= reading.sequence - int(told) <= RECENT else 0
-        route.answer(await reading.answer(route, partial(history.columns, since, metrics), (since, metrics)))
+        since = int(told) if 0 <= reading.sequence - int(told) <= RECENT and begin is None and end is None else 0
+        if span is not None:
+            begin = reading.record.snapshot.time_ns / 1e9 - span
+        make = partial(history.columns, since, metrics, frozenset(filter(None, devices.split(","))), begin, end)
+        route.answer(await reading.answer(route, make, (since, metrics, devices, begin, end)))
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. One of the same reading changes nothing."""
@@ -234,55 +269,119 @@ class NodeDocuments:
         return reading.view
 
 
+def _seconds(route: Route, name: str) -> float | None:
+    """Return the seconds that a request names.
+
+    Raises:
+        HTTPError: They are no number.
+    """
+    told = route.get_query_argument(name, "")
+    if not told:
+        return None
+    if not SECONDS.fullmatch(told):
+        raise HTTPError(400, f"{name} must be a number of seconds, such as 300")
+    return float(told)
+
+
 # The columns of graphs
 
 
 class PageHistory:
-    """The last readings of each device, as rows of doubles; columns are made when they are asked for.
+    """The last readings of the devices and the host, as rows of doubles; columns are made when they are asked for.
 
-    Readings are added on one thread, and read on another one.
+    The last ``READINGS`` are kept one by one. Of a longer time there is the least and the greatest value of each stretch: a day takes
+    twice the memory of an hour. Readings are added on one thread, and read on another one.
 
     Args:
         interval: Seconds between two readings.
+        kept: Seconds that are kept.
     """
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, kept: float = KEPT) -> None:
         self.interval = interval
         self._lock = Lock()
-        self._rows = Ring(READINGS)
+        self._rows = Ring(min(READINGS, max(RECENT, round(kept / interval))))
+        self._width = kept / (READINGS / 2) if kept > READINGS * interval else 0.0
+        """Seconds of a stretch; 0 while all readings are kept one by one."""
+        self._older = Ring(READINGS)
+        self._stretch: list[Row] = []
         self._recent: deque[tuple[int, Row]] = deque(maxlen=RECENT + 1)
 
     def add(self, sequence: int, snapshot: Snapshot) -> None:
         """Remember a reading under its number, which rises."""
         shown = snapshot.header
 
-        def lay_out() -> tuple[Header, list[int]]:
-            """Find the column of each device and metric: the first of the metric's keys that the device gives."""
+        def lay_out() -> tuple[Header, list[int], list[tuple[Callable[[Sequence[float]], float], list[int]]]]:
+            """Find the column of each device and metric: the first of the metric's keys that the device gives; and those of the host."""
             places, found = shown.places, dict[str, int]()
+            of_host: dict[str, tuple[Callable[[Sequence[float]], float], list[int]]] = {}
+            for line, (head, tail, made) in HOST_LINES.items():
+                if given := [place for key, place in places.items() if key.startswith(head) and key.endswith(tail)]:
+                    of_host[f"{HOST} {line}"] = made, given
             for slot in shown.identities:
                 for metric, row in DRAWN.items():
                     given = [places[key] for name in row.names if (key := f"{slot.key}.{name}") in places]
                     if given:
                         found[f"{slot.key} {metric}"] = given[0]
-            return header("", tuple(found), (), {}, (), {}), list(found.values())
+            return header("", (*found, *of_host), (), {}, (), {}), list(found.values()), list(of_host.values())
 
-        drawn, chosen = shown.kept("columns of graphs", lay_out)
+        drawn, chosen, of_host = shown.kept("columns of graphs", lay_out)
         numbers = snapshot.numbers
         values = array("d", [numbers[place] for place in chosen])
+        values.extend(made([numbers[place] for place in places]) for made, places in of_host)
         seconds = snapshot.time_ns / 1e9
         with self._lock:
             if self._recent and seconds <= self._recent[-1][1].time:  # the clock was set back: what follows has an axis of its own
                 self._rows.clear()
+                self._older.clear()
+                self._stretch.clear()
                 self._recent.clear()
             row = self._rows.append(drawn, values, seconds, snapshot.time_ns, (), joined=True, tick=True)
             self._recent.append((sequence, row))
+            if self._width:
+                self._thin_out(row)
 
-    def columns(self, since: int, metrics: Collection[str] = FOLLOWED) -> dict[str, Any]:
+    def _thin_out(self, row: Row) -> None:
+        """Collect the readings of a stretch; when it is over, keep their least and their greatest values."""
+        rows = self._stretch
+        if rows and (rows[0].time // self._width != row.time // self._width or rows[0].header is not row.header):
+            pairs = [_extremes(values) for values in zip(*(one.values for one in rows), strict=True)]
+            ends = rows if len(rows) == 1 else (rows[0], rows[-1])
+            for place, one in enumerate(ends):
+                numbers = array("d", [pair[place] or 0.0 for pair in pairs])
+                self._older.append(one.header, numbers, one.time, int(one.time * 1e9), (), joined=True, tick=True)
+            rows.clear()
+        rows.append(row)
+
+    def _kept(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Column], float]:
+        """Return the columns of all that is kept, and the seconds between two of its times at most."""
+        columns = History(self._rows).to_dict(wanted)
+        first = columns["time"][0] if columns["time"] else None
+        older = History(self._older).to_dict(wanted)
+        cut = sum(1 for at in older["time"] if at is not None and first is not None and at < first)
+        if not cut:
+            return columns, self.interval
+        size = len(columns["time"])
+        names = older | columns
+        whole = {name: older.get(name, [None] * cut)[:cut] + columns.get(name, [None] * size) for name in names}
+        return whole, max(self.interval, self._width)
+
+    def columns(
+        self,
+        since: int,
+        metrics: Collection[str] = FOLLOWED,
+        devices: Collection[str] = (),
+        begin: float | None = None,
+        end: float | None = None,
+    ) -> dict[str, Any]:
         """Return what came after a reading; everything where that is not among the recent ones.
 
         Args:
             since: The number of that reading.
             metrics: Of these.
+            devices: Of these, by key; of all, if empty.
+            begin: Of everything, what is not before this, in seconds since 1970.
+            end: Nor after this.
 
         Returns:
             ``sequence``: the number of the newest reading in it. ``complete``: whether this is everything. ``times``: seconds since 1970.
@@ -290,26 +389,31 @@ class PageHistory:
         """
 
         def wanted(name: str) -> bool:
-            return name.partition(" ")[2] in metrics
+            device, _, metric = name.partition(" ")
+            return metric in metrics and (not devices or device in devices)
 
         with self._lock:
             recent = self._recent.copy()
             partly = any(number == since for number, _ in recent)
-            columns = {} if partly else History(self._rows).to_dict(wanted)
+            columns, pace = ({}, self.interval) if partly else self._kept(wanted)
         if partly:
             rows = [row for number, row in recent if number >= since]
             given = [dict(zip(row.layout, row.values, strict=True)) for row in rows]
             names = dict.fromkeys(name for row in rows[1:] for name in row.layout if wanted(name))
             columns = {"time": [row.time for row in rows], **{name: [values.get(name) for values in given] for name in names}}
         times = [at for at in columns.pop("time") if at is not None]
+        if not partly and (begin is not None or end is not None):
+            first = 0 if begin is None else bisect_left(times, begin)
+            last = len(times) if end is None else bisect_right(times, end)
+            times, columns = times[first:last], {name: column[first:last] for name, column in columns.items()}
         # What is between the reading that the client has and the next is told too, and not that one itself.
-        places = self._with_gaps(times, self.interval)[int(partly) :]
+        places = self._with_gaps(times, pace)[int(partly) :]
         if len(places) <= POINTS:
             moments = [at for at, _ in places]
             found = {name: [None if place is None else column[place] for _, place in places] for name, column in columns.items()}
         else:
             # A gap stands for two stretches at least without a reading, so that all fits.
-            width = (times[-1] - times[0]) / (POINTS // 2 - 1)
+            width = max(pace, (times[-1] - times[0]) / (POINTS // 2 - 1))
             stretches = list(_stretches(times, width))
             moments, found = [], {name: [] for name in columns}
             for at, place in self._with_gaps([begin for begin, _, _ in stretches], width):
@@ -346,7 +450,7 @@ def _stretches(times: Sequence[float], width: float) -> Iterator[tuple[float, in
         first = last
 
 
-def _extremes(values: Column) -> tuple[float | None, float | None]:
+def _extremes(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return the least and the greatest value, the earlier one first."""
     known = [value for value in values if value is not None]
     if not known:
@@ -393,6 +497,10 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
             name: {"label": row.label, "unit": row.unit, "top": row.top}
             for name, row in DRAWN.items()
             if any(name in device.values or name in device.last for device in view.devices)
+        },
+        "names": {row.name: {"label": row.label, "unit": row.unit} for row in VALUES},
+        "host_metrics": {
+            name: {"label": label, "unit": unit, "top": top, "lines": dict(lines)} for name, (label, unit, top, lines) in HOST_GRAPHS.items()
         },
         "devices": [_device(device, places) for device in view.devices],
         "processes": [_process(row, key, commands) for key in keys for row in view.processes if key in row.uses],

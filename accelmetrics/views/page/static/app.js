@@ -2,18 +2,21 @@
 //
 // api/state    what state.py makes of a NodeView; its `sequence` rises with each reading, beyond a server's end too
 // api/history  {sequence, complete, times, series: {device: {metric: [value or null]}}}: the readings after `since`, or all where `complete`,
-//              of `metrics`. A gap in time is a column of nulls.
+//              of `metrics`; with `span` the last seconds, with `from` and `to` that part. A gap in time is a column of nulls.
 
-import { element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
+import { address, element, find, preferences, setAttribute, setChildren, setDescriptions, setHidden, setText } from "./document.js";
 import { Detail } from "./detail.js";
 import { Graphs, History, Lines, SHOWN_AT_FIRST } from "./graphs.js";
-import { bytes, capital, celsius, clock, duration, isNumber, percent, plain, watts } from "./numbers.js";
+import { HeatMap } from "./map.js";
+import { capital, clock, duration, inWords, isNumber, memory, plain, watts } from "./numbers.js";
 import { devicesTable, processesTable, showSources, stateOf } from "./tables.js";
 
 const PATIENCE_MS = 30_000; // until a request is given up
 const LONGEST_PAUSE_MS = 30_000; // between attempts while there is no answer
 const SILENCE_MS = 5_000; // without an answer until the values on the page are called old
 const THEMES = ["system", "light", "dark"];
+const SPANS = [60, 300, 900, 3600, 10_800, 21_600, 43_200, 86_400]; // seconds that can be chosen, as far as they are kept
+const SHORTEST_ZOOM = 2; // seconds
 
 const REFUSALS = {
   401: "not signed in (401): reload the page and give the password",
@@ -49,7 +52,11 @@ class Page {
   #history = new History();
   #known = null; // findings of the latest reading, to announce what is new
   #lines = new Lines(() => this.#draw());
-  #graphs = new Graphs(() => this.#choose());
+  #view = { range: null, span: 0, zoom: (from, to) => this.zoom(from, to) };
+  #zoomed = { asked: "", history: null }; // the history of a part of the time, in more detail
+  #graphs;
+  #words = [];
+  #map;
   #devices;
   #processes = processesTable();
   #detail;
@@ -64,8 +71,19 @@ class Page {
 
   constructor() {
     const colours = { box: (key) => this.#lines.box(key), update: (box, key) => this.#lines.updateBox(box, key) };
+    const open = (key) => this.#detail.open(key, this.#state);
+    const number = (name) => Math.max(0, Number(address.get(name)) || 0);
+    const named = (name) => (address.get(name) ?? "").split(",").filter(Boolean);
+    const [from, to] = [number("from"), number("to")];
+    if (from && to > from) this.#view.range = [from, to];
+    this.#view.span = number("span");
+    const chosen = named("metrics").length ? named("metrics") : preferences.get("graphs", []);
+    this.#graphs = new Graphs(this.#view, { chosen, full: address.get("full") }, (what) => this.#chose(what));
     this.#detail = new Detail(ask, (error) => this.#fail(error));
-    this.#devices = devicesTable((key) => this.#detail.open(key, this.#state), colours);
+    this.#map = new HeatMap(open);
+    this.#devices = devicesTable(open, colours);
+    find("filter").value = address.get("show") ?? "";
+    this.#words = wordsOf(find("filter").value);
     document.addEventListener("visibilitychange", () => this.pollNow());
     addEventListener("online", () => this.pollNow());
     setInterval(() => this.#showConnection(), 1000);
@@ -106,11 +124,28 @@ class Page {
     }
     this.#redraw = false;
     this.#graphs.metrics = state.metrics;
-    this.#history.update(await ask(`api/history?${this.#history.query(this.#graphs.shown)}`));
+    this.#graphs.host = state.host_metrics;
+    const columns = this.#graphs.columns;
+    this.#history.update(await ask(`api/history?${this.#history.query(columns, this.#view.span)}`));
+    await this.#readZoomed(columns);
     this.#answered = this.#changed = performance.now();
     this.#state = state;
     this.#show(state);
     await this.#detail.update(state);
+  }
+
+  /** Read the part of the time that is looked at, in as much detail as is kept. */
+  async #readZoomed(columns) {
+    if (this.#view.range === null) {
+      this.#zoomed = { asked: "", history: null };
+      return;
+    }
+    const [from, to] = this.#view.range.map((at) => at.toFixed(3));
+    const asked = `from=${from}&to=${to}&metrics=${encodeURIComponent(columns.join(","))}`;
+    if (asked === this.#zoomed.asked) return;
+    const history = new History();
+    history.update(await ask(`api/history?${asked}`));
+    this.#zoomed = { asked, history };
   }
 
   #fail(error) {
@@ -128,26 +163,62 @@ class Page {
     this.#showHead(state);
     this.#showFindings(state.findings);
     showNotJudged(state);
-    this.#lines.update(state.devices);
-    this.#showDevices(() => this.#devices.show(state.rows));
-    this.#processes.show(state.processes, state.unlisted);
-    setDescriptions(find("host"), Object.entries(state.host).filter(([, value]) => isNumber(value)).map(hostPair));
+    this.#showFiltered();
+    setDescriptions(find("host"), hostPairs(state.host));
     showSources(state.sources);
-    this.#graphs.update(this.#history, this.#lines, state.devices);
+    this.#showSpans(state.kept_seconds);
     setAttribute(find("main"), "data-sequence", state.sequence);
   }
 
+  /** Show what the filter leaves: devices, their graphs, their processes. */
+  #showFiltered() {
+    const state = this.#state;
+    const has = (texts) => {
+      const text = texts.join(" ").toLowerCase();
+      return this.#words.every((word) => text.includes(word));
+    };
+    const users = (key) => state.processes.filter((process) => process.device === key).map((process) => process.user);
+    const told = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders];
+    const rows = state.rows.filter((device) => has([...told(device), ...users(device.key)]));
+    const shown = new Set(rows.map((device) => device.key));
+    const devices = state.devices.filter((device) => shown.has(device.key));
+    const own = new Map(state.devices.map((device) => [device.key, told(device)]));
+    const texts = ({ pid, device, user, program, command, holder }) => [pid, user, program, command ?? "", holder, ...(own.get(device) ?? [device])];
+    this.#lines.update(devices, state.devices);
+    this.#devices.show(rows);
+    this.#map.show(devices);
+    this.#processes.show(state.processes.filter((process) => has(texts(process))), state.unlisted, this.#words.length > 0);
+    const all = state.rows.length;
+    setText(find("shown"), all === 0 ? "no devices are found" : rows.length === all ? "" : `${rows.length} of ${all}`);
+    setHidden(find("no-devices"), all !== 0);
+    setHidden(find("devices").parentElement, all === 0);
+    this.#draw();
+  }
+
   #draw() {
+    if (this.#state === null) return;
     this.#devices.showAgain();
-    this.#graphs.showAgain();
+    const shown = new Set(this.#lines.all);
+    const history = this.#view.range === null ? this.#history : (this.#zoomed.history ?? this.#history);
+    this.#graphs.update(history, this.#lines, this.#state.devices.filter(({ key }) => shown.has(key)));
+    setHidden(find("zoom-out"), this.#view.range === null);
+    const at = (seconds) => clock(new Date(seconds * 1000));
+    if (this.#view.range !== null) setText(find("zoom-out"), `${this.#view.range.map(at).join(" – ")}: show all`);
+  }
+
+  #showSpans(kept) {
+    const choices = [0, ...SPANS.filter((seconds) => seconds <= kept)];
+    if (!choices.includes(this.#view.span)) choices.push(this.#view.span);
+    const make = (seconds) => element("option", { value: String(seconds), textContent: seconds ? `last ${duration(seconds)}` : `all: ${duration(kept)} at most` });
+    setChildren(find("span"), choices, String, make, () => {});
+    if (find("span").value !== String(this.#view.span)) find("span").value = String(this.#view.span);
   }
 
   #showHead({ head, timestamp, devices, findings }) {
-    const limit = isNumber(head.power_limit_watts) ? ` of ${watts(head.power_limit_watts)}` : "";
     setDescriptions(find("head"), [
       ["Read at", clock(new Date(timestamp))],
       ["Devices", String(devices.length)],
-      ["Power", isNumber(head.power_watts) ? watts(head.power_watts) + limit : "- not read"],
+      ...(devices.length ? [["Power", isNumber(head.power_watts) ? watts(head.power_watts, head.power_limit_watts) : "- not read"]] : []),
       ["Findings", String(findings.length)],
     ]);
   }
@@ -172,12 +243,6 @@ class Page {
       setText(words, [severity, keys.join(", "), message].filter(Boolean).join(": "));
       setText(more, `${rule}, since ${clock(new Date(since))}. ${advice}`);
     });
-  }
-
-  #showDevices(show) {
-    const count = show();
-    const all = this.#state.rows.length;
-    setText(find("shown"), all === 0 ? "no devices are found" : count === all ? "" : `${count} of ${all}`);
   }
 
   /** Say whether what stands here is what the node says now. */
@@ -208,10 +273,39 @@ class Page {
 
   // What keys and buttons do
 
-  /** Draw other graphs, with their history. */
-  #choose() {
+  /** Keep another choice of graphs in the address, and draw them with their history. */
+  #chose(what) {
+    if (what === "full") {
+      address.set("full", this.#graphs.full);
+      return;
+    }
+    address.set("metrics", this.#graphs.chosen.join(","));
+    preferences.set("graphs", this.#graphs.chosen);
+    this.#readAgain();
+  }
+
+  #readAgain() {
     this.#redraw = true;
+    this.#draw();
     this.pollNow();
+  }
+
+  /** Show a part of the time; without arguments all of it. */
+  zoom(from, to) {
+    if (from !== undefined && to - from < SHORTEST_ZOOM) [from, to] = [(from + to - SHORTEST_ZOOM) / 2, (from + to + SHORTEST_ZOOM) / 2];
+    this.#view.range = from === undefined ? null : [from, to];
+    address.set("from", from === undefined ? null : from.toFixed(1));
+    address.set("to", from === undefined ? null : to.toFixed(1));
+    this.#readAgain();
+  }
+
+  /** Let no graph fill the window. */
+  shrink() {
+    const name = this.#graphs.full;
+    if (name === null || document.querySelector("dialog[open]")) return false;
+    this.#graphs.fill(null);
+    document.querySelector(`figure[data-key="${CSS.escape(name)}"] .fill`)?.focus();
+    return true;
   }
 
   pause() {
@@ -223,29 +317,26 @@ class Page {
   }
 
   filter(words) {
-    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-    const users = (device) => this.#state.processes.filter((process) => process.device === device.key).map((process) => process.user);
-    const told = (device) => [device.key, device.label, device.name, device.vendor, stateOf(device).word, device.note, ...device.holders, ...users(device)];
-    this.#devices.accepts = (device) => {
-      const text = told(device).join(" ").toLowerCase();
-      return wanted.every((word) => text.includes(word));
-    };
-    if (this.#state !== null) this.#showDevices(() => this.#devices.showAgain());
+    this.#words = wordsOf(words);
+    address.set("show", words.trim());
+    if (this.#state !== null) this.#showFiltered();
   }
 
   /** Draw so many seconds; 0: all that are kept. */
   span(seconds) {
-    this.#graphs.span = seconds;
-    this.#graphs.showAgain();
+    this.#view.span = seconds;
+    address.set("span", seconds || null);
+    this.zoom();
   }
 
   theme(name) {
     document.documentElement.dataset.theme = name;
     setText(find("theme"), `Theme: ${name}`);
-    preferences.set("theme", name);
     this.#draw();
   }
 }
+
+const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 
 /** Findings of one rule and of the same words as one, with all devices that it is about, since the first. */
 function alike(findings) {
@@ -280,24 +371,28 @@ function silentRow({ name, status, detail, state, advice }) {
   return { key: name, label: name, source: true, state, note, missing, values: {}, holders: [], findings: [], advice: [advice].filter(Boolean) };
 }
 
-const HOST_WORDS = { cpu: "CPU", load_1m: "Load" };
-const HOST_UNITS = {
-  percent,
-  bytes_per_second: (value) => `${bytes(value)}/s`,
-  bytes,
-  celsius,
-  watts,
-};
+const HOST_WORDS = { cpu: "CPU", load_1m: "Load", cpu_temperature: "CPU temp", cpu_power: "CPU power" };
+const HOST_UNITS = { percent: "%", bytes_per_second: "By/s", bytes: "By", celsius: "Cel", watts: "W" };
 
-/** A number of the host with its name in words, whose end says the unit. */
-function hostPair([name, value]) {
-  const unit = Object.keys(HOST_UNITS).find((one) => name.endsWith(`_${one}`));
-  const stem = unit ? name.slice(0, -unit.length - 1) : name;
-  return [HOST_WORDS[stem] ?? capital(stem.replaceAll("_", " ")), unit ? HOST_UNITS[unit](value) : plain(value)];
+/** The numbers of the host with their names in words; the end of a name says the unit. Memory in use stands beside all of it. */
+function hostPairs(host) {
+  const { memory_used_bytes: used, memory_total_bytes: total, ...others } = host;
+  const pairs = Object.entries(others).filter(([, value]) => isNumber(value));
+  const words = pairs.map(([name, value]) => {
+    const unit = Object.keys(HOST_UNITS).find((one) => name.endsWith(`_${one}`));
+    const stem = unit ? name.slice(0, -unit.length - 1) : name;
+    return [HOST_WORDS[stem] ?? capital(stem.replaceAll("_", " ")), unit ? inWords(value, HOST_UNITS[unit]) : plain(value)];
+  });
+  return isNumber(used) ? [...words, ["Memory used", memory(used, total)]] : words;
 }
 
 const page = new Page();
-const nextTheme = () => page.theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+function nextTheme() {
+  const name = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
+  address.set("theme", name);
+  preferences.set("theme", name);
+  page.theme(name);
+}
 const showHelp = () => find("help").showModal();
 
 const KEYS = {
@@ -311,6 +406,7 @@ const KEYS = {
 
 function pressed(event) {
   const typing = event.target instanceof HTMLInputElement && event.target.type !== "checkbox";
+  if (event.key === "Escape" && page.shrink()) return;
   if (typing || event.ctrlKey || event.altKey || event.metaKey || document.querySelector("dialog[open]")) return;
   if (event.key === "ArrowDown" || event.key === "ArrowUp") {
     const rows = [...document.querySelectorAll("#devices .open")];
@@ -327,10 +423,12 @@ find("pause").addEventListener("click", () => page.pause());
 find("theme").addEventListener("click", nextTheme);
 find("help-button").addEventListener("click", showHelp);
 find("filter").addEventListener("input", () => page.filter(find("filter").value));
+find("zoom-out").addEventListener("click", () => page.zoom());
 find("span").addEventListener("change", () => page.span(Number(find("span").value)));
 find("shortcuts").checked = preferences.get("shortcuts", true);
 find("shortcuts").addEventListener("change", () => preferences.set("shortcuts", find("shortcuts").checked));
 for (const node of document.querySelectorAll(".controls")) node.hidden = false;
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.theme(document.documentElement.dataset.theme));
-page.theme(THEMES.includes(preferences.get("theme")) ? preferences.get("theme") : "system");
+const chosenTheme = address.get("theme") ?? preferences.get("theme");
+page.theme(THEMES.includes(chosenTheme) ? chosenTheme : "system");
 page.pollNow();

@@ -79,3 +79,18 @@ export const preferences = {
     }
   },
 };
+
+/** Choices in the page's address, so that a link shows the same. */
+export const address = {
+  get(name) {
+    return new URLSearchParams(location.search).get(name);
+  },
+  /** Set a choice, or take it away where it is empty or null. */
+  set(name, value) {
+    const chosen = new URLSearchParams(location.search);
+    if (value === null || value === "") chosen.delete(name);
+    else chosen.set(name, value);
+    const words = chosen.toString().replaceAll("%2C", ",");
+    window.history.replaceState(null, "", `${location.pathname}${words && "?"}${words}${location.hash}`);
+  },
+};

@@ -1,15 +1,19 @@
 // Graphs of what was read: one for each metric, one time axis and one crosshair over all. What is missing is a gap in the line.
 /* global uPlot */
 
-import { element, find, preferences, setAttribute, setChildren, setHidden, setText } from "./document.js";
-import { capital, clock, isNumber, plain, unitSymbol } from "./numbers.js";
+import { element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
+import { capital, clock, inWords, isNumber, plain, quantity, unitSymbol } from "./numbers.js";
 
 const LINES = 8; // with more devices than that their least, median and greatest are drawn, and those lines that are chosen
 const POINTS = 600; // that the server gives at most
 const SHORTEST = 30; // seconds that a graph shows at least
 const HEIGHT = 150;
+const SHORTEST_DRAG = 5; // pixels that are a zoom and no click
+const ROWS_AT_POINTER = 12;
+const TWOS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 const CROSSHAIR = "accelmetrics";
 export const SHOWN_AT_FIRST = ["utilization", "memory_percent", "power_watts", "temperature_celsius", "sm_clock_mhz"];
+const HOST_AT_FIRST = ["host_cpu", "host_memory", "host_disk", "host_network"];
 const LIMITS = { power_watts: "power_limit_watts", temperature_celsius: "slowdown_celsius" }; // drawn as a line across
 // Okabe and Ito's colours; two of them are another one on white and on black.
 const COLOURS = ["--line", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "--line-pale"];
@@ -25,10 +29,11 @@ export class History {
   #sequence = 0;
 
   /** What to ask for: all of it the first time, for other metrics, and when so much was added that it is time to thin it out. */
-  query(metrics) {
-    this.#asked = metrics.join(",");
+  query(metrics, span = 0) {
+    const names = `metrics=${encodeURIComponent(metrics.join(","))}`;
+    this.#asked = span ? `${names}&span=${span}` : names;
     const since = this.#asked === this.#metrics && this.times.length < 2 * POINTS ? this.#sequence : 0;
-    return `since=${since}&metrics=${encodeURIComponent(this.#asked)}`;
+    return `since=${since}&${this.#asked}`;
   }
 
   /** Take an answer: what is newer than the last one, or everything. */
@@ -59,13 +64,16 @@ export class History {
 export class Lines {
   #chosen = null;
   #keys = [];
+  #all = [];
 
   constructor(changed) {
     this.changed = changed;
   }
 
-  update(devices) {
+  /** Take the devices that the filter leaves, of all. A device keeps its colour while the filter changes. */
+  update(devices, all) {
     this.#keys = devices.map((device) => device.key);
+    this.#all = all.map((device) => device.key);
   }
 
   get all() {
@@ -85,9 +93,7 @@ export class Lines {
   }
 
   look(key) {
-    const place = this.drawn.indexOf(key);
-    const colour = COLOURS[place % COLOURS.length];
-    return { colour: colour.startsWith("--") ? style(colour) : colour, dash: place % COLOURS.length < 4 ? undefined : [5, 3] };
+    return lookAt(this.#all.filter((one) => one === key || this.has(one)).indexOf(key));
   }
 
   box(key) {
@@ -107,6 +113,12 @@ export class Lines {
     const colour = drawn ? this.look(key).colour : "";
     if (box.dataset.colour !== colour) box.style.accentColor = box.dataset.colour = colour;
   }
+}
+
+/** The colour and the dashes of the line at a place. */
+function lookAt(place) {
+  const colour = COLOURS[place % COLOURS.length];
+  return { colour: colour.startsWith("--") ? style(colour) : colour, dash: place % COLOURS.length < 4 ? undefined : [5, 3] };
 }
 
 /** Where a line would not be seen: values with a gap on either side, which are drawn as points. */
@@ -137,74 +149,147 @@ export function band(columns, length) {
   return { least, median, greatest };
 }
 
-/** One metric of all devices. */
-class Graph {
+/** Lines of parts of one thing under their names: a device's metrics, the host's. */
+export function partsOf(history, key, lines) {
+  return Object.entries(lines).map(([metric, name], place) => ({ name, values: history.column(key, metric), look: lookAt(place) }));
+}
+
+/** The lines of a metric: one a device; of many devices the band and the chosen ones. */
+function linesOf(history, metric, lines) {
+  const drawn = lines.drawn.map((key) => ({ name: key, values: history.column(key, metric), look: lines.look(key) }));
+  if (!lines.banded) return drawn;
+  const { least, median, greatest } = band(lines.all.map((key) => history.column(key, metric)), history.times.length);
+  const edge = { colour: style("--line-pale"), hidden: true };
+  return [
+    { name: "greatest", values: greatest, look: edge },
+    { name: "median", values: median, look: { colour: style("--ok") } },
+    { name: "least", values: least, look: edge },
+    ...drawn,
+  ];
+}
+
+/**
+ * One graph of lines with one unit.
+ *
+ * `view` has `range` ([from, to] in seconds, or null), `span` (seconds back from the end, 0: all), and `zoom(from, to)`, without
+ * arguments to go back.
+ */
+export class Graph {
   #plot = null;
   #built = "";
-  #names = [];
+  #rows = [];
   #limits = [];
-  #span = 0;
   #data = [[]];
+  #pointed = false;
 
-  constructor(name, { label, unit, top }) {
-    this.name = name;
+  constructor({ label, unit, top }, view, tools = []) {
+    this.unit = unit;
     this.top = top;
-    this.limit = LIMITS[name];
-    const symbol = unitSymbol(unit);
+    this.view = view;
+    const symbol = unit.startsWith("By") ? "" : unitSymbol(unit);
     this.caption = symbol ? `${label}, ${symbol}` : label;
-    this.area = element("div", { className: "plot", tabIndex: 0, role: "group", ariaLabel: `${this.caption}: arrow keys move the crosshair` });
+    const keys = "arrow keys move the crosshair, + and - zoom, 0 shows all";
+    this.area = element("div", { className: "plot", tabIndex: 0, ariaLabel: `${this.caption}: ${keys}` });
     this.area.setAttribute("role", "group");
     this.readout = element("p", { className: "readout" });
     this.readout.setAttribute("aria-live", "off");
-    this.figure = element("figure", {}, element("figcaption", {}, element("h3", { textContent: this.caption })), this.area, this.readout);
+    this.time = element("span");
+    this.list = element("span");
+    this.readout.append(this.time, " ", this.list);
+    this.tip = element("div", { className: "tip", hidden: true, ariaHidden: "true" });
+    const caption = element("figcaption", {}, element("h3", { textContent: this.caption }), element("span", { className: "figure-tools" }, ...tools));
+    this.figure = element("figure", {}, caption, this.area, this.readout);
     this.area.addEventListener("keydown", (event) => this.#move(event));
     this.area.addEventListener("blur", () => this.#leave());
+    this.area.addEventListener("pointerenter", () => (this.#pointed = true));
+    this.area.addEventListener("pointerleave", () => {
+      this.#pointed = false;
+      setHidden(this.tip, true);
+    });
   }
 
-  /** Draw what there is. */
-  update(history, lines, devices, span) {
-    this.#span = span;
-    const columns = lines.all.map((key) => history.column(key, this.name));
-    const { least, median, greatest } = lines.banded ? band(columns, history.times.length) : {};
-    const bands = lines.banded ? { greatest, least, median } : {};
-    this.#names = [...Object.keys(bands), ...lines.drawn];
-    this.#data = [history.times, ...Object.values(bands), ...lines.drawn.map((key) => history.column(key, this.name))];
-    const limits = devices.map(({ values }) => values[this.limit]).filter(isNumber);
+  /** Draw lines: `{name, values, look}`, the first three of them a band where `banded`. */
+  update(times, rows, { banded = false, limits = [] } = {}) {
+    this.#rows = rows;
+    this.#data = [times, ...rows.map((row) => row.values)];
     this.#limits = [...new Set(limits)].sort((one, other) => one - other);
-    const built = JSON.stringify([lines.banded, lines.drawn, style("--text")]);
-    if (built !== this.#built) this.#build(lines);
+    const built = JSON.stringify([banded, rows.map(({ name, look }) => [name, look]), style("--text")]);
+    if (built !== this.#built) this.#build(banded);
     else this.#plot.setData(this.#data);
     this.#built = built;
+    this.resize();
     this.#describe();
   }
 
-  #build(lines) {
+  /** What is drawn, as a table of texts that are separated by commas. */
+  csv() {
+    const quoted = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
+    const symbol = unitSymbol(this.unit);
+    const [first, last] = this.#times();
+    const lines = [["time", ...this.#rows.map(({ name }) => quoted(symbol ? `${name} (${symbol})` : name))].join(",")];
+    this.#data[0].forEach((at, i) => {
+      if (at < first || at > last) return;
+      lines.push([new Date(at * 1000).toISOString(), ...this.#rows.map(({ values }) => values[i] ?? "")].join(","));
+    });
+    return `${lines.join("\n")}\n`;
+  }
+
+  #build(banded) {
     this.#plot?.destroy();
     const axis = { stroke: style("--text"), grid: { stroke: style("--grid"), width: 1 }, ticks: { stroke: style("--grid"), width: 1 } };
-    const line = (look) => ({ stroke: look.colour, width: 1.5, dash: look.dash, points: { show: false, filter: (plot, i) => lonely(plot.data[i]) } });
-    const edge = { ...line({ colour: "transparent" }), width: 0 };
-    const bands = lines.banded ? [edge, edge, line({ colour: style("--ok") })] : [];
+    const line = (look) => ({
+      stroke: look.hidden ? "transparent" : look.colour,
+      width: look.hidden ? 0 : 1.5,
+      dash: look.dash,
+      points: { show: false, filter: (plot, i) => lonely(plot.data[i]) },
+    });
+    const ofBytes = this.unit.startsWith("By");
+    const values = { ...axis, size: ofBytes ? 86 : 48, values: (_, at) => at.map((value) => (ofBytes ? quantity(value, this.unit) : plain(value))) };
     this.#plot = new uPlot(
       {
         width: this.area.clientWidth || 300,
-        height: HEIGHT,
+        height: this.#height,
         legend: { show: false },
-        cursor: { sync: { key: CROSSHAIR }, drag: { x: false, y: false }, points: { size: 6 } },
+        cursor: {
+          // By time alone: another graph's values are none of this one's.
+          y: false,
+          sync: { key: CROSSHAIR, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } },
+          drag: { x: true, y: false, setScale: false, dist: SHORTEST_DRAG },
+          points: { size: 6 },
+          bind: { dblclick: () => () => this.view.zoom() },
+        },
         scales: { x: { range: () => this.#times() }, y: { range: (_, least, most) => this.#range(least, most) } },
-        axes: [{ ...axis, values: (_, seconds) => seconds.map((at) => clock(new Date(at * 1000))), space: 80, size: 28 }, { ...axis, size: 48 }],
-        series: [{}, ...bands, ...lines.drawn.map((key) => line(lines.look(key)))],
-        bands: lines.banded ? [{ series: [1, 2], fill: style("--band") }] : [],
-        hooks: { draw: [(plot) => this.#drawLimits(plot)], setCursor: [() => this.#describe()] },
+        axes: [
+          { ...axis, values: (_, seconds) => seconds.map((at) => clock(new Date(at * 1000))), space: 80, size: 28 },
+          ofBytes ? { ...values, incrs: TWOS } : values,
+        ],
+        series: [{}, ...this.#rows.map(({ look }) => line(look))],
+        bands: banded ? [{ series: [1, 3], fill: style("--band") }] : [],
+        hooks: {
+          draw: [(plot) => this.#drawLimits(plot)],
+          setCursor: [() => this.#describe()],
+          setSelect: [(plot) => this.#select(plot)],
+        },
       },
       this.#data,
       this.area,
     );
     this.#plot.ctx.canvas.setAttribute("role", "img");
+    this.#plot.over.append(this.tip);
+  }
+
+  #select(plot) {
+    const { left, width } = plot.select;
+    if (width < SHORTEST_DRAG) return;
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.view.zoom(from, to);
   }
 
   #times() {
+    if (this.view.range) return this.view.range;
     const [first, last] = [this.#data[0][0] ?? 0, this.#data[0].at(-1) ?? 0];
-    return [this.#span ? last - this.#span : Math.min(first, last - SHORTEST), last];
+    return [this.view.span ? last - this.view.span : Math.min(first, last - SHORTEST), last];
   }
 
   #range(least, most) {
@@ -228,9 +313,14 @@ class Graph {
     ctx.restore();
   }
 
+  get #height() {
+    return this.figure.dataset.full === undefined ? HEIGHT : Math.max(HEIGHT, innerHeight - 220);
+  }
+
   resize() {
     const width = this.area.clientWidth;
-    if (this.#plot !== null && width > 0 && width !== this.#plot.width) this.#plot.setSize({ width, height: HEIGHT });
+    const height = this.#height;
+    if (this.#plot !== null && width > 0 && (width !== this.#plot.width || height !== this.#plot.height)) this.#plot.setSize({ width, height });
   }
 
   destroy() {
@@ -241,31 +331,72 @@ class Graph {
   #describe() {
     const times = this.#data[0];
     if (!times.length) return;
-    const at = this.#plot?.cursor.idx ?? times.length - 1;
-    const words = this.#names.map((name, i) => `${name} ${isNumber(this.#data[i + 1][at]) ? plain(this.#data[i + 1][at]) : "-"}`);
-    setText(this.readout, `${clock(new Date(times[at] * 1000))}  ${words.join("  ")}`);
+    const at = Math.min(this.#plot?.cursor.idx ?? times.length - 1, times.length - 1);
+    const words = (value) => (isNumber(value) ? inWords(value, this.unit) : "-");
+    setText(this.time, clock(new Date(times[at] * 1000)));
+    const make = () => element("span", { className: "entry" }, element("i", { ariaHidden: "true" }), element("span"), " ");
+    const write = (entry, { name, values, look }) => {
+      const [swatch, text] = entry.children;
+      if (swatch.style.backgroundColor !== look.colour && swatch.dataset.colour !== look.colour) {
+        swatch.style.backgroundColor = swatch.dataset.colour = look.colour;
+      }
+      setText(text, `${name} ${words(values[at])}`);
+    };
+    const nameOf = ({ name }) => name;
+    setChildren(this.list, this.#rows, nameOf, make, write);
     const canvas = this.#plot?.ctx.canvas;
-    if (canvas) setAttribute(canvas, "aria-label", `${this.caption}. ${this.#names.map((name, i) => this.#inWords(name, this.#data[i + 1])).join(". ")}`);
+    if (canvas) setAttribute(canvas, "aria-label", `${this.caption}. ${this.#rows.map((row) => this.#inWords(row)).join(". ")}`);
+    this.#point(at, make, write, nameOf);
   }
 
-  #inWords(name, values) {
+  /** Show the read-out beside the pointer: the greatest value first. */
+  #point(at, make, write, nameOf) {
+    const left = this.#plot?.cursor.left ?? -1;
+    const shown = this.#pointed && left >= 0 && isNumber(this.#plot?.cursor.idx);
+    setHidden(this.tip, !shown);
+    if (!shown) return;
+    if (!this.tip.children.length) this.tip.append(element("b"), element("div"), element("small"));
+    const [time, list, more] = this.tip.children;
+    const value = ({ values }) => values[at] ?? -Infinity;
+    const sorted = [...this.#rows].sort((one, other) => value(other) - value(one));
+    setText(time, this.time.textContent);
+    setChildren(list, sorted.slice(0, ROWS_AT_POINTER), nameOf, make, write);
+    setText(more, sorted.length > ROWS_AT_POINTER ? `and ${sorted.length - ROWS_AT_POINTER} more below` : "");
+    const width = this.#plot.over.clientWidth;
+    this.tip.style.left = left < width / 2 ? `${left + 12}px` : "auto";
+    this.tip.style.right = left < width / 2 ? "auto" : `${width - left + 12}px`;
+  }
+
+  #inWords({ name, values }) {
     const read = values.filter(isNumber);
     if (!read.length) return `${name}: no value`;
     const [least, most, gaps] = [read.reduce((a, b) => Math.min(a, b)), read.reduce((a, b) => Math.max(a, b)), values.length - read.length];
-    const now = isNumber(values.at(-1)) ? `now ${plain(values.at(-1))}` : "no value now";
-    return `${name}: ${now}, from ${plain(least)} to ${plain(most)}${gaps ? `, missing at ${gaps} of ${values.length} times` : ""}`;
+    const now = isNumber(values.at(-1)) ? `now ${inWords(values.at(-1), this.unit)}` : "no value now";
+    const gap = gaps ? `, missing at ${gaps} of ${values.length} times` : "";
+    return `${name}: ${now}, from ${inWords(least, this.unit)} to ${inWords(most, this.unit)}${gap}`;
   }
 
   #move(event) {
-    const last = this.#data[0].length - 1;
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const times = this.#data[0];
+    const last = times.length - 1;
+    if (last < 0) return;
     const at = this.#plot?.cursor.idx ?? last;
+    const [from, to] = this.#times();
+    const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
     const places = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 30, PageDown: at + 30, Home: 0, End: last };
     const place = places[event.key];
-    if (place === undefined || last < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (factor !== undefined) {
+      const middle = this.#plot?.cursor.idx === null ? (from + to) / 2 : times[at];
+      this.view.zoom(middle - (middle - from) * factor, Math.min(times[last], middle + (to - middle) * factor));
+    } else if (event.key === "0") this.view.zoom();
+    else if (place !== undefined) {
+      this.readout.setAttribute("aria-live", "polite"); // only while it follows the keys: it changes with each reading
+      const left = this.#plot.valToPos(times[Math.min(last, Math.max(0, place))], "x");
+      this.#plot.setCursor({ left, top: this.#plot.over.clientHeight / 2 }, true, true);
+    } else return;
     event.preventDefault();
-    this.readout.setAttribute("aria-live", "polite"); // only while it follows the keys: it changes with each reading
-    const left = this.#plot.valToPos(this.#data[0][Math.min(last, Math.max(0, place))], "x");
-    this.#plot.setCursor({ left, top: this.#plot.over.clientHeight / 2 }, true, true);
+    event.stopPropagation();
   }
 
   #leave() {
@@ -277,45 +408,97 @@ class Graph {
 /** All graphs, and the boxes that choose which there are. */
 export class Graphs {
   metrics = {};
-  span = 0;
+  host = {};
+  view;
   #graphs = new Map();
-  #chosen = new Set(preferences.get("graphs", SHOWN_AT_FIRST));
+  #chosen;
+  #full;
   #latest = null;
 
-  /** `changed` is called when other metrics are chosen. */
-  constructor(changed) {
+  /** `chosen`: the names of the graphs to draw; `full`: the one that fills the window; `changed(what)` is called when they change. */
+  constructor(view, { chosen, full }, changed) {
+    this.view = view;
+    this.#chosen = new Set(chosen.length ? chosen : [...SHOWN_AT_FIRST, ...HOST_AT_FIRST]);
+    this.#full = full;
     this.changed = changed;
-    new ResizeObserver(() => this.#graphs.forEach((graph) => graph.resize())).observe(find("graphs"));
+    const resize = () => this.#graphs.forEach((graph) => graph.resize());
+    new ResizeObserver(resize).observe(find("graphs"));
+    addEventListener("resize", resize);
   }
 
-  /** The metrics that are drawn. */
+  get chosen() {
+    return [...this.#chosen];
+  }
+
+  get full() {
+    return this.#full;
+  }
+
+  /** The names of the graphs that are drawn. */
   get shown() {
-    return Object.keys(this.metrics).filter((name) => this.#chosen.has(name));
+    return [...Object.keys(this.metrics), ...Object.keys(this.host)].filter((name) => this.#chosen.has(name));
+  }
+
+  /** The columns that they are drawn from. */
+  get columns() {
+    return this.shown.flatMap((name) => (this.host[name] ? Object.keys(this.host[name].lines) : [name]));
   }
 
   update(history, lines, devices) {
     this.#latest = [history, lines, devices];
-    setHidden(find("graphs-section"), history.times.length === 0);
+    setHidden(find("graphs-section"), history.times.length === 0 && this.view.range === null);
     if (history.times.length === 0) return;
-    setChildren(find("metrics"), Object.keys(this.metrics), String, (name) => this.#box(name), () => {});
+    setChildren(find("metrics"), [...Object.keys(this.metrics), ...Object.keys(this.host)], String, (name) => this.#box(name), () => {});
     for (const [name, graph] of this.#graphs) {
       if (this.shown.includes(name)) continue;
       graph.destroy();
       this.#graphs.delete(name);
     }
+    const filling = this.shown.includes(this.#full) ? this.#full : null;
+    setAttribute(document.body, "data-full", filling);
     const figureOf = (name) => {
-      this.#graphs.set(name, new Graph(name, this.#describe(name)));
+      this.#graphs.set(name, new Graph(this.#describe(name), this.view, this.#tools(name)));
       return this.#graphs.get(name).figure;
     };
-    setChildren(find("graphs"), this.shown, String, figureOf, (_, name) => this.#graphs.get(name).update(history, lines, devices, this.span));
-    const note = lines.banded
-      ? "The band is from the least to the greatest of all devices, the line their median. A device's box in the table draws its own."
+    const draw = (figure, name) => {
+      setAttribute(figure, "data-full", filling === name ? "" : null);
+      setAttribute(figure.querySelector(".fill"), "aria-pressed", filling === name);
+      if (this.host[name]) this.#graphs.get(name).update(history.times, partsOf(history, "host", this.host[name].lines));
+      else {
+        const limits = devices.map(({ values }) => values[LIMITS[name]]).filter(isNumber);
+        this.#graphs.get(name).update(history.times, linesOf(history, name, lines), { banded: lines.banded, limits });
+      }
+    };
+    setChildren(find("graphs"), this.shown, String, figureOf, draw);
+    const note = devices.length === 0 ? "" : lines.banded
+      ? "The band is from the least to the greatest of the devices, the line their median. A device's box in the table draws its own."
       : "A device's box in the table shows and hides its line.";
-    setText(find("graphs-note"), `${note} A gap is a time without a value.`);
+    setText(find("graphs-note"), `${note} A gap is a time without a value. Drag to zoom, double click to go back.`.trim());
   }
 
   showAgain() {
     if (this.#latest !== null) this.update(...this.#latest);
+  }
+
+  /** Let a graph fill the window, or none. */
+  fill(name) {
+    this.#full = name;
+    this.changed("full");
+    this.showAgain();
+    this.#graphs.forEach((graph) => graph.resize());
+  }
+
+  #tools(name) {
+    const { label } = this.#describe(name);
+    const fill = element("button", { type: "button", className: "fill", textContent: "Fill", ariaLabel: `${label}: fill the window` });
+    fill.addEventListener("click", () => this.fill(this.#full === name ? null : name));
+    const save = element("button", { type: "button", className: "csv", textContent: "CSV", ariaLabel: `${label}: save as CSV` });
+    save.addEventListener("click", () => {
+      const address = URL.createObjectURL(new Blob([this.#graphs.get(name).csv()], { type: "text/csv" }));
+      element("a", { href: address, download: `${find("hostname").textContent}-${name}.csv` }).click();
+      setTimeout(() => URL.revokeObjectURL(address), 60_000);
+    });
+    return [fill, save];
   }
 
   #box(name) {
@@ -323,14 +506,13 @@ export class Graphs {
     box.addEventListener("change", () => {
       if (box.checked) this.#chosen.add(name);
       else this.#chosen.delete(name);
-      preferences.set("graphs", [...this.#chosen]);
-      this.changed();
+      this.changed("metrics");
     });
     return element("label", {}, box, ` ${this.#describe(name).label}`);
   }
 
   #describe(name) {
-    const { label, unit, top } = this.metrics[name] ?? {};
+    const { label, unit, top } = this.metrics[name] ?? this.host[name] ?? {};
     return { label: capital(label ?? name), unit: unit ?? "", top };
   }
 }

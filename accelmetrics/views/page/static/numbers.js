@@ -54,6 +54,16 @@ export function quantity(value, unit) {
   return `${fixed(value / 1024 ** power, power ? 1 : 0)} ${PREFIXES[power]}${unit === "By/s" ? "/s" : ""}`;
 }
 
+/** An energy: ``312 J``, ``86.412 kWh`` from 100,000 J on. */
+export const energy = (joules) => (Math.abs(joules) < 100000 ? `${fixed(joules)} J` : `${fixed(joules / 3.6e6, 3)} kWh`);
+
+/** A value with its unit, as tables have it: ``13 %``, ``64 °C``, ``612 W``, ``1980 MHz``, ``909 B/s``. */
+export function inWords(value, unit) {
+  if (unit === "W") return watts(value);
+  if (unit === "J") return energy(value);
+  return ["%", "Cel", "MHz", "rpm"].includes(unit) ? `${fixed(value)} ${unitSymbol(unit)}` : quantity(value, unit);
+}
+
 export const bytes = (value) => memory(value);
 
 /** A length of time, rounded down, in its largest unit: ``52 s``, ``14 min``, ``2.2 h``, ``3.5 d``. */

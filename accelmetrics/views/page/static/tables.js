@@ -1,10 +1,10 @@
 // Tables that are sorted by the buttons in their headings. Rows stay the same elements as long as what they show is there.
 
 import { element, find, setAttribute, setChildren, setHidden, setText } from "./document.js";
-import { bytes, celsius, duration, fixed, isNumber, memory, percent, plain, watts } from "./numbers.js";
+import { bytes, celsius, clock, duration, fixed, isNumber, memory, percent, watts } from "./numbers.js";
 
 const TALL = 16; // rows above which a table scrolls in itself
-const GRAVITY = { bad: 0, warn: 1, missing: 2, ok: 3 };
+export const GRAVITY = { bad: 0, warn: 1, missing: 2, ok: 3 };
 
 /**
  * A table with a heading for each column.
@@ -21,7 +21,6 @@ class SortedTable {
     this.body = table.tBodies[0];
     this.columns = columns;
     this.keyOf = keyOf;
-    this.accepts = () => true;
     this.headings = [...table.tHead.rows[0].cells];
     for (const heading of this.headings) {
       const button = element("button", { type: "button", textContent: heading.textContent });
@@ -42,17 +41,16 @@ class SortedTable {
     this.show(this.#rows);
   }
 
-  /** Show rows, and return how many of them are. */
+  /** Show rows. */
   show(rows) {
     this.#rows = rows;
     setAttribute(this.body.parentElement.parentElement, "data-tall", rows.length > TALL ? "" : null);
-    const shown = this.#sorted(rows.filter((row) => this.accepts(row)));
+    const shown = this.#sorted(rows);
     setChildren(this.body, shown, this.keyOf, () => this.#make(), (line, row) => this.#write(line, row));
-    return shown.length;
   }
 
   showAgain() {
-    return this.show(this.#rows);
+    this.show(this.#rows);
   }
 
   #sorted(rows) {
@@ -166,6 +164,10 @@ export function devicesTable(open, colours) {
   return new SortedTable(find("devices"), columns, (device) => device.key);
 }
 
+/** For how long a process runs; when it was seen last on a device that is lost. */
+export const runningOf = ({ seconds, last_seen: seen }) =>
+  seen ? `last seen ${clock(new Date(seen))}` : isNumber(seconds) ? duration(seconds) : "- not told";
+
 export function processesTable() {
   const number = (name, words) => ({
     sort: (process) => amount(process[name]),
@@ -179,17 +181,18 @@ export function processesTable() {
     program: { ...word("program"), write: text((process) => process.command || process.program || `- ${process.why || "not told"}`) },
     memory: number("memory_bytes", bytes),
     utilization: number("utilization", percent),
-    seconds: number("seconds", duration),
+    seconds: { ...number("seconds", duration), write: text(runningOf) },
     holder: word("holder"),
   };
   const table = new SortedTable(find("processes"), columns, ({ pid, device }) => `${pid} ${device}`);
   return {
-    show(processes, unlisted) {
+    show(processes, unlisted, filtered) {
       const why = Object.entries(unlisted);
       setHidden(find("unlisted"), why.length === 0);
       setText(find("unlisted"), why.map(([key, words]) => `${key}: processes are not known: ${words}`).join(". "));
       setHidden(find("processes").parentElement, processes.length === 0);
       setHidden(find("no-processes"), processes.length + why.length !== 0);
+      setText(find("no-processes"), filtered ? "none that is shown" : "none seen on the devices");
       table.show(processes);
     },
   };
@@ -207,7 +210,7 @@ export function showSources(sources) {
       setAttribute(line, "data-state", source.state);
       setText(name, source.name);
       setText(status, [source.mark, source.status.replaceAll("_", " ")].filter(Boolean).join(" "));
-      setText(read, isNumber(source.age_seconds) ? `${plain(source.age_seconds)} s ago` : "- never");
+      setText(read, isNumber(source.age_seconds) ? `${fixed(source.age_seconds, 1)} s ago` : "- never");
       setText(detail, [source.detail, source.advice].filter(Boolean).join(". "));
     },
   );
