@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from accelmetrics.views.node_view import NodeSummary
 from tests.cli.shell import call, one_line
 from tests.cli.test_serve import get, serving
@@ -101,8 +103,21 @@ def test_processes_are_shown_without_their_command_lines() -> None:
             assert process["user"] and process["program"].startswith("python")
             assert ("command" in process) == told
             assert not any("pytest" in text for text in others)
-    refused = call("serve", "--show-commands")
-    assert refused.returncode == 2 and "--show-commands is for --ui" in one_line(refused.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--show-commands",), "--show-commands is for --ui"),
+        (("--history", "2h"), "--history is for --ui"),
+        (("--ui", "--history", "8d"), "'8d' must be a time from 1m to 7d, such as 90m or 24h"),
+        (("--ui", "--history", "day"), "'day' must be a time from 1m to 7d, such as 90m or 24h"),
+    ],
+    ids=str,
+)
+def test_options_of_the_page_are_refused_in_a_sentence(arguments: tuple[str, ...], words: str) -> None:
+    refused = call("serve", *arguments)
+    assert refused.returncode == 2 and words in one_line(refused.stderr)
 
 
 def test_numbers_rise_over_restarts() -> None:

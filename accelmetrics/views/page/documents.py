@@ -500,7 +500,8 @@ def state_document(view: NodeView, sequence: int, *, commands: bool = False) -> 
         },
         "names": {row.name: {"label": row.label, "unit": row.unit} for row in VALUES},
         "host_metrics": {
-            name: {"label": label, "unit": unit, "top": top, "lines": dict(lines)} for name, (label, unit, top, lines) in HOST_GRAPHS.items()
+            name: {"label": label, "unit": unit, "top": top, "lines": dict(lines)}
+            for name, (label, unit, top, lines) in HOST_GRAPHS.items()
         },
         "devices": [_device(device, places) for device in view.devices],
         "processes": [_process(row, key, commands) for key in keys for row in view.processes if key in row.uses],

@@ -112,5 +112,34 @@ def test_the_metrics_that_are_asked_for_are_given() -> None:
     assert len(history.columns(0, [])["times"]) == 3
 
 
+def test_a_day_is_kept_in_stretches() -> None:
+    """Beyond an hour the least and the greatest value of each stretch, peaks among them; a part of the time has more detail."""
+    history = PageHistory(1.0, 24 * 3600)
+    for second in range(5 * 3600):
+        history.add(second + 1, reading(second, **{"0_temp": 99.0 if second == 1000 else 40.0}))
+    answer = history.columns(0)
+    values = answer["series"]["gpu.0"]["temperature_celsius"]
+    assert (answer["times"][0], answer["times"][-1]) == (pytest.approx(0, abs=60), pytest.approx(5 * 3600, abs=60))
+    assert len(values) <= POINTS
+    assert None not in values
+    assert max(values) == 99.0
+    early = history.columns(0, begin=900.0, end=1100.0)
+    assert 900 <= early["times"][0] <= early["times"][-1] <= 1100
+    assert 99.0 in early["series"]["gpu.0"]["temperature_celsius"]
+    late = history.columns(0, begin=17_000.0, end=17_100.0)
+    assert len(late["times"]) == 101
+
+
+def test_one_device_and_the_host() -> None:
+    """The busiest disk, the mean of the processors; of devices those that are named."""
+    history = PageHistory(1.0)
+    metrics = {"cpu.0.cpu_percent": 20.0, "cpu.1.cpu_percent": 40.0, "disk.sda.readBps": 5.0, "disk.dm-0.readBps": 4.0}
+    gpus = {"gpu.0.temp": 50.0, "gpu.1.temp": 60.0}
+    history.add(1, Snapshot(int(1e9), "node", {**metrics, **gpus}, FIRST.identities))
+    asked = ["temperature_celsius", "host_cpu_percent", "host_disk_read", "host_disk_written"]
+    assert history.columns(0, asked, ["gpu.1"])["series"] == {"gpu.1": {"temperature_celsius": [60.0]}}
+    assert history.columns(0, asked)["series"]["host"] == {"host_cpu_percent": [30.0], "host_disk_read": [5.0]}
+
+
 def test_nothing_was_read() -> None:
     assert PageHistory(1.0).columns(0) == {"sequence": 0, "complete": True, "times": [], "series": {}}

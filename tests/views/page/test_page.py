@@ -8,9 +8,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
 from accelmetrics.exporters.http.access import password_line
 from tests.cli.shell import Tree
@@ -109,7 +112,7 @@ def clean(browser: Browser, node: Node) -> None:
 
 def test_the_page_words_numbers_as_python_does(page: Browser) -> None:
     script = """
-    import("/numbers.js").then((words) => arguments[1](arguments[0].map(([name, values]) => words[name](...values))));
+    import("/static/numbers.js").then((words) => arguments[1](arguments[0].map(([name, values]) => words[name](...values))));
     """
     asked = [(name, values) for name, values, _ in NUMBERS_IN_WORDS]
     assert page.driver.execute_async_script(script, asked) == [words for _, _, words in NUMBERS_IN_WORDS]
@@ -119,7 +122,7 @@ def test_what_is_shown_is_what_was_read(page: Browser, node: Node, machine: Nvml
     """Each number equals the snapshot's of the same reading, whatever moved in between."""
     for watts in (300_000, 412_345):
         machine.gpu[0].set(power_mw=watts, gpu_util=watts // 10_000)
-        page.until(lambda watts=watts: f"{round(watts / 1000)} W" in row(page, "gpu.0")["power"])  # type: ignore[misc]
+        page.until(lambda watts=watts: f"{round(watts / 1000)}/" in row(page, "gpu.0")["power"])  # type: ignore[misc]
         found, state, snapshot = shown(page, node)
         metrics = snapshot["metrics"]
         assert list(found) == ["gpu.0", "gpu.1", "gpu.2"]
@@ -127,7 +130,7 @@ def test_what_is_shown_is_what_was_read(page: Browser, node: Node, machine: Nvml
             assert cells["utilization"] == f"{round(metrics[f'{key}.gpu'])} %"
             assert cells["temperature"] == f"{round(metrics[f'{key}.temp'])} °C"
             assert cells["clock"] == f"{round(metrics[f'{key}.smClock'])} MHz"
-            assert cells["power"].startswith(f"{round(metrics[f'{key}.powerWatts'])} W of ")
+            assert cells["power"].startswith(f"{round(metrics[f'{key}.powerWatts'])}/")
             assert cells["memory"].startswith(f"{round(metrics[f'{key}.memoryAllocated'])} %")
         assert page.text("#hostname") == snapshot["hostname"] == state["hostname"]
     clean(page, node)
@@ -138,7 +141,7 @@ def test_a_lost_gpu_and_its_return(page: Browser, machine: NvmlSimulator, node: 
     machine.lose(1)
     page.until(lambda: row(page, "gpu.1")["power"] == "- lost")
     lost = row(page, "gpu.1")
-    assert lost["state"] == "Xbad"
+    assert lost["state"] == "Xcritical"
     assert "lost" in lost["note"]
     for column in ("utilization", "memory", "power", "temperature", "clock"):
         assert lost[column] == "- lost"
@@ -333,9 +336,9 @@ def test_keys_alone_reach_everything(page: Browser, node: Node) -> None:
     own = {name for key, name in map(split, snapshot["metrics"]) if key == "gpu.1"}
     reasons = {split(key): why["reason"].replace("_", " ") for key, why in snapshot["unavailable"].items()}
     missing = {name: reason for (key, name), reason in reasons.items() if key == "gpu.1"}
-    page.until(lambda: set(page.texts("#detail table:nth-of-type(1) tbody th")) == own)
-    told = page.texts("#detail table:nth-of-type(2) tbody td:nth-child(2)")
-    assert dict(zip(page.texts("#detail table:nth-of-type(2) tbody th"), told, strict=True)) == missing
+    page.until(lambda: set(page.texts("#detail-raw table:nth-of-type(1) tbody th")) == own)
+    told = page.texts("#detail-raw table:nth-of-type(2) tbody td:nth-child(2)")
+    assert dict(zip(page.texts("#detail-raw table:nth-of-type(2) tbody th"), told, strict=True)) == missing
     page.screenshot("page-detail")
     page.press(Keys.ESCAPE)
     assert not page.one("#detail").is_displayed()
@@ -368,6 +371,126 @@ def test_one_crosshair_for_all_graphs(page: Browser, node: Node) -> None:
     assert page.one("#graphs .readout").get_attribute("aria-live") == "off"
 
 
+READOUT = """
+// The read-out of the graph with a name, where it is seen: its lines, and whether any crosshair goes across.
+const tip = document.querySelector(`figure[data-key="${arguments[0]}"] .tip`);
+const across = [...document.querySelectorAll("#graphs .u-cursor-y")].some((line) => line.checkVisibility());
+return [tip.checkVisibility() ? [...tip.querySelectorAll(".entry")].map((line) => line.innerText.trim()) : [], across];
+"""
+
+
+def over(page: Browser, name: str) -> WebElement:
+    """The area of a graph that a pointer is moved over."""
+    return page.one(f'figure[data-key="{name}"] .u-over')
+
+
+def test_the_read_out_at_the_pointer(page: Browser, node: Node) -> None:
+    """The greatest value first, with its unit; the crosshair goes over all graphs by time alone."""
+    node.read_on(4)
+    webdriver.ActionChains(page.driver).move_to_element(over(page, "power_watts")).perform()
+    page.until(lambda: page.run(READOUT, "power_watts")[0] == ["gpu.2 320 W", "gpu.1 310 W", "gpu.0 300 W"])
+    assert page.run(READOUT, "power_watts")[1] is False
+    assert page.run(READOUT, "utilization")[0] == []  # the pointer is not there
+    network = over(page, "host_network")  # at its end: the first reading has no rates
+    webdriver.ActionChains(page.driver).move_to_element_with_offset(network, network.size["width"] // 2 - 4, 0).perform()
+    page.until(lambda: page.run(READOUT, "power_watts")[0] == [])
+    lines = page.until(lambda: page.run(READOUT, "host_network")[0])
+    assert sorted(line.split()[0] for line in lines) == ["received", "sent"]
+    assert all(line.endswith("B/s") for line in lines)
+
+
+def chosen(page: Browser) -> dict[str, str]:
+    """The choices in the page's address."""
+    return dict(parse_qsl(urlsplit(page.driver.current_url).query))
+
+
+def test_drag_zooms_and_double_click_goes_back(page: Browser, node: Node) -> None:
+    """All graphs go to the part of the time, which is in the address; keys do the same."""
+    node.read_on(8)
+    area = over(page, "power_watts")
+    webdriver.ActionChains(page.driver).move_to_element_with_offset(area, 80, 0).click_and_hold().move_by_offset(60, 0).release().perform()
+    page.until_text("#zoom-out", "show all")
+    part = float(chosen(page)["to"]) - float(chosen(page)["from"])
+    assert 2 <= part < 30
+    page.driver.refresh()
+    page.until_text("#zoom-out", "show all")
+    assert page.one("#zoom-out").is_displayed()
+    webdriver.ActionChains(page.driver).double_click(over(page, "utilization")).perform()
+    page.until(lambda: not page.one("#zoom-out").is_displayed())
+    assert not {"from", "to"} & chosen(page).keys()
+    page.press("g", "+")
+    page.until(lambda: page.one("#zoom-out").is_displayed())
+    page.press("0")
+    page.until(lambda: not page.one("#zoom-out").is_displayed())
+
+
+def test_a_link_shows_the_same(browser: Browser, machine: NvmlSimulator) -> None:
+    """Filter, time, graphs and theme are in the address; the filter rules the tables and the graphs."""
+    for index in range(3):
+        machine.processes(index, [Process(os.getpid(), used=1 << 30)])
+    with serving(machine) as node:
+        opened(browser, node, url=f"{node.url}?show=gpu.1&span=60&metrics=power_watts,host_cpu&theme=dark&full=power_watts")
+        browser.until(lambda: list(rows(browser)[1]) == ["gpu.1"])
+        browser.until(lambda: browser.texts("#graphs h3") == ["Power, W", "Host CPU, %"])
+        assert browser.texts('figure[data-key="power_watts"] .entry span') == ["gpu.1 310 W"]
+        assert browser.texts("#processes tbody td:nth-child(2)") == ["gpu.1"]
+        assert browser.text("#theme") == "Theme: dark"
+        assert browser.one("#span").get_attribute("value") == "60"
+        full = browser.one('figure[data-key="power_watts"] .plot')
+        browser.until(lambda: full.size["height"] > 400)
+        assert not browser.one("#devices").is_displayed()
+        browser.press(Keys.ESCAPE)
+        browser.until(lambda: full.size["height"] == 150)
+        assert browser.one("#devices").is_displayed()
+        assert browser.focused() == "Power: fill the window"
+        browser.press("/", Keys.BACKSPACE, "2")
+        browser.until(lambda: list(rows(browser)[1]) == ["gpu.2"])
+        assert chosen(browser) == {"show": "gpu.2", "span": "60", "metrics": "power_watts,host_cpu", "theme": "dark"}
+        clean(browser, node)
+
+
+def test_a_graph_as_csv(page: Browser, node: Node, tmp_path: Path) -> None:
+    """A column a device with its unit, a line a reading."""
+    node.read_on(3)
+    page.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.one('figure[data-key="power_watts"] .csv').click()
+    (file,) = wait_for(lambda: [*tmp_path.glob("*.csv")], what="no file was saved")
+    head, *lines = file.read_text().splitlines()
+    assert file.name.endswith("-power_watts.csv")
+    assert head == "time,gpu.0 (W),gpu.1 (W),gpu.2 (W)"
+    assert len(lines) >= 3
+    assert {line.partition(",")[2] for line in lines} == {"300,310,320"}
+
+
+def test_one_device_in_full(page: Browser, node: Node, machine: NvmlSimulator) -> None:
+    """Its numbers in words and units, a graph of each group, its processes, and what is missing by reason."""
+    machine.processes(0, [Process(os.getpid(), used=3 << 30, sm=40)])
+    machine.gpu[0].set(fan_speed=Ret.NOT_SUPPORTED)
+    page.press("d", Keys.ENTER)
+    pairs = "return Object.fromEntries([...document.querySelectorAll('#detail-groups dl > div')].map((one) => one.innerText.split('\\n')))"
+    page.until(lambda: {"Util": "90 %", "Power": "300/700 W", "Temp": "50 °C"}.items() <= page.run(pairs).items())
+    page.until(lambda: any("GiB" in words for words in page.texts("#detail-body > table tbody td")), "no process")
+    titles = page.texts("#detail-groups h3")
+    assert {"Utilisation, %", "Power, W", "Temperature, °C", "Clocks, MHz", "Links", "Errors"} <= set(titles)
+    page.until(lambda: "Power 300 W" in page.texts("#detail-groups .entry span"))
+    assert any(words.startswith("PCIe ") and "NVLink" in words for words in page.texts("#detail-groups p"))
+    (missing,) = [words for words in page.texts("#detail-body > ul li") if words.startswith("not supported: ")]
+    assert "fan speed" in missing
+    assert not page.one("#detail-raw table").is_displayed()  # raw keys are folded
+    clean(page, node)
+
+
+def test_a_machine_without_accelerators(browser: Browser, machine: NvmlSimulator) -> None:
+    """Its host in graphs, and what says why there is nothing else."""
+    with serving(machine, "--backends", "host") as node:
+        opened(browser, node)
+        browser.until(lambda: "Host CPU, %" in browser.texts("#graphs h3"))
+        assert browser.one("#no-devices").is_displayed()
+        assert "accelmetrics doctor" in browser.text("#no-devices")
+        assert browser.texts("#graphs h3") == ["Host CPU, %", "Host memory, %", "Host disk, the busiest", "Host network"]
+        clean(browser, node)
+
+
 def test_any_metric_can_be_drawn(page: Browser) -> None:
     """What is chosen stays so when the page is opened again."""
     page.one("#choice summary").click()
@@ -398,7 +521,7 @@ def test_a_metric_that_is_chosen_while_the_line_is_down_has_its_history(page: Br
     page.until(lambda: len(page.texts("#graphs h3")) == len(before) + 1)
     labels = page.run("return [...document.querySelectorAll('#graphs canvas')].map((one) => one.getAttribute('aria-label'))")
     assert len(labels) == len(before) + 1
-    assert [label for label in labels if "missing" in label] == []
+    assert [label for label in labels if "missing" in label and not label.startswith("Host")] == []  # rates begin at the second reading
 
 
 def test_light_and_dark(page: Browser) -> None:
@@ -486,7 +609,7 @@ def test_sixty_four_devices(browser: Browser) -> None:
     """A reading in which little moved writes little: what 64 rows have to do does not grow with them. Graphs are bands."""
     with NvmlSimulator(64) as machine:
         for gpu in machine.gpu:
-            gpu.set(gpu_util=50, temperature=50, power_mw=300_000, memory_used=1 << 33)
+            gpu.set(gpu_util=50, temperature=50, power_mw=300_000, memory_used=1 << 33, ecc_uncorrected_volatile=0)
         with serving(machine) as node:
             opened(browser, node)
             browser.until(lambda: len(rows(browser)[1]) == 64)
@@ -494,9 +617,15 @@ def test_sixty_four_devices(browser: Browser) -> None:
             still = min(changes_of_readings(browser))
             for gpu in machine.gpu:
                 gpu.set(temperature=Ramp(50, step=1, low=50, high=60))
-            moving = max(changes_of_readings(browser))
+            moving = min(changes_of_readings(browser))
             assert still < 64  # nothing is written for a row of which nothing has changed,
             assert 64 <= moving <= still + 3 * 64  # and little where one cell has
+            machine.lose(63)
+            machine.gpu[5].set(gpu_util=51)
+            cells = "return [...document.querySelectorAll('#map-cells li')].map((cell) => cell.dataset.key)"
+            browser.until(lambda: browser.run(cells)[0] == "gpu.63", "the worst is not first")
+            browser.until(lambda: browser.run(cells).index("gpu.5") < browser.run(cells).index("gpu.0"))
+            assert browser.texts("#map-cells .cell")[0] == "Xgpu.63 - lost"
             browser.screenshot("page-64")
             clean(browser, node)
 

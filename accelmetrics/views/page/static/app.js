@@ -199,7 +199,7 @@ class Page {
     if (this.#state === null) return;
     this.#devices.showAgain();
     const shown = new Set(this.#lines.all);
-    const history = this.#view.range === null ? this.#history : (this.#zoomed.history ?? this.#history);
+    const history = this.#view.range !== null && this.#zoomed.history?.times.length ? this.#zoomed.history : this.#history;
     this.#graphs.update(history, this.#lines, this.#state.devices.filter(({ key }) => shown.has(key)));
     setHidden(find("zoom-out"), this.#view.range === null);
     const at = (seconds) => clock(new Date(seconds * 1000));
