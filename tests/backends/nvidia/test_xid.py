@@ -381,5 +381,5 @@ def test_a_lost_gpu_has_a_finding_and_series_of_its_xid_at_once(simulator: NvmlS
     assert any(line.startswith("accel_up{") and line.endswith(" 0.0") for line in series)
     shown = next(device for device in node_view(record).devices if device.key == "gpu.1")
     assert shown.state == "bad"
-    assert shown.notes[0].startswith("LOST")
+    assert shown.notes[0].startswith("lost")
     assert "Xid 79: the GPU has fallen off the bus" in shown.notes
