@@ -115,7 +115,7 @@ def report() -> bytes:
             raise SystemExit("no recording was made")
         with chromium(Path(folder, "profile")) as driver:
             browser = Browser(driver)
-            browser.open(html.as_uri(), (1200, 2360))
+            browser.open(html.as_uri(), (1200, 1800))
             browser.until(lambda: browser.run("return document.body.dataset.drawn"))
             return driver.get_screenshot_as_png()
 
