@@ -54,8 +54,8 @@ def test_a_row_for_each_device_graphs_and_the_host(simulator: NvmlSimulator) -> 
     """Use as a bar, memory, power against its limit, temperature; the host in the head, the keys at the foot."""
     simulator.gpu[0].set(gpu_util=80, power_mw=300_000, temperature=61)
     with on_terminal(*FAST, columns=120, env=simulator.environment()) as terminal:
-        terminal.until(lambda: bool(re.search(r"80% +13% +10\.5/80 +300/700 +61C", row(terminal, "gpu.0"))))
-        terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W", r"2 gpu .* cpu \d+%  mem \d+%", "no process uses a device")
+        terminal.until(lambda: bool(re.search(r"80% +13% +10\.5/79\.6 +300/700 +61C", row(terminal, "gpu.0"))))
+        terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W", r"2 gpu .* cpu \d+ %  mem \d+ %", "no process uses a device")
         terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
         assert terminal.end("q") == 0
         assert terminal.attributes == terminal.before
@@ -76,9 +76,9 @@ def test_hot_values_are_coloured_by_the_devices_own_limit() -> None:
     with NvmlSimulator(gpus=3) as three, on_terminal(*FAST, columns=120, env=three.environment()) as terminal:
         three.gpu[1].set(temperature=90, memory_used=int(78 * GIB))
         three.gpu[2].set(temperature=81)
-        terminal.until("90C", "78.0/80")
+        terminal.until("90C", "78.0/79.6")
         assert terminal.colour("90C") != "default" == terminal.colour("81C")
-        assert terminal.colour("98%") != "default" == terminal.colour("11.5/80")
+        assert terminal.colour("98%") != "default" == terminal.colour("11.5/79.6")
 
 
 def test_what_is_hot_can_be_set(simulator: NvmlSimulator) -> None:
@@ -301,7 +301,7 @@ def test_a_driver_that_does_not_open_holds_neither_the_keys_nor_the_end(simulato
     for name in ("nvmlInitWithFlags", "nvmlInit_v2"):
         simulator.rule(name, hang=True)
     with on_terminal("watch", "--timeout", "0.3", env=simulator.environment()) as terminal:
-        terminal.until(r"cpu \d+%", "nvidia")
+        terminal.until(r"cpu \d+ %", "nvidia")
         assert terminal.end(how) == 0
         assert left(terminal)
 
@@ -374,7 +374,7 @@ def test_messages_wait_until_the_screen_is_free() -> None:
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:
     """Without ``--pid`` there is none: the view's own use of the CPU is of no interest."""
     with on_terminal(*FAST, "--pid", str(os.getpid()), rows=40, columns=160, env=simulator.environment()) as terminal:
-        terminal.until(r"^host .* watched process cpu \d+%  memory \d+")
+        terminal.until(r"^host .* watched process cpu \d+ %  memory \d+")
     with on_terminal(*FAST, rows=40, columns=160, env=simulator.environment()) as terminal:
         terminal.until("^host +cpu")
         assert "process cpu" not in terminal.text
