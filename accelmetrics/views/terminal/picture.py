@@ -581,7 +581,7 @@ def order_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:
     for letter, order in order_letters(choices.pane).items():
         mark = direction_mark(order, reverse, style) if order == now else ""
         line.add(f"{letter} {order}{mark}", "chosen" if order == now else "plain").add("", width=SPACE)
-    return line.add("z turns it round  enter leaves", "dim").parts()
+    return line.add("z turns  enter leaves", "dim").parts()
 
 
 def column_menu(choices: Choices, width: int, style: ScreenStyle) -> Drawn:

@@ -396,8 +396,8 @@ def process_lines(
         taken[title] = columns
         room -= columns + SPACE
     titles = [title for title in WIDTHS if title in taken]
-    kept = 2 + taken.get("PID", 0)
-    whole = kept + sum(taken.values()) + SPACE * len(taken) + max(map(cells, commands), default=0) if sideways else width
+    kept = 2 + taken.get("PID", 0) + SPACE
+    whole = 2 + sum(taken.values()) + SPACE * len(taken) + max(map(cells, commands), default=0) if sideways else width
     left = min(choices.process_left, max(0, whole - width))
 
     def line(mark: str, found: dict[str, str], roles: dict[str, Role], command: str, role: Role, chosen: bool = False) -> Drawn:
