@@ -177,7 +177,11 @@ def process_detail_lines(view: NodeView, trails: Trails, choices: Choices, size:
                 "" if use.memory_bytes is None else quantity(use.memory_bytes, "By"),
                 "" if use.utilization is None else percent(use.utilization),
             )
-            pages.text(", ".join(filter(None, parts)) or "the driver does not say how much", name=key)
+            pages.text(
+                ", ".join(filter(None, parts)) or "the driver does not say how much",
+                "dim" if key in row.last_seen else "plain",
+                key + ("?" if key in row.last_seen else ""),
+            )
     _process_graphs(pages, row, trails, choices.scale, size, style)
     details = choices.details
     pages.title("process tree")
