@@ -22,7 +22,6 @@ from accelmetrics.schemas.text import (
 from accelmetrics.views.device_view import STATES, State
 from accelmetrics.views.node_view import NodeAnswer
 from accelmetrics.views.terminal.choices import NODE_FIELDS, USUAL_CHOICES, Choices, Fields, by_number, filtered
-from accelmetrics.views.terminal.graphs import level_marks
 from accelmetrics.views.terminal.overlays import Pages, help_lines
 from accelmetrics.views.terminal.picture import (
     USUAL_SIZE,
@@ -240,7 +239,7 @@ def _node_rows(
                     text = (mark if device.state in ("warn", "bad") else "") + ("-" if busy is None else fixed(busy))
                     line.add(text, role_of(device.state), CELL, right=True)
                 else:  # one letter: the mark of its state, or how busy it is
-                    text = mark or "-" if device.state != "ok" or busy is None else block(busy, 100.0, level_marks(style))
+                    text = mark or "-" if device.state != "ok" or busy is None else block(busy, 100.0, style.spark)
                     line.add(text, role_of(device.state))
             line.add("", width=devices - (start - line.left))
             line.add("-" if summary.utilization is None else f"{fixed(summary.utilization)}%", "plain", util, right=True)

@@ -10,8 +10,6 @@ from accelmetrics.views.device_view import DeviceView, ValueRow
 from accelmetrics.views.terminal.style import AROUND, Drawn, Line, ScreenStyle, rule
 from accelmetrics.views.trails import TrailPoint
 
-LEVELS = "_.-=+#"
-"""What a row of a graph is made of in ASCII, from nothing to all."""
 AREA = " .-=#"
 """What the highest cell of an area is made of in ASCII."""
 LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
@@ -24,13 +22,8 @@ LEAST_HEIGHT = 3
 
 def spark(points: Sequence[TrailPoint], top: float, style: ScreenStyle) -> str:
     """Draw a history on one row, from 0 to ``top``."""
-    marks = level_marks(style)
+    marks = style.spark
     return "".join(("x" if point.kind == "gap" else " ") if point.kind != "value" else block(point.mean, top, marks) for point in points)
-
-
-def level_marks(style: ScreenStyle) -> str:
-    """Return the marks of values on one row, from the least to the greatest."""
-    return LEVELS if style.ascii else BLOCKS
 
 
 def points_across(columns: int, style: ScreenStyle) -> int:

@@ -107,7 +107,7 @@ class Picture:
 
     def ansi(self, style: ScreenStyle) -> list[str]:
         """Return the lines as they are written to a terminal."""
-        return [ansi(line, style.colours) for line in self.lines]
+        return [ansi(line, style) for line in self.lines]
 
 
 def picture(

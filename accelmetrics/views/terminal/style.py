@@ -10,31 +10,90 @@ from accelmetrics.schemas.text import cells, printable
 from accelmetrics.views.device_view import State
 
 Colours = Literal["true", "256", "16", "none"]
-Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title"]
-"""What a text is for."""
-# Okabe and Ito's colours: told apart by all eyes. With 16, and without any, marks and words carry what is meant, as they do with all.
-_TRUE = {
-    "plain": "",
-    "head": "1",
-    "dim": "2",
-    "ok": "38;2;0;114;178",
-    "warn": "38;2;230;159;0",
-    "bad": "1;38;2;213;94;0",
-    "missing": "2",
-    "chosen": "7",
-    "title": "1",
+Theme = Literal["dark", "light"]
+"""The background that colours are chosen for."""
+Role = Literal[
+    "plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"
+]
+"""What a text is for; ``s0`` and so on: the line of a graph with this number."""
+SERIES = 8
+"""Lines of a graph that have a colour of their own."""
+_HEX: dict[Theme, dict[str, str]] = {
+    "dark": {
+        **{"plain": "e8e8e8", "dim": "a8a8a8", "ok": "56b4e9", "warn": "e69f00", "bad": "ff8a5c", "missing": "a8a8a8"},
+        **{"s0": "56b4e9", "s1": "e69f00", "s2": "2fc49a", "s3": "f0e442", "s4": "dd95bf", "s5": "ff8a5c", "s6": "a5a0ff", "s7": "d0d0d0"},
+    },
+    "light": {
+        **{"plain": "1a1a1a", "dim": "595959", "ok": "005f9e", "warn": "8a5300", "bad": "b02a00", "missing": "595959"},
+        **{"s0": "005f9e", "s1": "8a5300", "s2": "00664a", "s3": "6b6000", "s4": "96306e", "s5": "b02a00", "s6": "5538a8", "s7": "444444"},
+    },
 }
-CODES: dict[Colours, dict[str, str]] = {
-    "true": _TRUE,
-    "256": {**_TRUE, "ok": "38;5;25", "warn": "38;5;178", "bad": "1;38;5;166"},
-    "16": {**_TRUE, "ok": "36", "warn": "33", "bad": "1;31"},
-    "none": {**_TRUE, "ok": "", "warn": "1", "bad": "1", "dim": "", "missing": ""},
+"""Okabe and Ito's colours, which all eyes tell apart, made lighter or darker until their contrast with the background is at least 4.5."""
+_CUBE: dict[Theme, dict[str, int]] = {
+    "dark": {
+        **{"plain": 254, "dim": 248, "ok": 74, "warn": 178, "bad": 209, "missing": 248},
+        **{"s0": 74, "s1": 178, "s2": 42, "s3": 221, "s4": 176, "s5": 209, "s6": 147, "s7": 252},
+    },
+    "light": {
+        **{"plain": 234, "dim": 240, "ok": 25, "warn": 94, "bad": 124, "missing": 240},
+        **{"s0": 25, "s1": 94, "s2": 23, "s3": 58, "s4": 89, "s5": 124, "s6": 55, "s7": 238},
+    },
 }
-"""What a terminal is told before a text (SGR: 1 bold, 2 dim, 7 reverse), by its colours and the role of the text."""
+"""The nearest of 256 colours with that contrast."""
+_FEW: dict[Theme, dict[str, str]] = {
+    "dark": {
+        **{"ok": "36", "warn": "33", "bad": "1;91"},
+        **{"s0": "36", "s1": "33", "s2": "32", "s3": "93", "s4": "35", "s5": "91", "s6": "96", "s7": "37"},
+    },
+    "light": {
+        **{"ok": "34", "warn": "35", "bad": "31"},
+        **{"s0": "34", "s1": "35", "s2": "31", "s3": "30", "s4": "34", "s5": "35", "s6": "31", "s7": "30"},
+    },
+}
+"""Of 16 colours, those that xterm shows with that contrast. Light backgrounds leave four."""
+_CHOSEN_ROW: dict[Colours, dict[Theme, str]] = {
+    "true": {"dark": "48;2;29;58;82", "light": "48;2;207;227;243"},
+    "256": {"dark": "48;5;17", "light": "48;5;195"},
+}
+"""Backgrounds of the chosen row. Colours keep their contrast on them."""
+ON_CHOSEN = "+"
+"""Behind the role of a text in the chosen row."""
+
+
+def _codes(colours: Colours, theme: Theme) -> dict[str, str]:
+    """Return by role what a terminal is sent before a text (SGR: 1 bold, 7 reverse)."""
+    if colours == "true":
+        rgb = {role: [int(code[at : at + 2], 16) for at in (0, 2, 4)] for role, code in _HEX[theme].items()}
+        codes = {role: f"38;2;{red};{green};{blue}" for role, (red, green, blue) in rgb.items()}
+    elif colours == "256":
+        codes = {role: f"38;5;{number}" for role, number in _CUBE[theme].items()}
+    else:
+        codes = _FEW[theme] if colours == "16" else {"warn": "1", "bad": "1"}
+    ink = codes.get("plain", "")
+    codes = {**dict.fromkeys(("plain", "dim", "missing", "ok", *(f"s{number}" for number in range(SERIES))), ""), **codes}
+    if colours in _CHOSEN_ROW:
+        codes["bad"] = f"1;{codes['bad']}"
+    codes |= {"plain": "", "head": "1", "title": "1", "chosen": "7"}
+    row = _CHOSEN_ROW.get(colours, {}).get(theme, "7")
+    inks = codes if not ink else {**codes, "plain": ink, "head": f"1;{ink}", "title": f"1;{ink}"}
+    return {**codes, **{f"{role}{ON_CHOSEN}": ";".join(filter(None, (code, row))) for role, code in inks.items()}}
+
+
+_COLOURS: tuple[Colours, ...] = ("true", "256", "16", "none")
+THEMES: tuple[Theme, ...] = ("dark", "light")
+CODES = {(colours, theme): _codes(colours, theme) for colours in _COLOURS for theme in THEMES}
+"""What a terminal is sent before a text, by its colours and background, and by the role of the text."""
+BLOCKY = frozenset("▁▂▃▄▅▆▇█━─")
+"""Marks that reverse video would turn into holes."""
+MIDDLE = 0.18
+"""Luminance from which on black has more contrast than white."""
 NUMERIC = "0123456789.,/"
 AROUND = 8
 """Columns that a title has at least besides the texts at its ends."""
-ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": "."}
+ASCII = {"…": "~", "°": "", "─": "-", "│": "|", "·": ".", "—": "-", "×": "x", "█": "#", "░": ".", "━": "="}
+BAR, SPARK = "━─", "▁▂▃▄▅▆▇"
+"""Marks of a bar (full, empty) and of a history. None fills the height of a line, so rows do not touch."""
+ASCII_BAR, ASCII_SPARK = "#.", "_.-=+#"
 
 
 @dataclass(frozen=True)
@@ -43,6 +102,7 @@ class ScreenStyle:
 
     Attributes:
         colours: ``true``: any; ``256``: the nearest of those; ``16``; ``none``: bold and reverse alone.
+        theme: The background of the terminal.
         ascii: Whether everything is drawn in ASCII; texts of others have a ``?`` for each other character.
         braille: Whether graphs are drawn in dots of Braille's letters, eight in a cell; else in blocks.
     """
@@ -50,6 +110,17 @@ class ScreenStyle:
     colours: Colours = "true"
     ascii: bool = False
     braille: bool = True
+    theme: Theme = "dark"
+
+    @property
+    def bar(self) -> str:
+        """The marks of a bar: full, empty."""
+        return ASCII_BAR if self.ascii else BAR
+
+    @property
+    def spark(self) -> str:
+        """The marks of values on one row, from the least to the greatest."""
+        return ASCII_SPARK if self.ascii else SPARK
 
     def text(self, text: str) -> str:
         """Return a text as this terminal can show it."""
@@ -108,9 +179,9 @@ class Line:
         return self.add(with_ * self.left, role) if self.left > 0 else self
 
     def parts(self, chosen: bool = False) -> list[tuple[str, str]]:
-        """Return what it is made of, filled with spaces; in the role of what is chosen where it is."""
+        """Return its texts with their roles, filled with spaces; on the background of the chosen row where it is that."""
         self.fill()
-        return [(text, "chosen" if chosen else role) for text, role in self._parts if text]
+        return [(text, f"{role}{ON_CHOSEN}" if chosen else role) for text, role in self._parts if text]
 
 
 Drawn = list[tuple[str, str]]
@@ -179,7 +250,18 @@ def beside(blocks: Sequence[Sequence[Drawn]], gap: str = "  ") -> list[Drawn]:
     return lines
 
 
-def ansi(line: Drawn, colours: Colours) -> str:
+def ansi(line: Drawn, style: ScreenStyle) -> str:
     """Return a line as it is written to a terminal."""
-    codes = CODES[colours]
-    return "".join(f"\x1b[{codes[role]}m{text}\x1b[0m" if codes[role] else text for text, role in line)
+    codes = CODES[style.colours, style.theme]
+    parts = []
+    for text, role in line:
+        if style.colours not in _CHOSEN_ROW and role.endswith(ON_CHOSEN) and not BLOCKY.isdisjoint(text):
+            role = role.removesuffix(ON_CHOSEN)
+        parts.append(f"\x1b[{codes[role]}m{text}\x1b[0m" if codes[role] else text)
+    return "".join(parts)
+
+
+def theme_of(red: float, green: float, blue: float) -> Theme:
+    """Return the theme for a background, by its parts from 0 to 1: the one whose texts have more contrast with it."""
+    light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    return "light" if light > MIDDLE else "dark"

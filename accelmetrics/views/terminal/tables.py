@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from accelmetrics.schemas.text import BAR as BAR_MARKS, GIB, bar, cells, duration, fixed, of_limit
+from accelmetrics.schemas.text import GIB, bar, cells, duration, fixed, of_limit
 from accelmetrics.views.device_view import STATES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, SourceRow
 from accelmetrics.views.terminal.choices import DEVICE_FIELDS, PROCESS_FIELDS, Choices, Fields, Pane, by_number, filtered
@@ -15,15 +15,15 @@ from accelmetrics.views.terminal.graphs import spark
 from accelmetrics.views.terminal.style import Drawn, Line, Role, ScreenStyle, cut, role_of
 from accelmetrics.views.trails import Trails
 
-BAR, LEAST_TRAIL, LEAST_NOTE, MOST_NAME = 10, 8, 9, 24
-"""Columns of a bar, and of what takes as much as is left."""
-NO_TITLE = ""
-"""The heading of the bars."""
+LEAST_BAR, LEAST_TRAIL, LEAST_NOTE, MOST_NAME = 5, 8, 9, 24
+"""Columns of a bar, and of parts that take as much as is left."""
+BARRED = " bar"
+"""Behind the heading of a column: the bar before its numbers."""
 CELL = 5
 """Columns of a device in the map."""
 SPACE = 2
 """Columns between two columns; between numbers one, where there is little room."""
-NARROW = 100
+NARROW, WIDE = 100, 160
 WHOLE_NUMBERS = 100.0
 """GiB from which on memory is told without a decimal."""
 
@@ -38,6 +38,8 @@ class Column:
         value: The value whose level colours it; empty for none.
         text: What a device has there.
         right: Whether it stands at the right.
+        share: The value, and the one that it is divided by (empty: it is in percent), of the bar before the text; None for no bar.
+        bar_rank: The rank of the bar.
     """
 
     title: str
@@ -45,6 +47,8 @@ class Column:
     value: str
     text: Callable[[DeviceView], str]
     right: bool = True
+    share: tuple[str, str] | None = None
+    bar_rank: int = 0
 
 
 def value_of(device: DeviceView, name: str) -> tuple[float | None, bool]:
@@ -87,21 +91,28 @@ def _ecc(device: DeviceView) -> str:
     return "-" if corrected is None and uncorrected is None else f"{corrected or 0:.0f}/{uncorrected or 0:.0f}"
 
 
-NOTE_RANK, BAR_RANK, TRAIL_RANK, CLOCK_RANK = 3, 6, 7, 9
-"""Ranks of the note, the bar of utilisation, the history and the clock; what ranks behind those leaves room for longer notes."""
+NOTE_RANK, TRAIL_RANK, CLOCK_RANK = 3, 7, 10
+"""Ranks of the note, the history and the clock. Columns behind the history leave room for longer notes."""
 COLUMNS: tuple[Column, ...] = (
-    Column("NAME", 12, "", lambda device: device.name, right=False),
-    Column("UTIL", 0, "utilization", _utilization),
-    Column("MEM", 2, "memory_percent", partial(_number, name="memory_percent", unit="%")),
+    Column("NAME", 13, "", lambda device: device.name, right=False),
+    Column("UTIL", 0, "utilization", _utilization, share=("utilization", ""), bar_rank=6),
+    Column("MEM", 2, "memory_percent", partial(_number, name="memory_percent", unit="%"), share=("memory_percent", ""), bar_rank=8),
     Column("USED/GIB", 5, "memory_percent", partial(_of_limit, name="memory_used_bytes", limit_name="memory_total_bytes", unit=GIB)),
-    Column("POWER/W", 4, "power_watts", partial(_of_limit, name="power_watts", limit_name="power_limit_watts")),
+    Column(
+        "POWER/W",
+        4,
+        "power_watts",
+        partial(_of_limit, name="power_watts", limit_name="power_limit_watts"),
+        share=("power_watts", "power_limit_watts"),
+        bar_rank=9,
+    ),
     Column("TEMP", 1, "temperature_celsius", partial(_number, name="temperature_celsius", unit="C")),
     Column("MHZ", CLOCK_RANK, "sm_clock_mhz", partial(_number, name="sm_clock_mhz")),
-    Column("FAN", 11, "fan_percent", partial(_number, name="fan_percent", unit="%")),
-    Column("PCIE", 13, "pcie_lanes", _links),
-    Column("ECC", 14, "uncorrected_errors", _ecc),
-    Column("XID", 15, "last_xid", partial(_number, name="last_xid")),
-    Column("HELD BY", 10, "", lambda device: ", ".join(device.holders) or "-", right=False),
+    Column("FAN", 12, "fan_percent", partial(_number, name="fan_percent", unit="%")),
+    Column("PCIE", 14, "pcie_lanes", _links),
+    Column("ECC", 15, "uncorrected_errors", _ecc),
+    Column("XID", 16, "last_xid", partial(_number, name="last_xid")),
+    Column("HELD BY", 11, "", lambda device: ", ".join(device.holders) or "-", right=False),
 )
 """In the order of the screen."""
 ORDERED_BY = {"util": "utilization", "mem": "memory_percent", "power": "power_watts", "temp": "temperature_celsius"}
@@ -168,20 +179,23 @@ def _widths(rows: Sequence[Row], width: int, space: int, hidden: Collection[str]
         hidden: The headings of columns that are left out.
     """
     devices = [row for row in rows if isinstance(row, DeviceView)]
-    wanted = [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (BAR_RANK, NO_TITLE, BAR - 1 + space), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
+    wanted = [(NOTE_RANK, "NOTE", LEAST_NOTE + SPACE), (TRAIL_RANK, "LAST", LEAST_TRAIL + SPACE)]
     for column in (one for one in COLUMNS if one.title not in hidden):
         texts = [column.text(device) for device in devices]
-        if column.rank >= BAR_RANK and all(text == "-" for text in texts):
+        if column.rank >= TRAIL_RANK and all(text == "-" for text in texts):
             continue
         longest = 5 if column.title == "UTIL" else max(map(cells, texts), default=0)
         longest = longest if column.right else min(longest, MOST_NAME)
         wanted.append((column.rank, column.title, max(len(column.title), longest) + (space if column.right else SPACE)))
+        if column.share and any(_share(device, column) is not None for device in devices):
+            wanted.append((column.bar_rank, column.title + BARRED, bar_width(width) + space))
     note = max([LEAST_NOTE, *(cells(row.note if isinstance(row, DeviceView) else row.detail) for row in rows)])
-    kept = min(note, width // 4) - LEAST_NOTE + LEAST_TRAIL  # for longer notes and a longer history
+    kept = min(note, width // 4) - LEAST_NOTE  # for longer notes
     room = width - 2 - _label_width(rows, width)
     taken: dict[str, int] = {}
     for rank, title, columns in sorted(wanted):
-        if columns + (kept if rank > CLOCK_RANK else 0) > room:
+        longer = (kept if rank > TRAIL_RANK else 0) + (LEAST_TRAIL if rank > CLOCK_RANK else 0)  # and for a longer history
+        if columns + longer > room:
             break
         taken[title] = columns
         room -= columns
@@ -193,6 +207,18 @@ def _widths(rows: Sequence[Row], width: int, space: int, hidden: Collection[str]
     elif "NOTE" in taken:
         taken["NOTE"] += room
     return taken
+
+
+def bar_width(width: int) -> int:
+    """Return the columns of a bar on a terminal with so many."""
+    return LEAST_BAR + (width >= NARROW) + 4 * (width >= WIDE)
+
+
+def _share(device: DeviceView, column: Column) -> float | None:
+    """Return how much of a bar is full, in percent; None where the value or its limit is missing."""
+    name, of = column.share or ("", "")
+    value, whole = device.values.get(name), device.values.get(of) if of else 100.0
+    return None if value is None or not whole else 100 * value / whole
 
 
 def _label_width(rows: Sequence[Row], width: int) -> int:
@@ -218,7 +244,7 @@ def device_lines(
     heading = Line(style, width).add("", width=2).add("DEV", "head", label)
     order = {"util": "UTIL", "mem": "MEM", "power": "POWER/W", "temp": "TEMP"}.get(choices.device_order)
     for column, gap in columns:
-        heading.add("", width=gap + (taken.get(NO_TITLE, 0) if column.title == "UTIL" else 0))
+        heading.add("", width=gap + taken.get(column.title + BARRED, 0))
         heading.add(column.title, "chosen" if column.title == order else "head", taken[column.title] - gap, right=column.right)
     if "LAST" in taken:
         title, room = f"LAST {choices.scale}", taken["LAST"] - SPACE
@@ -237,7 +263,7 @@ def device_lines(
             line.add("", width=1).add(row.note, role)
         else:
             for column, gap in columns:
-                _add_cell(line, column, row, gap, taken[column.title] - gap, taken.get(NO_TITLE, 0), style)
+                _add_cell(line, column, row, gap, taken[column.title] - gap, taken.get(column.title + BARRED, 0), style)
             if "LAST" in taken:
                 room = taken["LAST"] - SPACE
                 points = trails.points(row.key, "utilization", choices.scale, room)
@@ -249,15 +275,18 @@ def device_lines(
 
 
 def _add_cell(line: Line, column: Column, device: DeviceView, gap: int, width: int, barred: int, style: ScreenStyle) -> None:
-    """Add what a device has in a column; beside its utilisation a bar, where that has its columns."""
-    text, value = column.text(device), device.values.get("utilization")
-    if column.title == "UTIL":
-        if value is None and barred:  # the word takes the bar's place too
-            line.add("", width=barred - BAR + 1).add(text, role_of(device.state), BAR - 1 + gap + width)
-            return
-        if value is not None and barred:
-            line.add("", width=barred - BAR + 1).add(bar(value, BAR - 1, "#." if style.ascii else BAR_MARKS), "ok")
-        text = "-" if cells(text) > width else text
+    """Add the text of a device in a column, behind its bar where that has columns."""
+    text, share = column.text(device), _share(device, column)
+    if column.title == "UTIL" and share is None and barred:  # the word takes the bar's place too
+        line.add("", width=gap).add(text, role_of(device.state), barred + width)
+        return
+    if share is None:
+        line.add("", width=barred)
+    elif barred:
+        drawn, level = bar(share, barred - gap, style.bar), device.levels.get(column.value)
+        full = drawn.rstrip(style.bar[1])
+        line.add("", width=gap).add(full, "ok" if level is None else role_of(level)).add(drawn[len(full) :], "dim")
+    text = "-" if column.title == "UTIL" and cells(text) > width else text
     old = column.value not in device.values and text != "-" and column.right
     line.add("", width=gap).add(text, "dim" if old else role_of(device.levels.get(column.value)), width, right=column.right)
 
