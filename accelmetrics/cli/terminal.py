@@ -28,6 +28,8 @@ from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
 MOUSE, NO_MOUSE = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
 """Reports of clicks and of the wheel, in the form that has no limit of 95 columns (SGR, 1006); and none."""
+ASK_BACKGROUND = "\x1b]11;?\x1b\\"
+"""Asks a terminal for the colour of its background (OSC 11). One that does not know it answers nothing."""
 ENTER, LEAVE = "\x1b[?1049h", f"{NO_MOUSE}\x1b[?2026l\x1b[?25h\x1b[?1049l"
 """The other screen, and back."""
 BEGIN, END = "\x1b[?2026h\x1b[?25l", "\x1b[?25h\x1b[?2026l"
@@ -45,6 +47,8 @@ CHUNK = 256
 USUAL = os.terminal_size((80, 24))
 PRINTED, MOST_PRINTED = (1, 2), 4096
 """Where other code prints, and bytes of that which are told afterwards."""
+LIGHT = frozenset({"7", *map(str, range(9, 16))})
+"""Numbers of 16 colours that are light as a background."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
 
@@ -62,6 +66,19 @@ def terminal_colours(environment: Mapping[str, str]) -> Literal["true", "256", "
     if environment.get("COLORTERM", "") in ("truecolor", "24bit") or term.endswith("-direct"):
         return "true"
     return "256" if "256color" in term else "16"
+
+
+def environment_theme(environment: Mapping[str, str]) -> Literal["dark", "light"]:
+    """Return the background that a terminal says it has in ``COLORFGBG`` (``15;0``: white on black); dark without it."""
+    return "light" if environment.get("COLORFGBG", "").rpartition(";")[2] in LIGHT else "dark"
+
+
+def ascii_locale(environment: Mapping[str, str]) -> bool:
+    """Return whether the locale is one whose letters are ASCII alone. Python writes UTF-8 there all the same (PEP 538)."""
+    coerced = ("C.UTF-8", "C.utf8", "UTF-8")  # set by Python itself as LC_CTYPE
+    ctype = environment.get("LC_CTYPE", "")
+    named = environment.get("LC_ALL") or (ctype if ctype not in coerced else "") or environment.get("LANG") or ctype
+    return named in ("C", "POSIX")
 
 
 def in_foreground(descriptor: int) -> bool:
@@ -157,7 +174,7 @@ def let_go(descriptor: int) -> None:
 
 @contextmanager
 def whole_screen(
-    write: Callable[[str], None], descriptor: int, mouse: bool = False
+    write: Callable[[str], None], descriptor: int, mouse: bool = False, ask_background: bool = False
 ) -> Iterator[tuple[Screen, Callable[[float], list[Pressed]]]]:
     """Yield the whole screen of a terminal, and a function that returns the keys pressed; none where standard input is no terminal.
 
@@ -169,6 +186,7 @@ def whole_screen(
         write: Takes what is drawn.
         descriptor: The terminal's.
         mouse: Whether the terminal is to report the mouse.
+        ask_background: Whether the terminal is asked for its background: the answer comes among the keys, if there is one.
     """
     keys = descriptor_of(sys.stdin)
     keys = keys if keys is not None and os.isatty(keys) else None
@@ -184,7 +202,7 @@ def whole_screen(
                     tty.setcbreak(keys, termios.TCSADRAIN)
                 modes = termios.tcgetattr(keys), before
             guard.expect(PLAIN + LEAVE, modes=modes)
-            write(ENTER + (MOUSE if mouse and keys is not None else ""))
+            write(ENTER + (MOUSE if mouse and keys is not None else "") + (ASK_BACKGROUND if ask_background and keys is not None else ""))
             yield Screen(write), no_keys if keys is None else key_reader(keys)
         finally:
             with suppress(WriteError, BrokenPipeError):  # the terminal has gone
@@ -392,8 +410,17 @@ class MouseReport(NamedTuple):
     column: int
 
 
-Pressed = str | MouseReport
-"""The name of a key, or a report of the mouse."""
+class Background(NamedTuple):
+    """The colour of the terminal's background, each part from 0 to 1."""
+
+    red: float
+    green: float
+    blue: float
+
+
+Pressed = str | MouseReport | Background
+"""The name of a key, a report of the mouse, or the terminal's answer to ``ASK_BACKGROUND``."""
+ANSWER = re.compile(r"\x1b\]11;rgba?:([\da-f]{1,4})/([\da-f]{1,4})/([\da-f]{1,4})(?:/[\da-f]{1,4})?(?:\x07|\x1b\\)", re.IGNORECASE)
 REPORT = re.compile(r"\x1b\[<(\d{1,4});(\d{1,5});(\d{1,5})M")
 """A button that is pressed (SGR, 1006); a release ends with ``m``."""
 BUTTONS: Mapping[int, Literal["click", "up", "down"]] = {0: "click", 64: "up", 65: "down"}
@@ -416,9 +443,11 @@ BY_NUMBER = {
 }
 """Numbers of ``CSI number ~``; rxvt and the old PuTTY have 7 and 8."""
 KEYPAD = {**{chr(ord("p") + digit): str(digit) for digit in range(10)}, "k": "+", "m": "-", "n": ".", "o": "/", "j": "*"}
-SEQUENCE = re.compile(r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|[^\[O\x1b])", re.DOTALL)
-"""A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters follow), ``CSI``, ``SS3``, a key with Alt."""
-BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*)?$", re.DOTALL)
+SEQUENCE = re.compile(
+    r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[O\]\x1b])", re.DOTALL
+)
+"""A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters follow), ``CSI``, ``SS3``, ``OSC``, a key with Alt."""
+BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*|\][^\x07\x1b]*\x1b?)?$", re.DOTALL)
 LINUX = {f"\x1b[[{letter}": f"f{number}" for number, letter in enumerate("ABCDE", 1)}
 
 
@@ -443,7 +472,7 @@ class KeyDecoder:
                 keys.append(CONTROL.get(text[0], text[0] if text[0].isprintable() else ""))
                 text = text[1:]
             elif found := SEQUENCE.match(text):
-                keys.append(_report(found[0]) or _name(found[0]))
+                keys.append(_report(found[0]) or _background(found[0]) or _name(found[0]))
                 text = text[found.end() :]
             elif BEGUN.match(text):
                 self._rest = text
@@ -464,6 +493,12 @@ def _report(sequence: str) -> MouseReport | None:
     found = REPORT.fullmatch(sequence)
     kind = None if found is None else BUTTONS.get(int(found[1]) & ~SHIFT_ALT_CTRL)
     return None if found is None or kind is None else MouseReport(kind, max(0, int(found[3]) - 1), max(0, int(found[2]) - 1))
+
+
+def _background(sequence: str) -> Background | None:
+    """Return the background that an answer to ``ASK_BACKGROUND`` names; None for any other sequence."""
+    found = ANSWER.fullmatch(sequence)
+    return None if found is None else Background(*(int(part, 16) / (16 ** len(part) - 1) for part in found.groups()))
 
 
 def _name(sequence: str) -> str:

@@ -23,7 +23,18 @@ from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.cli.monitoring import Stop, handling, holding_messages, tell
 from accelmetrics.cli.output import Stdout, WriteError, writing_to
 from accelmetrics.cli.saved_choices import SavedChoicesError, read_choices, write_choices
-from accelmetrics.cli.terminal import MouseReport, Screen, held_prints, in_foreground, screen_size, terminal_colours, whole_screen
+from accelmetrics.cli.terminal import (
+    Background,
+    MouseReport,
+    Screen,
+    ascii_locale,
+    environment_theme,
+    held_prints,
+    in_foreground,
+    screen_size,
+    terminal_colours,
+    whole_screen,
+)
 from accelmetrics.cli.watch_source import WatchSource
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -43,7 +54,7 @@ from accelmetrics.views.terminal.choices import (
 )
 from accelmetrics.views.terminal.fleet import fleet_picture
 from accelmetrics.views.terminal.picture import Picture, Spot, picture
-from accelmetrics.views.terminal.style import ScreenStyle
+from accelmetrics.views.terminal.style import ScreenStyle, Theme, theme_of
 from accelmetrics.views.terminal.tables import column_letters
 from accelmetrics.views.trails import SCALES, graph_metrics
 
@@ -56,6 +67,8 @@ LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
 SAID_SECONDS = 10.0
 """For how long a message stays."""
+ANSWER_SECONDS = 0.2
+"""For how long after the start the end waits for the terminal's answer about its background."""
 NO_KEYS = "Ctrl-C ends it"
 
 
@@ -379,9 +392,12 @@ class ScreenProgram(ABC):
         self.out = out
         self.stopped = stopped
         self.descriptor = descriptor
-        ascii_alone = options.ascii or not out.shows_unicode
+        ascii_alone = options.ascii or not out.shows_unicode or ascii_locale(os.environ)
         drawn = terminal_colours(os.environ) if options.colour else "none"
-        self.style = ScreenStyle(drawn, ascii_alone, braille=not ascii_alone and os.environ.get("TERM") != "linux")
+        console = os.environ.get("TERM") == "linux"  # it has no Braille, and takes OSC for text
+        theme: Theme = options.theme if options.theme != "auto" else environment_theme(os.environ)
+        self.style = ScreenStyle(drawn, ascii_alone, braille=not (ascii_alone or console), theme=theme)
+        self._asks = options.theme == "auto" and drawn != "none" and not console
         self.choices = Choices()
         self.saved: list[str] = []
         self._picture: Picture | None = None
@@ -481,8 +497,8 @@ class ScreenProgram(ABC):
             self.stopped.wait(LOOK)
         with ExitStack() as stack:
             stack.enter_context(held_prints())
-            screen, pressed = stack.enter_context(whole_screen(self.out.write, self.descriptor, self.options.mouse))
-            self.changed = True
+            screen, pressed = stack.enter_context(whole_screen(self.out.write, self.descriptor, self.options.mouse, self._asks))
+            self.changed, asked = True, time.monotonic() if self._asks else 0.0
             while not self._interrupted:
                 self.changed = self.look() or self.changed
                 if self.said and time.monotonic() > self._message[1]:
@@ -494,11 +510,15 @@ class ScreenProgram(ABC):
                     self.changed = True
                     if key == "ctrl-l":
                         screen.forget()
+                    elif isinstance(key, Background):
+                        self.style, asked = replace(self.style, theme=theme_of(*key)), 0.0
                     elif isinstance(key, MouseReport):
                         self.point(key)
                     else:
                         self.hush()
                         self.press(key)
+            if asked and (left := asked + ANSWER_SECONDS - time.monotonic()) > 0:
+                pressed(left)  # an answer that comes later would be typed into the shell
         if self._suspend:
             self._suspend = False
             handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -708,6 +728,7 @@ class FleetScreen(ScreenProgram):
     def draw(self, screen: Screen) -> None:
         """Put the picture of what there is now on the screen."""
         if self._node is not None:
+            self._node[1].style = self.style
             self._node[1].draw(screen)
             return
         size = screen_size(self.descriptor)

@@ -378,6 +378,13 @@ SCREEN = (
     Option("plain", switch, "print a line for each change, and a summary on Enter: for screen readers", False, takers=WATCH),
     Option("ascii", switch, "draw with ASCII characters alone", False, takers=WATCH),
     Option("colour", switch, "draw in colour; NO_COLOR in the environment is heeded too", True, takers=WATCH),
+    Option(
+        "theme",
+        _choice("auto", "dark", "light"),
+        "the background that colours are chosen for; auto: the terminal is asked",
+        "auto",
+        takers=WATCH,
+    ),
     Option("read_only", switch, "send no signals to processes: the key that asks for one is refused", False, takers=WATCH),
     Option("mouse", switch, "click, double click and turn the wheel; without it the terminal selects text", True, takers=WATCH),
     Option("save_dir", path, "where the summary and readings are saved", ".", "DIRECTORY", WATCH, usual="the working directory"),

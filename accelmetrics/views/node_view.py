@@ -177,7 +177,8 @@ class NodeSummary:
         power_watts: What they draw together; None where none says.
         power_limit_watts: What they may draw; None where one does not say.
         utilization: Their mean, in percent; None where none says.
-        lost: Devices that give nothing and should.
+        lost: Devices that are lost.
+        unanswered: Devices that give nothing for another reason, and should.
         hot: Devices that are hot.
         failed: Sources that do not answer.
         findings: Findings that last, by severity.
@@ -196,6 +197,7 @@ class NodeSummary:
     power_limit_watts: float | None = None
     utilization: float | None = None
     lost: int = 0
+    unanswered: int = 0
     hot: int = 0
     failed: int = 0
     findings: dict[str, int] = field(default_factory=dict)
@@ -468,7 +470,8 @@ def _summary(
         power_watts=sum(values["power_watts"] for values in powered) if powered else None,
         power_limit_watts=sum(limits) if limits and len(limits) == len(powered) else None,
         utilization=sum(busy) / len(busy) if busy else None,
-        lost=sum(1 for one in whole if one.silent is not None and one.state == "bad"),
+        lost=sum(1 for one in whole if one.silent is not None and one.silent.reason == Reason.DEVICE_LOST),
+        unanswered=sum(1 for one in whole if one.silent is not None and one.state == "bad" and one.silent.reason != Reason.DEVICE_LOST),
         hot=sum(1 for one in whole if "temperature_celsius" in one.levels),
         failed=failed,
         findings=dict(Counter(one.severity for one in findings)),

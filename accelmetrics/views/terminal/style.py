@@ -12,9 +12,7 @@ from accelmetrics.views.device_view import State
 Colours = Literal["true", "256", "16", "none"]
 Theme = Literal["dark", "light"]
 """The background that colours are chosen for."""
-Role = Literal[
-    "plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"
-]
+Role = Literal["plain", "head", "dim", "ok", "warn", "bad", "missing", "chosen", "title", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"]
 """What a text is for; ``s0`` and so on: the line of a graph with this number."""
 SERIES = 8
 """Lines of a graph that have a colour of their own."""
@@ -255,9 +253,9 @@ def ansi(line: Drawn, style: ScreenStyle) -> str:
     codes = CODES[style.colours, style.theme]
     parts = []
     for text, role in line:
-        if style.colours not in _CHOSEN_ROW and role.endswith(ON_CHOSEN) and not BLOCKY.isdisjoint(text):
-            role = role.removesuffix(ON_CHOSEN)
-        parts.append(f"\x1b[{codes[role]}m{text}\x1b[0m" if codes[role] else text)
+        blocks = style.colours not in _CHOSEN_ROW and not BLOCKY.isdisjoint(text)
+        code = codes[role.removesuffix(ON_CHOSEN) if blocks else role]
+        parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
     return "".join(parts)
 
 
