@@ -420,7 +420,7 @@ class Background(NamedTuple):
 
 Pressed = str | MouseReport | Background
 """The name of a key, a report of the mouse, or the terminal's answer to ``ASK_BACKGROUND``."""
-ANSWER = re.compile(r"\x1b\]11;rgba?:([\da-f]{1,4})/([\da-f]{1,4})/([\da-f]{1,4})(?:/[\da-f]{1,4})?(?:\x07|\x1b\\)", re.IGNORECASE)
+ANSWER = re.compile(r"\x1b\]11;rgba?:([\da-f]{1,4})/([\da-f]{1,4})/([\da-f]{1,4})(?:/[\da-f]+)?(?:\x07|\x1b\\)", re.IGNORECASE)
 REPORT = re.compile(r"\x1b\[<(\d{1,4});(\d{1,5});(\d{1,5})M")
 """A button that is pressed (SGR, 1006); a release ends with ``m``."""
 BUTTONS: Mapping[int, Literal["click", "up", "down"]] = {0: "click", 64: "up", 65: "down"}
@@ -446,7 +446,7 @@ KEYPAD = {**{chr(ord("p") + digit): str(digit) for digit in range(10)}, "k": "+"
 SEQUENCE = re.compile(
     r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[O\]\x1b])", re.DOTALL
 )
-"""A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters follow), ``CSI``, ``SS3``, ``OSC``, a key with Alt."""
+"""A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters), ``CSI``, ``SS3``, ``OSC``, a key with Alt."""
 BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*|\][^\x07\x1b]*\x1b?)?$", re.DOTALL)
 LINUX = {f"\x1b[[{letter}": f"f{number}" for number, letter in enumerate("ABCDE", 1)}
 

@@ -195,7 +195,8 @@ def show_plain_fleet(fleet: FleetSource, out: Stdout, stopped: Stop) -> None:
                 stand: object = bool(answer.failure)
                 if summary is not None:
                     worst = summary.worst and summary.worst.key
-                    stand = answer.state, worst, tuple(summary.kinds.items()), summary.findings, summary.lost, summary.failed
+                    counts = summary.lost, summary.unanswered, summary.failed
+                    stand = answer.state, worst, tuple(summary.kinds.items()), summary.findings, counts
                 if stand != told.get(answer.name):
                     out.show(folded(f"{now()} {node_words(answer)}"))
                 told[answer.name] = stand
@@ -302,6 +303,7 @@ def _head(view: NodeView) -> str:
         f"cpu {percent(view.host['cpu_percent'])}" if "cpu_percent" in view.host else "",
         f"memory {percent(view.host['memory_percent'])}" if "memory_percent" in view.host else "",
         f"{totals.lost} lost" if totals.lost else "",
+        f"{totals.unanswered} no answer" if totals.unanswered else "",
         "no finding" if not number else counted(number, "finding"),
     ]
     return f"{view.hostname}: {', '.join(filter(None, parts))}"

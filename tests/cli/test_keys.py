@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accelmetrics.cli.terminal import KeyDecoder, MouseReport
+from accelmetrics.cli.terminal import Background, KeyDecoder, MouseReport
 
 SENT = {
     "up": ("\x1b[A", "\x1bOA", "\x1b[1;5A", "\x1b[1;2A"),
@@ -80,3 +80,22 @@ def test_an_escape_by_itself_is_a_key_when_nothing_follows() -> None:
 def test_bytes_that_are_no_text_are_no_keys() -> None:
     """And take nothing else with them."""
     assert KeyDecoder().feed(b"\xff\xfea") == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "background"),
+    [
+        (b"\x1b]11;rgb:ffff/8080/0000\x1b\\", Background(1.0, 0x8080 / 0xFFFF, 0.0)),
+        (b"\x1b]11;rgb:ff/00/ff\x07", Background(1.0, 0.0, 1.0)),
+        (b"\x1b]11;rgba:0000/0000/0000/ffff\x07", Background(0.0, 0.0, 0.0)),
+    ],
+)
+def test_the_answer_about_the_background_is_no_key(answer: bytes, background: Background) -> None:
+    assert KeyDecoder().feed(b"x" + answer + b"y") == ["x", background, "y"]
+    pieces = KeyDecoder()
+    assert [key for at in range(len(answer)) for key in pieces.feed(answer[at : at + 1])] == [background]
+
+
+@pytest.mark.parametrize("other", [b"\x1b]11;none\x07", b"\x1b]52;c;Zm9v\x1b\\"])
+def test_other_answers_of_a_terminal_are_left_out(other: bytes) -> None:
+    assert KeyDecoder().feed(b"x" + other + b"y") == ["x", "y"]

@@ -28,6 +28,9 @@ from tests.support.waiting import HANG, wait_for
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 KEYS = "q quit"
+LIGHT_ROW = b"48;2;207;227;243"
+ROW_ENDINGS = (b"48;2;29;58;82", b"48;5;17")
+"""Behind the chosen row on a light background."""
 FAST = ("watch", "--interval", "0.1")
 GIB = 2**30
 
@@ -92,8 +95,8 @@ def test_what_is_hot_can_be_set(simulator: NvmlSimulator) -> None:
 
 def drawn_colours(terminal: Terminal) -> set[bytes]:
     """The codes of colours that were sent."""
-    codes = {code for found in re.findall(rb"\x1b\[([\d;]+)m", terminal.raw) for code in [found]}
-    return {code for code in codes if code not in (b"0", b"1", b"2", b"7", b"1;7", b"22")}
+    codes = {code.removesuffix(b";7") for code in re.findall(rb"\x1b\[([\d;]+)m", terminal.raw)}
+    return {code for code in codes if code not in (b"0", b"1", b"2", b"7", b"22") and not code.endswith(ROW_ENDINGS)}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,38 @@ def test_as_many_colours_as_the_terminal_has(
         assert bool(colours) == (sent is not None)
         assert all(sent is not None and re.fullmatch(sent, code) for code in colours), colours
         assert terminal.end("q") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "answer", "light"),
+    [
+        ((), {}, "", False),
+        ((), {}, "\x1b]11;rgb:ffff/ffff/ffff\x1b\\", True),
+        ((), {"COLORFGBG": "15;0"}, "\x1b]11;rgb:fa/fa/fa\x07", True),
+        ((), {"COLORFGBG": "0;15"}, "", True),
+        (("--theme", "light"), {}, "", True),
+        (("--theme", "dark"), {"COLORFGBG": "0;15"}, "", False),
+    ],
+)
+def test_colours_follow_the_background(
+    simulator: NvmlSimulator, arguments: list[str], env: dict[str, str], answer: str, light: bool
+) -> None:
+    """The terminal is asked for it, and what it answers is no key."""
+    given = {**simulator.environment(), "COLORTERM": "truecolor", **env}
+    with on_terminal(*FAST, *arguments, env=given) as terminal:
+        terminal.until("gpu.1")
+        assert (b"\x1b]11;?" in terminal.raw) == (not arguments)
+        terminal.type(answer, lambda: (LIGHT_ROW in terminal.raw) == light)
+        assert "filter devices" not in terminal.text
+        assert terminal.end("q") == 0
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "", "LANG": "C"}, {"LC_ALL": "POSIX"}])
+def test_a_locale_of_ascii_letters_has_no_blocks(simulator: NvmlSimulator, locale: dict[str, str]) -> None:
+    """Though Python writes UTF-8 there."""
+    with on_terminal(*FAST, env={**simulator.environment(), **locale}) as terminal:
+        terminal.until("gpu.1", "power gpu.0, 1 min")
+        assert terminal.raw.isascii()
 
 
 def test_ascii_alone(simulator: NvmlSimulator) -> None:
@@ -355,7 +390,7 @@ def test_a_driver_that_hangs_later_holds_neither_the_keys_nor_the_end(simulator:
 @pytest.mark.usefixtures("log_as_before")
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told once when it is gone: the newest hundred."""
-    options = Namespace(ascii=False, colour=True, read_only=False)
+    options = Namespace(ascii=False, colour=True, theme="dark", read_only=False)
     screen = WatchScreen(options, Stdout(), 1, Stop(), create_autospec(LiveSource, instance=True, replay=False))
     told = io.StringIO()
     with redirect_stderr(told):

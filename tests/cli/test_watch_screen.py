@@ -138,9 +138,9 @@ def test_findings_stand_below_the_table_where_there_are_rows(simulator: NvmlSimu
     simulator.gpu[1].set(temperature=97)
     rules = ("--rules", "overheating,overheating.seconds=0")
     with on_terminal(*FAST, *rules, columns=120, env=simulator.environment()) as terminal:
-        terminal.until("1 finding", "^X gpu.1  overheating  core at 97 °C")
+        terminal.until("X 1 critical", "^X gpu.1  overheating  core at 97 °C")
         terminal.resize(8, 60)
-        terminal.until("! 1 finding")
+        terminal.until("X 1 critical")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLine
 from accelmetrics.views.terminal.picture import Picture, picture
-from accelmetrics.views.terminal.style import ScreenStyle, shortened
+from accelmetrics.views.terminal.style import CODES, Colours, ScreenStyle, Theme, shortened
 from accelmetrics.views.terminal.tables import COLUMNS, process_lines
 from accelmetrics.views.trails import Trails
 from accelmetrics.visibility.processes import ProcessDetails, ProcessInfo, ProcessListing
@@ -195,7 +195,7 @@ def test_a_reading_of_a_sampler_can_be_drawn() -> None:
     view, trails = node_view(record()), Trails()
     trails.add(view)
     text = "\n".join(plain(picture(view, trails, size=os.terminal_size((120, 40)), style=COLOURLESS)))
-    assert re.search(r"^> gpu\.0 .* 86% .*1\.0/80\.0 +300/700", text, re.MULTILINE)
+    assert re.search(r"^> gpu\.0 .* 86% .*1\.0/80\.0 .* 300/700", text, re.MULTILINE)
     assert re.search(r"^  gpu\.1 .* 0% .*70/700", text, re.MULTILINE)
 
 
@@ -384,7 +384,7 @@ def test_a_call_that_hangs_is_told_in_the_row() -> None:
 def test_the_first_line_counts_what_is_wrong() -> None:
     watched = NODES["eight-lost"]()
     first = plain(watched.draw(size=(120, 24)))[0]
-    for words in ("node7", "8 gpu", "X 2 lost", "! 1 hot", "! 2 findings", "cpu 12 %", "3540/4200 W"):
+    for words in ("node7", "8 gpu", "X 1 lost", "X 1 no answer", "! 1 hot", "X 1 critical, 1 warning", "cpu 12 %", "3540/4200 W"):
         assert words in first
     high = plain(watched.draw(size=(120, 40)))
     assert "cpu 12 %" not in high[0]
@@ -566,9 +566,9 @@ def test_values_that_are_old_are_marked() -> None:
 def test_without_colours_nothing_but_bold_and_reverse_is_written() -> None:
     watched = NODES["eight-lost"]()
     codes = set(re.findall(r"\x1b\[([\d;]*)m", "".join(watched.draw().ansi(COLOURLESS))))
-    assert codes <= {"", "0", "1", "7"}
+    assert codes <= {"", "0", "1", "7", "1;7"}
     coloured = "".join(watched.draw().ansi(ScreenStyle("true")))
-    assert "38;2;213;94;0" in coloured  # #D55E00
+    assert "38;2;255;138;92" in coloured  # "bad"
     sixteen = set(re.findall(r"\x1b\[([\d;]*)m", "".join(watched.draw().ansi(ScreenStyle("16")))))
     assert all(len(code) < 6 for code in sixteen)
 
@@ -610,3 +610,70 @@ def test_what_was_found_of_a_device_that_fell_silent_is_told_as_last_seen() -> N
 
     lines = Watched(Node(2), change=lose).text(Choices(overlay="findings"), (120, 30)).splitlines()
     assert [", as last seen)" in line for line in lines if "core at 8" in line or "lost:" in line] == [True, False, False]
+
+
+BACKGROUNDS = {"dark": ("000000", "1e1e1e", "282c34"), "light": ("ffffff", "f5f5f5", "fdf6e3")}
+XTERM = ("000000", "cd0000", "00cd00", "cdcd00", "0000ee", "cd00cd", "00cdcd", "e5e5e5")
+XTERM_BRIGHT = ("7f7f7f", "ff0000", "00ff00", "ffff00", "5c5cff", "ff00ff", "00ffff", "ffffff")
+
+
+def colour_of(code: str, which: str) -> str | None:
+    """Return the colour that an SGR code sets for the text (``38``) or behind it (``48``), in six digits; None for none."""
+    if found := re.search(rf"{which};2;(\d+);(\d+);(\d+)", code):
+        return "".join(f"{int(part):02x}" for part in found.groups())
+    if found := re.search(rf"{which};5;(\d+)", code):
+        number = int(found[1]) - 16
+        steps = (0, 95, 135, 175, 215, 255)
+        grey = 8 + 10 * (number - 216)
+        parts = (grey,) * 3 if number >= 216 else (steps[number // 36], steps[number // 6 % 6], steps[number % 6])
+        return "".join(f"{part:02x}" for part in parts)
+    found = re.search(r"\b([39])([0-7])\b", code) if which == "38" else None
+    return None if found is None else (XTERM if found[1] == "3" else XTERM_BRIGHT)[int(found[2])]
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colours", ["true", "256", "16"])
+@pytest.mark.parametrize("theme", BACKGROUNDS)
+def test_every_colour_can_be_read_on_its_background_and_in_the_chosen_row(theme: Theme, colours: Colours) -> None:
+    usual = BACKGROUNDS[theme][: 1 if colours == "16" else None]
+    for role, code in CODES[colours, theme].items():
+        ink, behind = colour_of(code, "38"), colour_of(code, "48")
+        assert ink is not None or behind is None, role
+        for background in usual if behind is None else (behind,):
+            assert ink is None or contrast(ink, background) >= 4.5, (role, background)
+
+
+@pytest.mark.parametrize("colours", ["true", "256", "16", "none"])
+def test_the_chosen_row_keeps_the_ink_of_its_bars_and_history(colours: Colours) -> None:
+    style = ScreenStyle(colours)
+    row = next(line for line in Watched(Node(2)).draw(size=(100, 24), style=style).ansi(style) if "━" in line and ">" in line)
+    parts = re.findall(r"(?:\x1b\[([\d;]*)m)?([^\x1b]+)(?:\x1b\[0m)?", row)
+    blocks = [code for code, text in parts if re.search("[━▁-█]", text)]
+    assert len(blocks) >= 3
+    assert not any(re.search(r"\b7\b", re.sub(r"[34]8;[25];[\d;]*", "", code)) for code in blocks)
+    around = [code for code, text in parts if "gpu.0" in text]
+    assert all("48;" in code or re.search(r"\b7$", code) for code in around)
+
+
+def test_rows_do_not_touch() -> None:
+    """No mark of a bar or a history fills its line to the top."""
+    text = Watched(Node(8)).text(size=(120, 12), style=ScreenStyle())
+    assert re.search("[▅-▇]", text)
+    assert "█" not in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=str)
+def test_memory_and_power_have_bars_beside_utilisation(size: tuple[int, int]) -> None:
+    watched = Watched(Node(8))
+    row = next(line for line in plain(watched.draw(size=size)) if "gpu.1" in line)
+    assert len(re.findall(r"[━─]{5,} +\d", row)) == 3, row

@@ -155,6 +155,7 @@ def fleet_head(answers: Sequence[NodeAnswer], choices: Choices, width: int, styl
     troubles: tuple[tuple[int, str, State], ...] = (
         (len(answers) - len(known), "no answer", "bad"),
         (sum(one.lost for one in known), "lost", "bad"),
+        (sum(one.unanswered for one in known), "silent", "bad"),
         (sum(one.failed for one in known), "silent drivers", "bad"),
         (sum(one.hot for one in known), "hot", "warn"),
     )

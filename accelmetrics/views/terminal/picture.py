@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from accelmetrics.schemas.text import cells, counted, duration, memory, percent, quantity, watts
+from accelmetrics.schemas.record import SEVERITIES
+from accelmetrics.schemas.text import cells, duration, memory, percent, quantity, watts
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
@@ -501,13 +502,14 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
     if totals.utilization is not None and len(totals.devices) > 1:
         left.append((f"util {percent(totals.utilization)}", 7, "plain"))
     left += [(f"{label} {percent(view.host[name])}", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
-    found = len(view.findings)
     grave: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
+    mark = {"bad": "X ", "warn": "! "}.get(grave, "")
+    found = ", ".join(f"{totals.findings[severity]} {severity}" for severity in SEVERITIES if totals.findings.get(severity))
     troubles: tuple[tuple[int, Piece], ...] = (
         (totals.lost, (f"X {totals.lost} lost", 1, "bad")),
-        (totals.failed, (f"X {totals.failed} no answer", 1, "bad")),
+        (silent := totals.failed + totals.unanswered, (f"X {silent} no answer", 1, "bad")),
         (totals.hot, (f"! {totals.hot} hot", 6, "warn")),
-        (found, (f"! {counted(found, 'finding')}", 2, grave)),
+        (len(found), (f"{mark}{found}", 2, grave)),
         (len(choices.label), (choices.label, 1, "title")),
     )
     right = [piece for number, piece in troubles if number]

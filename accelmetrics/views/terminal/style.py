@@ -41,7 +41,7 @@ _CUBE: dict[Theme, dict[str, int]] = {
 _FEW: dict[Theme, dict[str, str]] = {
     "dark": {
         **{"ok": "36", "warn": "33", "bad": "1;91"},
-        **{"s0": "36", "s1": "33", "s2": "32", "s3": "93", "s4": "35", "s5": "91", "s6": "96", "s7": "37"},
+        **{"s0": "36", "s1": "33", "s2": "32", "s3": "93", "s4": "95", "s5": "91", "s6": "96", "s7": "37"},
     },
     "light": {
         **{"ok": "34", "warn": "35", "bad": "31"},
@@ -73,7 +73,7 @@ def _codes(colours: Colours, theme: Theme) -> dict[str, str]:
         codes["bad"] = f"1;{codes['bad']}"
     codes |= {"plain": "", "head": "1", "title": "1", "chosen": "7"}
     row = _CHOSEN_ROW.get(colours, {}).get(theme, "7")
-    inks = codes if not ink else {**codes, "plain": ink, "head": f"1;{ink}", "title": f"1;{ink}"}
+    inks = codes if not ink else {**codes, "plain": ink, "head": f"1;{ink}", "title": f"1;{ink}", "chosen": ink}
     return {**codes, **{f"{role}{ON_CHOSEN}": ";".join(filter(None, (code, row))) for role, code in inks.items()}}
 
 
