@@ -41,6 +41,7 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.views.terminal.choices import (
     DEVICE_FIELDS,
     DEVICE_ORDERS,
+    GRAPHS,
     NODE_FIELDS,
     NODE_ORDERS,
     PROCESS_FIELDS,
@@ -240,7 +241,7 @@ def chosen_by(key: str, picture: Picture, metrics: Sequence[str]) -> Choices:
         "M": {"metric": _next(metrics or [choices.metric], choices.metric, -1)},
         "t": {"scale": _next(tuple(SCALES), choices.scale)},
         "T": {"scale": _next(tuple(SCALES), choices.scale, -1)},
-        "a": {"all_devices": not choices.all_devices},
+        "a": {"graphs": _next(GRAPHS, choices.graphs)},
         "v": {"form": "list" if picture.across > 1 or choices.form == "map" else "map"},
         "p": {"paused": not choices.paused},
         "/": {"input": InputLine(f"filter {choices.pane}", words, len(words))},

@@ -18,10 +18,11 @@ from accelmetrics.schemas.text import cells
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView, node_view
 from accelmetrics.views.terminal.choices import USUAL_CHOICES, Choices, InputLine
+from accelmetrics.views.terminal.graphs import Series, line_graph
 from accelmetrics.views.terminal.picture import Picture, picture
 from accelmetrics.views.terminal.style import CODES, Colours, ScreenStyle, Theme, shortened
 from accelmetrics.views.terminal.tables import COLUMNS, process_lines
-from accelmetrics.views.trails import Trails
+from accelmetrics.views.trails import TrailPoint, Trails
 from accelmetrics.visibility.processes import ProcessDetails, ProcessInfo, ProcessListing
 from tests.records import record
 from tests.views.nodes import GIB, HEALTHY, Node, plain
@@ -145,7 +146,8 @@ CHOICES = {
     "usual": USUAL_CHOICES,
     "last": Choices(device="gpu.63", pane="devices"),
     "processes": Choices(pane="processes", process=48123, process_order="mem"),
-    "map": Choices(form="map", all_devices=True),
+    "map": Choices(form="map", graphs="band"),
+    "lines": Choices(device="gpu.1", graphs="lines", metric="memory_used_bytes"),
     "list": Choices(form="list", device_order="temp", device_top=99),
     "details": Choices(overlay="details", device="gpu.0", overlay_top=7),
     "help": Choices(overlay="help", signals=True),
@@ -677,3 +679,51 @@ def test_memory_and_power_have_bars_beside_utilisation(size: tuple[int, int]) ->
     watched = Watched(Node(8))
     row = next(line for line in plain(watched.draw(size=size)) if "gpu.1" in line)
     assert len(re.findall(r"[━─]{5,} +\d", row)) == 3, row
+
+
+def test_a_graph_has_three_numbers_with_their_unit_and_times_below() -> None:
+    lines = plain(Watched(Node(8)).draw(Choices(scale="5 min")))
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("── power gpu.0, 5 min")]
+    rows = lines[at + 1 : at + 7]
+    assert [row.partition("│")[0].strip() for row in rows if "│" in row and row.partition("│")[0].strip()] == ["700 W", "350 W", "0 W"]
+    assert re.findall(r"-\d+ min|now", rows[-1]) == ["-5 min", "-4 min", "-3 min", "-2 min", "-1 min", "now"]
+    assert rows[-1].rstrip().endswith("now")
+    assert len(rows[-1].rstrip()) == 80
+
+
+@pytest.mark.parametrize(("unit", "value", "words"), [("By/s", 3e6, "5 MiB/s"), ("MHz", 1410.0, "2000 MHz"), ("By", 6e10, "100 GiB")])
+def test_a_scale_without_an_end_has_a_round_one_in_its_unit(unit: str, value: float, words: str) -> None:
+    points = [TrailPoint("value", value, value, value)] * 40
+    drawn = line_graph("title", [Series("one", points)], unit, None, 60.0, (60, 8), ScreenStyle())
+    assert "".join(text for text, _ in drawn[1]).partition("│")[0].strip() == words
+
+
+@pytest.mark.parametrize("style", [ScreenStyle(), ScreenStyle(ascii=True), COLOURLESS, ScreenStyle("none")], ids=str)
+def test_several_devices_are_lines_of_one_graph_that_can_be_told_apart(style: ScreenStyle) -> None:
+    watched = Watched(Node(3))
+    drawn = watched.draw(Choices(device="gpu.1", graphs="lines", metric="utilization"), (80, 40), style)
+    (at,) = [number for number, line in enumerate(plain(drawn)) if re.match("(──|--) util, 1 min", line)]
+    legend = [text for text, role in drawn.lines[at] if role in ("s0", "s1", "s2")]
+    assert [re.search(r"gpu\.\d", text)[0] for text in legend] == ["gpu.1", "gpu.0", "gpu.2"]  # type: ignore[index]
+    body = [(text.strip(), role) for line in drawn.lines[at + 1 : at + 9] for text, role in line if role in ("s0", "s1", "s2")]
+    assert {role for _, role in body} == {"s0", "s1", "s2"}
+    if style.ascii or style.colours == "none":
+        for role, mark in (("s0", "*"), ("s1", "+"), ("s2", "o")):
+            assert {text for text, found in body if found == role} <= {mark * count for count in range(1, 99)}
+
+
+def test_a_line_has_a_gap_where_nothing_was_read() -> None:
+    value = TrailPoint("value", 50.0, 50.0, 50.0)
+    points = [*[value] * 40, *[TrailPoint("gap")] * 42, *[value] * 20]
+    row = next(
+        "".join(text for text, _ in line)
+        for line in line_graph("title", [Series("one", points)], "%", 100.0, 60.0, (60, 7), ScreenStyle())[1:]
+        if re.search("[⠁-⣿]", "".join(text for text, _ in line))
+    )
+    assert re.fullmatch(r".*│[⠁-⣿]{20} {21}[⠁-⣿]{10}", row)
+
+
+def test_a_legend_names_all_lines_with_as_much_as_there_is_room_for() -> None:
+    lines = plain(Watched(Node(8)).draw(Choices(graphs="lines"), (120, 40)))
+    title = next(line for line in lines if "── power, 1 min" in line).split("── util")[0]
+    assert re.findall(r"━ (\d)\b", title) == list("01234567")

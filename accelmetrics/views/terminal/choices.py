@@ -22,6 +22,8 @@ PROCESS_ORDERS = ("gpu%", "mem", "cpu%", "time", "pid", "user", "device")
 NODE_ORDERS = ("state", "name", "util", "power", "findings")
 ASCENDING = frozenset({"device", "state", "pid", "user", "name"})
 """Orders that begin with the least, or the worst; all others begin with the largest number."""
+Graphs = Literal["chosen", "lines", "band"]
+GRAPHS: tuple[Graphs, ...] = ("chosen", "lines", "band")
 Form = Literal["auto", "list", "map"]
 
 
@@ -64,7 +66,7 @@ class Choices:
         node_filter: Which nodes of a fleet are.
         metric: What the first graph shows: a name of ``VALUES`` or of the catalogue.
         scale: The stretch of time that graphs show: a name of ``SCALES``.
-        all_devices: Whether graphs show the least, median and greatest of all devices in place of the chosen one.
+        graphs: What graphs show: the chosen device, a line for each of several devices, or the least, median and greatest of all.
         form: Whether devices are a list or a map; ``auto``: as there is room.
         paused: Whether what is shown stands still.
         overlay: What is shown in place of the lists.
@@ -104,7 +106,7 @@ class Choices:
     node_filter: str = ""
     metric: str = "power_watts"
     scale: str = "1 min"
-    all_devices: bool = False
+    graphs: Graphs = "chosen"
     form: Form = "auto"
     paused: bool = False
     overlay: Overlay = ""
@@ -189,7 +191,7 @@ KEYS: tuple[KeyHelp, ...] = (
     KeyHelp("t", "time", "show the next stretch of time: 1 min, 5 min, 1 h, 24 h"),
     KeyHelp("p", "pause", "let the picture stand still, and go on; space too, but in the list of processes", fleet=True),
     KeyHelp("space", "", "in the list of processes: tag the chosen one, so that x sends a signal to all that are tagged", signals=True),
-    KeyHelp("a", "all", "graphs of all devices together, or of the chosen one"),
+    KeyHelp("a", "all", "graphs of the chosen device; of several devices, a line each; of all, the least, median and greatest"),
     KeyHelp("v", "view", "show the devices as a list or as a map"),
     KeyHelp("s", "summary", "show what the devices did since the start or the last reset; s again saves that"),
     KeyHelp("r", "reset", "forget the history, and begin the summary anew"),

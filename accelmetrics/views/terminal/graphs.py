@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite, nan
 
-from accelmetrics.schemas.text import BLOCKS, block, cells, quantity
+from accelmetrics.schemas.text import BLOCKS, PREFIXES, SCALED, block, cells, power, quantity
 from accelmetrics.views.device_view import DeviceView, ValueRow
-from accelmetrics.views.terminal.style import AROUND, Drawn, Line, ScreenStyle, rule
+from accelmetrics.views.terminal.style import AROUND, SERIES, Drawn, Line, Role, ScreenStyle, rule
 from accelmetrics.views.trails import TrailPoint
 
 AREA = " .-=#"
 """What the highest cell of an area is made of in ASCII."""
 LEFT, RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 """Dots of a Braille letter, from the lowest."""
-AXIS = 6
-"""Columns for the numbers at the left of a graph."""
+AXIS = 9
+"""Columns for the numbers at the left of a graph, with their unit."""
+TICKED = 5
+"""Rows below a title from which on the lowest has times, and the middle a number."""
+LINE_MARKS = "*+ox#@%&"
+"""Of lines that neither colours nor dots can tell apart."""
 LEAST_HEIGHT = 3
 """Rows that a graph with its title has at least."""
 
@@ -32,6 +37,89 @@ def points_across(columns: int, style: ScreenStyle) -> int:
     return room * 2 if style.braille and not style.ascii else room
 
 
+@dataclass(frozen=True)
+class Series:
+    """One line of a graph.
+
+    Attributes:
+        name: Its name in the legend.
+        points: Its history, the oldest first.
+    """
+
+    name: str
+    points: Sequence[TrailPoint]
+
+
+def line_graph(
+    title: str, series: Sequence[Series], unit: str, top: float | None, seconds: float, size: tuple[int, int], style: ScreenStyle
+) -> list[Drawn]:
+    """Draw several histories as lines over one scale, with a legend in the title.
+
+    Args:
+        title: What all of them are.
+        series: At most ``SERIES`` lines, each with as many points as ``points_across`` says. The first lies over the others.
+        unit: Of all values, as in the catalogue.
+        top: The end of the scale, if it has one.
+        seconds: The time from the left edge to the right one, which is now.
+        size: Columns and rows, with the title.
+        style: What the terminal can show.
+    """
+    columns, rows = size
+    highest = max((point.mean for one in series for point in one.points if point.kind == "value"), default=nan)
+    scale = top if top and top > 0 else nice(highest, unit)
+    height = rows - 1 - (rows - 1 >= TICKED)
+    dots = style.braille and not style.ascii and (style.colours != "none" or len(series) == 1)
+    dash = "-" if style.ascii else "─"
+    legend = Line(style, columns).add(f"{dash}{dash} ", "dim").add(title, "title")
+    across = max(1, columns - AXIS)
+    cells_by_row: list[dict[int, tuple[int, int]]] = [{} for _ in range(height)]  # by column: the dots, and the line on top
+    for number, one in reversed(list(enumerate(series))):
+        levels = [_level(point.mean, scale, height * 4) if point.kind == "value" else -1 for point in one.points]
+        for place, level in enumerate(levels):
+            if level < 0:
+                continue
+            before = levels[place - 1] if place and levels[place - 1] >= 0 else level
+            # A line goes up or down in one column, so that it has no gaps.
+            reach = range(min(before + (before < level), level), max(before - (before > level), level) + 1)
+            column, side = (place // 2, place % 2) if style.braille and not style.ascii else (place, 0)
+            for step in reach:
+                row = cells_by_row[height - 1 - step // 4]
+                bits, _ = row.get(column, (0, 0))
+                row[column] = bits | (LEFT, RIGHT)[side][step % 4], number
+    marks = ["━"] * len(series) if dots else list(LINE_MARKS)
+    names = [one.name for one in series]
+    nows = [one.points[-1] for one in series if one.points]
+    valued = [
+        f"{name} {quantity(round(now.mean, 1), unit)}" if now.kind == "value" else name for name, now in zip(names, nows, strict=False)
+    ]
+    short = [name.rpartition(".")[2] for name in names]
+    for words in (valued, names, short):  # as much as there is room for
+        if legend.fits(*(f"  {mark} {word}" for mark, word in zip(marks, words, strict=False)), f" {dash}"):
+            break
+    for number, (mark, word) in enumerate(zip(marks, words, strict=False)):
+        legend.add("", width=2).add(f"{mark} {word}", series_role(number))
+    drawn = [legend.add(" ").fill(dash, "dim").parts()]
+    for number, row in enumerate(cells_by_row):
+        line = _axis(Line(style, columns), number, height, scale, unit)
+        column = 0
+        while column < across:
+            bits, owner = row.get(column, (0, -1))
+            text = ""
+            while column < across and row.get(column, (0, -1))[1] == owner:
+                bits = row.get(column, (0, -1))[0]
+                text += " " if owner < 0 else chr(0x2800 + bits) if dots else LINE_MARKS[owner]
+                column += 1
+            line.add(text, "plain" if owner < 0 else series_role(owner))
+        drawn.append(line.parts())
+    return [*drawn, *([time_axis(seconds, columns, style)] if height < rows - 1 else [])]
+
+
+def series_role(number: int) -> Role:
+    """Return the role of the line with this number."""
+    roles: tuple[Role, ...] = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
+    return roles[number % SERIES]
+
+
 def graph(
     row: ValueRow,
     about: str,
@@ -40,6 +128,7 @@ def graph(
     size: tuple[int, int],
     style: ScreenStyle,
     band: bool = False,
+    seconds: float = 0.0,
 ) -> list[Drawn]:
     """Draw a history with its title and scale.
 
@@ -52,45 +141,64 @@ def graph(
         style: What the terminal can show.
         band: Whether the points span several devices: then the area ends at the least, with marks at the median and the greatest;
             else at the mean, with a mark at the greatest.
+        seconds: The time from the left edge to the right one, which is now; 0 for no axis of time.
     """
     columns, rows = size
     values = [point for point in points if point.kind == "value"]
     highest = max((point.high for point in values), default=nan)
-    scale = top if top and top > 0 else nice(highest)
+    scale = top if top and top > 0 else nice(highest, row.unit)
     told = [f"now {quantity(round(points[-1].mean, 1), row.unit)}"] if points and points[-1].kind == "value" else []
     told += [f"max {quantity(round(highest, 1), row.unit)}"] if values else ["nothing read yet"]
     title = f"{row.label} {about}"
     if cells(title) + cells("  ".join(told)) + AROUND > columns:
         told = told[:1]
     drawn = [rule(title, "  ".join(told), columns, style)]
-    height = rows - 1
+    height = rows - 1 - (seconds > 0 and rows - 1 >= TICKED)
     lines = _braille(points, scale, height, band) if style.braille and not style.ascii else _blocks(points, scale, height, band, style)
-    labels = {height - 1: "0", 0: axis_label(scale, row.unit)}
-    for number, text in enumerate(lines):
-        line = Line(style, columns)
-        line.add(labels.get(number, ""), "dim", AXIS - 1, right=True).add("│" if not style.ascii else "|", "dim")
-        drawn.append(line.add(text, "ok").parts())
-    return drawn
+    drawn += [_axis(Line(style, columns), number, height, scale, row.unit).add(text, "ok").parts() for number, text in enumerate(lines)]
+    return [*drawn, *([time_axis(seconds, columns, style)] if height < rows - 1 else [])]
 
 
-def nice(highest: float) -> float:
-    """Return a round number not below the highest value: 1, 2 or 5 times a power of ten."""
+def _axis(line: Line, row: int, height: int, scale: float, unit: str) -> Line:
+    """Begin a row of a graph with the number of the scale that belongs there."""
+    shares = {height - 1: 0.0, **({height // 2: 0.5} if height >= TICKED - 1 else {}), 0: 1.0}
+    label = axis_label(shares[row] * scale, unit) if row in shares else ""
+    return line.add(label, "dim", AXIS - 1, right=True).add("│", "dim")
+
+
+def time_axis(seconds: float, columns: int, style: ScreenStyle) -> Drawn:
+    """Draw the times below a graph: four or five stretches of equal length where there is room, else two."""
+    across = columns - AXIS
+    size, unit = next((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 2 * size or unit == "s")
+    steps = (4 if (seconds / size / 4).is_integer() else 5) if across >= 40 else 2
+    line, done = Line(style, columns).add("", width=AXIS), 0
+    for step in range(steps + 1):
+        text = f"-{seconds * (steps - step) / steps / size:g} {unit}" if step < steps else "now"
+        place = min(max(0, across * step // steps - (len(text) // 2 if step else 0)), across - len(text))
+        if place >= done:
+            line.add("", width=place - done).add(text, "dim")
+            done = place + len(text)
+    return line.parts()
+
+
+def nice(highest: float, unit: str = "") -> float:
+    """Return a round number not below the highest value: 1, 2 or 5 times a power of ten; of bytes, in their larger unit."""
     if not isfinite(highest) or highest <= 0:
         return 1.0
+    if unit.startswith("By"):
+        larger = 1024.0 ** power(highest, 1024, len(PREFIXES))
+        return nice(highest / larger) * larger
     step = 10.0 ** (len(f"{highest:.0f}") - 1) if highest >= 1 else 10.0 ** -(len(f"{1 / highest:.0f}"))
     return next((size * step for size in (1, 2, 5, 10, 20, 50) if size * step >= highest), highest)
 
 
 def axis_label(value: float, unit: str) -> str:
-    """Return a number of a scale in at most five columns."""
-    if unit.startswith("By"):
-        for prefix in ("", "K", "M", "G", "T", "P"):
-            if value < 1000 or prefix == "P":
-                return f"{value:.0f}{prefix}"
-            value /= 1024
-    if value >= 100_000:
-        return f"{value:.0e}".replace("e+0", "e")
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+    """Return a number of a scale with its unit, in as many columns as the axis has; without the unit where it has too few."""
+    words = quantity(value if value < 10 else round(value), unit).replace(".0 ", " ")
+    if cells(words) < AXIS:
+        return words
+    short = words.partition(" ")[0] if unit not in SCALED else words.replace(" ", "").replace("iB", "")
+    return short if cells(short) < AXIS else f"{value:.0e}".replace("e+0", "e")
 
 
 def top_of(row: ValueRow, devices: Sequence[DeviceView]) -> float | None:

@@ -13,7 +13,7 @@ from accelmetrics.schemas.text import cells, duration, memory, percent, quantity
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
-from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, graph, points_across, top_of
+from accelmetrics.views.terminal.graphs import LEAST_HEIGHT, Series, graph, line_graph, points_across, top_of
 from accelmetrics.views.terminal.overlays import (
     absent_lines,
     alike,
@@ -25,7 +25,7 @@ from accelmetrics.views.terminal.overlays import (
     process_detail_lines,
     summary_lines,
 )
-from accelmetrics.views.terminal.style import USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule
+from accelmetrics.views.terminal.style import SERIES, USUAL_STYLE, Drawn, Line, Role, ScreenStyle, ansi, beside, padded, rule
 from accelmetrics.views.terminal.tables import (
     CELL,
     HEADINGS,
@@ -41,7 +41,7 @@ from accelmetrics.views.terminal.tables import (
     shown_processes,
     worst_lines,
 )
-from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, Trails, metric_row
+from accelmetrics.views.trails import HOST_KEY, HOST_VALUES, SCALES, Trails, metric_row
 
 USUAL_SIZE = os.terminal_size((80, 24))
 MANY = 16
@@ -360,7 +360,7 @@ class _Body:
         view, style, choices, width = self._view, self._style, self.choices, self._width
         one = next((device for device in devices if device.key == choices.device), None)
         whole = [device for device in devices if not device.parent] or list(devices)
-        together = choices.all_devices or (one is None and mapped)
+        together = choices.graphs == "band" or (one is None and mapped)
         one = one or (whole[0] if whole else None)
         if one is None:
             self.lines += padded([], height, width)
@@ -381,11 +381,21 @@ class _Body:
             for number, metric in enumerate(names):
                 columns = room * (number + 1) // len(names) - room * number // len(names)
                 row, wanted = metric_row(view, metric), points_across(columns, style)
+                if choices.graphs == "lines" and len(whole) > 1:
+                    first = [one, *(device for device in whole if device is not one)][:SERIES]
+                    lines_of = [Series(device.label, self._trails.points(device.key, metric, choices.scale, wanted)) for device in first]
+                    title = f"{row.label}, {choices.scale}"
+                    parts.append(line_graph(title, lines_of, row.unit, top_of(row, first), SCALES[choices.scale], (columns, rows), style))
+                    continue
                 if together:
                     points = self._trails.band((device.key for device in whole), metric, choices.scale, wanted)
                 else:
                     points = self._trails.points(one.key, metric, choices.scale, wanted)
-                parts.append(graph(row, f"{about}, {choices.scale}", points, top_of(row, of), (columns, rows), style, together))
+                parts.append(
+                    graph(
+                        row, f"{about}, {choices.scale}", points, top_of(row, of), (columns, rows), style, together, SCALES[choices.scale]
+                    )
+                )
             lines += beside(parts)
         if left:
             details = padded(detail_lines(view, one, left, style), height, left)
