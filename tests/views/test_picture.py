@@ -726,4 +726,4 @@ def test_a_line_has_a_gap_where_nothing_was_read() -> None:
 def test_a_legend_names_all_lines_with_as_much_as_there_is_room_for() -> None:
     lines = plain(Watched(Node(8)).draw(Choices(graphs="lines"), (120, 40)))
     title = next(line for line in lines if "── power, 1 min" in line).split("── util")[0]
-    assert re.findall(r"━ (\d)\b", title) == list("01234567")
+    assert re.findall(r"[*+ox#@%&] (\d)\b", title) == list("01234567")
