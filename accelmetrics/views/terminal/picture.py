@@ -295,7 +295,7 @@ class _Body:
                 inside = width - 2 * (len(shown) - 1)
                 columns = inside * (number + 1) // len(shown) - inside * number // len(shown)
                 points = self._trails.points(HOST_KEY, row.name, self.choices.scale, points_across(columns, style))
-                parts.append(graph(row, self.choices.scale, points, row.top, (columns, rows), style))
+                parts.append(graph(row, self.choices.scale, points, row.top, (columns, rows), style, seconds=SCALES[self.choices.scale]))
             self.lines += _wide(beside(parts), width)
         self.lines = padded(self.lines, height, width)
 
