@@ -185,10 +185,12 @@ def _within(number: int | None, count: int) -> int | None:
 # NVIDIA
 
 CUDA, CUDA_ORDER, PCI_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-UNORDERED = (
-    f"the GPUs are of several models and {CUDA_ORDER} is not {PCI_ORDER}: CUDA numbers the fastest first, and which that is "
-    f"cannot be known without starting it; set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
+_UNORDERED = (
+    f"{{}} and {CUDA_ORDER} is not {PCI_ORDER}: CUDA numbers the fastest first, and which that is cannot be known without starting it; "
+    f"set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
 )
+UNORDERED = _UNORDERED.format("the GPUs are of several models")
+NAMELESS = _UNORDERED.format("the model of a GPU that does not answer is not known")
 ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and no whole GPU beside it"
 
 
@@ -212,16 +214,17 @@ def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
     lists = () if value is None else (VisibleList(CUDA, value),)
     wholes = [place for place, device in enumerate(devices) if not device.parent]
     models = {devices[place].name for place in wholes}
+    unordered = NAMELESS if len(models - {""}) < 2 else UNORDERED
     known = environ.get(CUDA_ORDER) == PCI_ORDER or len(wholes) < 2 or (len(models) == 1 and "" not in models)
     order = [wholes[place] for place in _by_pci_address([devices[place] for place in wholes])] if known else wholes
     if value is None:
-        return _one_instance(order, devices, VisibleSet((), known, caveats=() if known else (UNORDERED,)))
+        return _one_instance(order, devices, VisibleSet((), known, caveats=() if known else (unordered,)))
     entries = [entry.strip() for entry in value.split(",")]
     if entries[0].startswith(("GPU-", "MIG-")):
         return _by_uuid(entries, devices, lists)
     numbers, caveats = _chosen(CUDA, entries, lambda entry: _within(leading_number(entry), len(wholes)), twice="hides all")
     if not known and numbers:
-        caveats.append(UNORDERED)
+        caveats.append(unordered)
         if len(numbers) < len(wholes):
             return VisibleSet(None, False, lists, tuple(caveats))
         numbers = list(range(len(wholes)))

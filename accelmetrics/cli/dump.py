@@ -18,26 +18,26 @@ OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
 
 EXAMPLES = """\
-  accelmetrics dump                                     one screen: devices, and what is wrong
-  accelmetrics dump --all                               every metric, in tables
-  accelmetrics dump temp powerWatts 'throttle.*'        these metrics of all devices, side by side
-  accelmetrics dump --json | jq .metrics                one JSON document
-  accelmetrics dump --json --indent 2                   the same, indented
-  accelmetrics dump --flat --gpus 0,2-3                 the flat dict of some devices
-  accelmetrics dump --interval 5 --output run.jsonl     a document a line, every 5 s
+  accelmetrics dump                              devices, and what is wrong
+  accelmetrics dump --all                        every metric, in tables
+  accelmetrics dump temp powerWatts 'throttle.*' these, side by side
+  accelmetrics dump --json | jq .metrics         one JSON document
+  accelmetrics dump --json --indent 2            the same, indented
+  accelmetrics dump --flat --gpus 0,2-3          the flat dict of some devices
+  accelmetrics dump --interval 5 --output run.jsonl   a document every 5 s
   accelmetrics dump --csv --interval 1 --count 60 --output minute.csv
   accelmetrics dump --backends host --pid 4711 --children
-  accelmetrics dump --replay bundle.zip                 what that machine answered
-  accelmetrics dump --keys nvidia-smi --csv             nvidia-smi's table, of any vendor
+  accelmetrics dump --replay bundle.zip          what that machine answered
+  accelmetrics dump --keys nvidia-smi --csv      nvidia-smi's table, of any vendor
 
 formats:
   table   for people, on a terminal and in a pipe alike: the default
   json    one document; with --interval, or --count above 1, a document a line
   jsonl   a document a line: the default of a stream
-  csv     a header and a row a reading: timestamp, hostname, a column for each key;
-          empty where a value is missing. Columns are those of the first reading, or
-          of the file that is added to; `accelmetrics metrics` has the units
-  influx  line protocol, a point for each device and one for the host: for Telegraf
+  csv     a header, and a row a reading: timestamp, hostname, a column a key, empty
+          where a value is missing. Columns are those of the first reading, or of
+          the file that is added to; `accelmetrics metrics` has the units
+  influx  line protocol for Telegraf, a point a device and one for the host
           (docs/other-monitors.md)
 A single document for --output, --flat, --topology or --indent is JSON.
 

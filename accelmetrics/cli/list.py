@@ -7,13 +7,15 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout, say
+from accelmetrics.cli.output import PLAIN_WIDTH, Stdout, say
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.snapshot import Snapshot, plain
-from accelmetrics.schemas.text import aligned, printable, quantity
+from accelmetrics.schemas.text import aligned, cells, clipped, printable, quantity
 from accelmetrics.schemas.topology import SupportedClocks
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
+SPARED = ("DRIVER", "VENDOR", "PCI")
+"""Columns that are left out first where there is little room."""
 MOST_CLOCKS_SHOWN = 8
 NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."
 NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected."
@@ -45,7 +47,7 @@ def run(options: Namespace, out: Stdout) -> int:
             entry["clocks"] = plain(clocks.get(entry["key"]))
         out.write(json.dumps(entries, indent=2 if out.terminal else None) + "\n")
     elif snapshot.identities:
-        out.write(table(snapshot, bool(options.visible)))
+        out.write(table(snapshot, bool(options.visible), out.width))
         if clocks:
             out.write("\n" + "\n".join(printable(line) for key, found in clocks.items() for line in clock_lines(key, found)) + "\n")
     say_what_is_missing(snapshot, bool(options.visible))
@@ -85,18 +87,30 @@ def say_what_is_missing(snapshot: Snapshot, visible: bool) -> None:
         say(NONE_VISIBLE if visible else NONE_FOUND)
 
 
-def table(snapshot: Snapshot, visible: bool = False) -> str:
-    """Return a line a device, below a heading.
+def table(snapshot: Snapshot, visible: bool = False, width: int = PLAIN_WIDTH) -> str:
+    """Return a line a device, below a heading. Where that is too wide, columns are left out, and the last line names them.
 
     Args:
         snapshot: The devices.
         visible: Whether the program's numbers for them are wanted too.
+        width: Columns of the screen.
     """
     rows: list[tuple[str, ...]] = [(*HEAD, "VISIBLE") if visible else HEAD]
     for device in snapshot.devices:
         memory = quantity(device.memory_total_bytes, "By") if device.memory_total_bytes else ""
         memory = "shared with the host" if device.unified else memory
-        cells = (device.key, device.vendor, device.name, device.uuid, device.pci_bus_id, memory, device.driver_version)
+        row = (device.key, device.vendor, device.name, device.uuid, device.pci_bus_id, memory, device.driver_version)
         number = "?" if device.visible_index is None else str(device.visible_index)
-        rows.append(tuple(cell or "-" for cell in (*cells, *(number for _ in range(visible)))))
-    return "\n".join(aligned(rows)) + "\n"
+        rows.append(tuple(cell or "-" for cell in (*row, *(number for _ in range(visible)))))
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    left_out: list[str] = []
+    for heading in SPARED:
+        if max(map(cells, aligned(list(zip(*columns, strict=True))))) <= width:
+            break
+        left_out.append(heading)
+        columns = [column for column in columns if column[0] != heading]
+    excess = max(map(cells, aligned(list(zip(*columns, strict=True))))) - width
+    named = next(column for column in columns if column[0] == "NAME")
+    named[:] = [clipped(name, max(len("NAME"), max(map(cells, named)) - max(0, excess))) for name in named]
+    lines = aligned(list(zip(*columns, strict=True)))
+    return "\n".join([*lines, *([f"{', '.join(left_out)}: in a wider terminal, or --json"] if left_out else [])]) + "\n"

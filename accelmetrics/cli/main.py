@@ -9,10 +9,11 @@ Nothing is imported before it is needed: a collector may start this command once
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 
@@ -24,40 +25,52 @@ from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, U
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 POSIX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios", "tty"})
-COMMANDS = {
-    "dump": "print one reading of everything, or one every so many seconds",
-    "list": "list the devices",
-    "topology": "say how the devices are connected: PCIe, NUMA nodes, NVLink, XGMI, network cards",
-    "ps": "list the processes on the devices, with user, command, memory and container",
-    "watch": "show the devices live, in place",
-    "record": "watch until stopped, and hand every reading to exporters",
-    "serve": "serve the readings to Prometheus and over HTTP",
-    "targets": "print the nodes of a cluster, as Prometheus' service discovery takes them",
-    "job": "write down which devices a job was given, and say at its end what it came to: for Slurm's Prolog and Epilog",
-    "run": "run a command, watch it, and say what it used",
-    "demo": "run watch, serve or record on simulated GPUs, on a machine without any",
-    "report": "say what a recording came to",
-    "allocation": "compare which devices a job's processes were given with those that they use",
-    "verify": "compare every value with what a second source says, and say which agree",
-    "doctor": "say of every source whether it works, and what to do where it does not",
-    "bundle": "write what a maintainer needs to reproduce a fault, without names and serial numbers, in one archive",
-    "metrics": "list the metrics, with their units and meanings",
-    "exporters": "list where records can go, and what each needs",
-    "dialects": "list under whose names the metrics can be given",
-    "config": "show which value each option has and what gave it, or print an example of a configuration file",
-    "schema": "print the JSON Schema of the document that dump --json prints, or of the lines of recordings",
-    "completion": "print a shell's completion script",
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "first": {
+        "watch": "show the devices live, in place",
+        "dump": "print one reading: a screen, all metrics, or documents",
+        "run": "run a command, watch it, and say what it used",
+    },
+    "devices": {
+        "list": "list the devices",
+        "ps": "list the processes on the devices, with user, command and memory",
+        "topology": "say how the devices are connected: PCIe, NVLink, XGMI, RDMA",
+        "metrics": "list the metrics, with their units and meanings",
+    },
+    "recordings": {
+        "record": "watch until stopped, and hand every reading to exporters",
+        "report": "say what a recording came to",
+        "demo": "run watch, serve or record on simulated GPUs",
+    },
+    "faults": {
+        "doctor": "say of every source whether it works, and what to do if not",
+        "allocation": "compare the devices that processes were given with those they use",
+        "verify": "compare every value with what a second source says",
+        "bundle": "write what reproduces a fault, without names, in one archive",
+    },
+    "clusters": {
+        "serve": "serve the readings to Prometheus and over HTTP, and a page",
+        "targets": "print a cluster's nodes for Prometheus' service discovery",
+        "job": "keep which devices a job has, and sum it up at its end: for Slurm",
+    },
+    "settings": {
+        "config": "show each option's value and what gave it, or print an example",
+        "exporters": "list where records can go, and what each needs",
+        "dialects": "list under whose names the metrics can be given",
+        "schema": "print the JSON Schema of dump --json, or of recordings",
+        "completion": "print a shell's completion script",
+    },
 }
-"""What each command does; each is the module of its name."""
+"""What each command does, by the groups of the help; each is the module of its name."""
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 DESCRIPTION = "Reads every accelerator on this machine, of any vendor, and the host, under one set of keys."
 EXAMPLES = """\
-  accelmetrics dump                   everything there is, for people
-  accelmetrics dump --json            the same as one JSON document, for programs
-  accelmetrics dump --interval 5      a document a line, every five seconds
-  accelmetrics doctor                 why something is missing, and what to do about it
-  accelmetrics COMMAND --help         a command's options, with examples
+  accelmetrics watch                  every device, live
+  accelmetrics run -- python train.py a command, and what it used
+  accelmetrics doctor                 why something is missing, and what to do
 
+`accelmetrics COMMAND --help` has a command's options, with examples.
 documentation: docs/README.md"""
 
 
@@ -159,9 +172,13 @@ def root_parser(whole: bool = False) -> Parser:
     """
     parser = Parser.for_command("", DESCRIPTION, EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for name, summary in COMMANDS.items():
-        added = commands.add_parser(name, prog=f"{PROGRAM} {name}", help=summary)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", help=argparse.SUPPRESS)
+    parser.usage = f"{PROGRAM} [-h] [--version] COMMAND …"
+    for title, group in GROUPS.items():
+        rows = "".join(f"  {name:<12}{summary}\n" for name, summary in group.items())
+        parser.description = f"{parser.description}\n\n{title}:\n{rows}".rstrip()
+    for name in COMMANDS:
+        added = commands.add_parser(name, prog=f"{PROGRAM} {name}")
         if whole:
             with suppress(UsageError):  # it needs another system
                 added.add_options(load(name).OPTIONS)

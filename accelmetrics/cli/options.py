@@ -41,6 +41,54 @@ def refuse(*cases: tuple[object, str]) -> None:
             raise UsageError(words)
 
 
+LIST_INDENT = 6
+"""Columns before an example or a row of a list, at most."""
+
+
+def within(text: str, width: int) -> str:
+    """Return a text of the help within so many columns. Paragraphs are filled; an example keeps its line, and its words go below it.
+
+    A line that is indented is an example or a row of a list: two spaces stand between its name and its words.
+    """
+    import textwrap
+
+    lines: list[str] = []
+    paragraph: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if line and not line.startswith(" "):
+            paragraph.append(line)
+            continue
+        if paragraph:
+            fits = max(map(len, paragraph)) <= width
+            lines += paragraph if fits else textwrap.wrap(" ".join(paragraph), width, break_long_words=False, break_on_hyphens=False)
+            paragraph = []
+        indent = len(line) - len(line.lstrip())
+        if len(line) <= width:
+            lines.append(line)
+            continue
+        if indent > LIST_INDENT:  # the end of a row of a list
+            lines += textwrap.wrap(line.strip(), width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_long_words=False)
+            continue
+        name, _, words = re.split(r"(?<=\S)( {2,})(?=\S)", line, maxsplit=1) if re.search(r"\S {2,}\S", line) else (line, "", "")
+        lines += _broken(name, width)
+        lines += textwrap.wrap(words, width, initial_indent=" " * 6, subsequent_indent=" " * 6, break_long_words=False)
+    return "\n".join(lines[:-1])
+
+
+def _broken(command: str, width: int) -> list[str]:
+    """Break a command where a shell goes on behind a backslash: before an option or a pipe."""
+    import textwrap
+
+    lines: list[str] = []
+    while len(command) > width:
+        at = max(command.rfind(mark, 8, width - 1) for mark in (" | ", " --", " > "))
+        if at < 0:
+            return [*lines, *textwrap.wrap(command, width, subsequent_indent=" " * 6, break_long_words=False)]
+        lines.append(f"{command[:at]} \\")
+        command = " " * 6 + command[at + 1 :]
+    return [*lines, command]
+
+
 class Parser(argparse.ArgumentParser):
     """Parse without abbreviations, word errors in one line, and print the help where documents go."""
 
@@ -56,8 +104,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def format_help(self) -> str:
-        """Lay the help out for the terminal."""
+        """Lay the help out for the terminal: nothing in it is wider."""
+        import shutil
+
         self.formatter_class = argparse.RawDescriptionHelpFormatter
+        width = max(40, shutil.get_terminal_size().columns)
+        self.description, self.epilog = (within(text or "", width) for text in (self.description, self.epilog))
         return super().format_help()
 
     def format_usage(self) -> str:

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.list import say_what_is_missing
-from accelmetrics.cli.output import Stdout
-from accelmetrics.schemas.text import aligned, clipped, quantity
+from accelmetrics.cli.output import PLAIN_WIDTH, Stdout
+from accelmetrics.schemas.text import aligned, clipped, hanging, quantity, wrapped
 from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing, processes
 
 HEAD = ("DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND")
@@ -70,8 +70,10 @@ def render(found: ProcessListing, tree: bool = False, width: int | None = None) 
     told = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
     more = len(told) - MOST_REASONS
     reasons += [f"- {why}" for why in list(told)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)
-    idle = [f"No process uses {', '.join(found.idle)}."] if found.idle else []
-    parts = ("\n".join(line if width is None else clipped(line, width) for line in part) for part in (table, idle, reasons) if part)
+    idle = wrapped(f"No process uses {', '.join(found.idle)}.", width or PLAIN_WIDTH, "") if found.idle else []
+    reasons = [line for why in reasons for line in hanging(why, width or PLAIN_WIDTH)]
+    table = [line if width is None else clipped(line, width) for line in table]
+    parts = ("\n".join(part) for part in (table, idle, reasons) if part)
     return "\n\n".join(parts) + "\n"
 
 

@@ -94,6 +94,12 @@ def wrapped(text: str, width: int, indent: str) -> list[str]:
     return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
+def hanging(text: str, width: int) -> list[str]:
+    """Return a remark, ``- one``, on lines of at most so many columns; all but the first are indented."""
+    first, *rest = wrapped(text, width - 2, "")
+    return [first, *(f"  {line}" for line in rest)]
+
+
 def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
     """Return rows with their columns below each other. Cells are shown as ``printable`` has them.
 

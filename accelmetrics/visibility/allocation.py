@@ -28,6 +28,8 @@ CONTAINER_NOTE = f"it runs in a container of its own that was given some devices
 RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where it cannot be read from outside"
 FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
 """Findings after which the answer to what was asked is no, or none."""
+MOST_NAMED = 4
+"""Processes that a remark about many of them names."""
 ONLY_DRAWS = "graphics"
 """The type of a process that computes nothing: a display server takes no device from a job."""
 
@@ -356,8 +358,22 @@ def _findings(
         yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
     vendors = dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)
     variables = " or ".join(VENDORS[vendor][0] for vendor in vendors if vendor in VENDORS)
-    for worker in made.workers:
-        yield from _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
+    labels = {worker.pid: worker.label for worker in made.workers}
+    of_workers = (
+        (one, labels[one.pids[0]])
+        for worker in made.workers
+        for one in _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
+    )
+    alike: dict[tuple[str, str, tuple[str, ...]], list[AllocationFinding]] = {}  # one cause is one remark
+    for finding, label in of_workers:
+        words = finding.text.removeprefix(f"{label}: ")
+        alike.setdefault((finding.kind, words, finding.devices), []).append(finding)
+    for (kind, words, devices), found in alike.items():
+        if len(found) == 1:
+            yield found[0]
+        else:
+            pids = tuple(pid for finding in found for pid in finding.pids)
+            yield AllocationFinding(kind, f"{_named([labels[pid] for pid in pids])}: {words}", pids, devices)
     for one, other in combinations(made.workers, 2):
         common = tuple(sorted(one.uses & other.uses))
         if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
@@ -368,7 +384,8 @@ def _findings(
             yield AllocationFinding(kind, text, (one.pid, other.pid), common)
     yield from _device_findings(made, members, processes, unclear)
     for status in snapshot.backends:
-        if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
+        told = any(why.detail and why.detail in status.detail for why in unclear.values())
+        if status.name != "host" and status.status in {"failed", "timed_out", "degraded"} and not told:
             yield AllocationFinding("source", f"{status.name}: {status.detail}")
 
 
@@ -445,11 +462,14 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
 def _device_findings(
     made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
 ) -> Iterator[AllocationFinding]:
+    unused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for device in made.devices:
         if device.pids == ():
-            holders = [worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ())]
-            given = f", though it is in the list of {joined(holders)}" if holders else ""
-            yield AllocationFinding("unused_device", f"no process uses {device.key} ({device.name}){given}", (), (device.key,))
+            holders = tuple(worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ()))
+            unused.setdefault((device.name, holders), []).append(device.key)
+    for (name, holders), idle in unused.items():
+        given = f", though {'it is' if len(idle) == 1 else 'they are'} in the list of {joined(holders)}" if holders else ""
+        yield AllocationFinding("unused_device", f"no process uses {joined(idle)} ({name}){given}", (), tuple(idle))
     for key, found in processes.items():
         pids = tuple(process.pid for process in found if job.owner(members, process.pid) is None)
         if pids:
@@ -462,6 +482,12 @@ def _device_findings(
 
 def _asked(worker: Worker) -> str:
     return ", ".join(f"{entry.variable}={entry.value}" for entry in worker.lists)
+
+
+def _named(labels: Sequence[str]) -> str:
+    """Name processes; of many, the first and how many more."""
+    more = len(labels) - MOST_NAMED
+    return joined(labels) if more <= 0 else f"{', '.join(labels[:MOST_NAMED])} and {more} more"
 
 
 def joined(words: Sequence[str]) -> str:

@@ -75,9 +75,9 @@ def test_every_process_that_uses_a_device(job: Job) -> None:
     assert head.split() == ["ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES"]
     by_pid = {int(row.split()[3]): row for row in rows}
     assert set(by_pid) == {*job.actors, job.rollout}
-    assert by_pid[job.actors[1]].split()[-5:] == ["CUDA_VISIBLE_DEVICES=1", "gpu.1", "gpu.1", "(2", "GiB)"]
+    assert by_pid[job.actors[1]].split()[-5:] == ["CUDA_VISIBLE_DEVICES=1", "gpu.1", "gpu.1", "(2.0", "GiB)"]
     assert by_pid[job.rollout].split()[:2] == ["-", "0"]
-    assert by_pid[job.rollout].split()[-5:] == ["CUDA_VISIBLE_DEVICES=2,3", "gpu.2,gpu.3", "gpu.2", "(3", "GiB)"]
+    assert by_pid[job.rollout].split()[-5:] == ["CUDA_VISIBLE_DEVICES=2,3", "gpu.2,gpu.3", "gpu.2", "(3.0", "GiB)"]
     assert done.stdout.endswith(
         f"\n\n- no process uses gpu.3 (NVIDIA H100 80GB HBM3), though it is in the list of rank 0 (PID {job.rollout})\n"
     )
@@ -140,7 +140,7 @@ def test_no_process_at_all(simulator: NvmlSimulator) -> None:
     """Said in words."""
     done = call("allocation", "--backends", "nvidia", env=environment(**simulator.environment()))
     assert done.returncode == 0
-    assert done.stdout.startswith("No process that uses a device was found.\n\n- no process uses gpu.0 (NVIDIA H100 80GB HBM3)\n")
+    assert done.stdout.startswith("No process that uses a device was found.\n\n- no process uses gpu.0 and gpu.1 (NVIDIA H100 80GB HBM3)\n")
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_list_where_numbers_cannot_be_told() -> None:
         env = environment(**simulator.environment())
         unknown = call("list", "--visible", "--backends", "nvidia", env=env)
         known = call("list", "--visible", "--backends", "nvidia", env={**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    assert [line.split()[-1] for line in unknown.stdout.splitlines()[1:]] == ["?", "?"]
+    assert [line.split()[-1] for line in unknown.stdout.splitlines()[1:3]] == ["?", "?"]
     assert "cannot be told" in one_line(unknown.stderr)
-    assert [line.split()[-1] for line in known.stdout.splitlines()[1:]] == ["0", "1"]
+    assert [line.split()[-1] for line in known.stdout.splitlines()[1:3]] == ["0", "1"]
     assert known.stderr == ""
 
 

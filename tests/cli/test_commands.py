@@ -79,7 +79,7 @@ def test_list_marks_shared_memory_and_unknown_facts(rig: Rig, output: Printed) -
         device.identity = device.identity._replace(unified=unified, memory_total_bytes=1 << 34 if number == 1 else None)
     shared, sized, unknown = output("list").splitlines()[1:]
     assert "shared with the host" in shared
-    assert "16 GiB" in sized
+    assert "16.0 GiB" in sized
     assert unknown.split()[-2:] == ["-", "-"]
 
 

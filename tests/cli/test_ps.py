@@ -88,7 +88,7 @@ def test_every_process_on_every_device(machine: Machine) -> None:
     ]
     began = datetime.fromtimestamp(psutil.Process(machine.second).create_time(), timezone.utc).astimezone()
     assert f"{began:%Y-%m-%d %H:}" in rows[0]
-    assert "  3 GiB   80 %  " in rows[0]
+    assert "  3.0 GiB  80 %  " in rows[0]
     assert rows[0].endswith(f"-c print(flush=True); input() 1 ?[2J {LONG}")
     assert "No process uses gpu.1.\n" in done.stdout
 
@@ -137,11 +137,11 @@ def test_a_driver_that_lists_none_is_not_idle(machine: Machine) -> None:
     done = machine.ps()
     table, idle, reasons = done.stdout.split("\n\n")
     (row,) = table.splitlines()[1:]
-    assert row.split() == ["gpu.1", str(GONE), "?", "?", "1", "GiB", "-", "?", "?"]
+    assert row.split() == ["gpu.1", str(GONE), "?", "?", "1.0", "GiB", "-", "?", "?"]
     assert idle == "No process uses gpu.2."
-    first, second = reasons.splitlines()
+    first, second = " ".join(reasons.split()).split(" - ")
     assert first.startswith("- which processes use gpu.0 is not known: NVML_ERROR_NO_PERMISSION")
-    assert second.startswith(f"- process {GONE} has ended")
+    assert second.startswith(f"process {GONE} has ended")
 
 
 def test_no_device_at_all() -> None:
