@@ -12,6 +12,9 @@ def program() -> None:
         import gc
         import sys
 
+        if sys.argv[1:2] == ["serve"]:
+            outlast_hang_ups()
+
         from accelmetrics.cli.main import FAILED, main  # here, since Ctrl-C may come while modules are loaded
 
         gc.set_threshold(YOUNG)
@@ -24,3 +27,12 @@ def program() -> None:
         os._exit(status)
     except KeyboardInterrupt:
         os._exit(130)  # what a shell shows for a program that Ctrl-C has ended
+
+
+def outlast_hang_ups() -> None:
+    """Have SIGHUP, which would end the process, do nothing until the command handles it: it has read no configuration yet."""
+    import signal
+
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        # A handler and not SIG_IGN, which says that whoever started the command wants none (`nohup`), and which children inherit.
+        signal.signal(signal.SIGHUP, lambda number, frame: None)

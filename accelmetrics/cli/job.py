@@ -14,7 +14,8 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor.settings import JOBS, SUMMARIES, path, span
-from accelmetrics.visibility.slurm_jobs import job_of, job_text, open_folder, parse_job, read_small, write_in
+from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.visibility.slurm_jobs import job_of, job_text, open_folder, parse_job, parsed, read_small, reason_of, write_in
 
 WAIT = 5.0
 LOOK = 0.05
@@ -58,8 +59,11 @@ def run(options: Namespace, out: Stdout) -> int:
 def _begin(folder: str) -> None:
     job = job_of(os.environ, time.time())
     if job.devices:
-        with open_folder(folder, owned=True, make=True) as jobs:
-            write_in(jobs, f"{job.job_id}.json", job_text(job))
+        try:
+            with open_folder(folder, owned=True, make=True) as jobs:
+                write_in(jobs, f"{job.job_id}.json", job_text(job))
+        except (OSError, ValueError) as error:
+            raise AccelMetricsError(f"nothing is written: {folder}: {reason_of(error)}") from error
     elif given := os.environ.get("SLURM_JOB_GPUS", ""):
         say(f"accelmetrics job begin: job {job.job_id}: SLURM_JOB_GPUS is {given[:200]!r}, and names no GPU: nothing is written")
     else:
@@ -69,16 +73,22 @@ def _begin(folder: str) -> None:
 def _end(options: Namespace, out: Stdout) -> None:
     job_id = job_of(os.environ, time.time()).job_id
     name, file = f"{job_id}.json", Path(options.jobs, f"{job_id}.json")
+    absent = f"accelmetrics job end: {file} is not there: the job had no devices, or its Prolog did not run `accelmetrics job begin`"
     with ExitStack() as stack:
         try:
             jobs = stack.enter_context(open_folder(options.jobs, owned=True))
-            text = read_small(name, trusted=True, folder=jobs)
         except FileNotFoundError:
-            say(f"accelmetrics job end: {file} is not there: the job had no devices, or its Prolog did not run `accelmetrics job begin`")
+            say(absent)
             return
-        except OSError as error:
-            raise ValueError(f"{file} stays, and is no job's: {error.strerror}") from error
-        job = parse_job(text)._replace(ended=time.time())  # what is none stays where it is
+        except (OSError, ValueError) as error:
+            raise AccelMetricsError(f"no job is looked up: {options.jobs}: {reason_of(error)}") from error
+        try:
+            job = parse_job(read_small(name, trusted=True, folder=jobs))._replace(ended=time.time())
+        except FileNotFoundError:
+            say(absent)
+            return
+        except (OSError, ValueError) as error:
+            raise AccelMetricsError(f"{file} stays: it is not what `accelmetrics job begin` writes: {reason_of(error)}") from error
         stack.callback(_remove, jobs, name)
         result = Path(options.summaries, name)
         if _summary(result, job.began) is None:
@@ -108,10 +118,15 @@ def _summary(file: Path, began: float) -> dict[str, Any] | None:
     """Read the summary of the job that began then; None where there is none, or that of an earlier job of this number.
 
     It is the daemon's, which is another user: it is shown, and nothing else.
+
+    Raises:
+        AccelMetricsError: The file is no summary.
     """
     try:
         with open_folder(str(file.parent), owned=False) as folder:
-            found = json.loads(read_small(file.name, folder=folder))
+            found = parsed(read_small(file.name, folder=folder))
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        raise AccelMetricsError(f"no summary: {file}: {reason_of(error)}") from error
     return found if isinstance(found, dict) and found.get("began") == began else None

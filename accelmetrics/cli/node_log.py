@@ -9,7 +9,7 @@ from typing import Any
 
 from accelmetrics.backends.nvidia.kernel_log import KernelError
 from accelmetrics.cli.monitoring import DATA
-from accelmetrics.schemas.errors import IN_ORDER, Reason, Unavailable
+from accelmetrics.schemas.errors import ADVICE, IN_ORDER, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceSlot, pci_address
 from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Finding, Record
@@ -20,6 +20,8 @@ from accelmetrics.schemas.xid import KNOWN_XIDS
 LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 XID_RULES = "xid"
 """How the names of rules about Xid errors begin."""
+SILENCE_RULES = frozenset({"device_lost", "device_missing"})
+"""Rules whose findings say of a device that it gives nothing, for which there is a line of the device already."""
 EVENTS: Mapping[str, tuple[str, str]] = {
     Reason.DEVICE_LOST: ("device_lost", "lost"),
     Reason.TIMED_OUT: ("device_hung", "does not answer"),
@@ -40,6 +42,7 @@ class NodeLog:
         self._told: set[str] = set()  # sources whose silence the monitor has logged, which it does once
         self._xids: dict[str, int | float] = {}
         self._findings: dict[tuple[str, str], Finding] = {}
+        self._unlogged: set[tuple[str, str]] = set()  # findings that last, and that a line of the device stands for
 
     def take(self, record: Record) -> None:
         """Log what is another thing than before."""
@@ -67,7 +70,8 @@ class NodeLog:
             self._silent[slot.key] = str(why.reason), since
             event, words = EVENTS.get(why.reason, ("device_silent", ""))
             said = ": ".join(filter(None, (words, in_words(why.detail) or ("" if words else why.reason.replace("_", " ")))))
-            _say(logging.ERROR, f"{name}: {said}", event, reason=str(why.reason), **data)
+            advice = f" ({ADVICE[why.reason]})" if why.reason in ADVICE else ""
+            _say(logging.ERROR, f"{name}: {said}{advice}", event, reason=str(why.reason), **data)
 
     def _of_sources(self, taken: Snapshot) -> None:
         for status in taken.backends:
@@ -83,15 +87,22 @@ class NodeLog:
                 _say(logging.INFO, words, "source_back", seconds=seconds, **data)
 
     def _of_findings(self, record: Record) -> list[Finding]:
-        """Log findings that begin and end, and return the former."""
+        """Log findings that begin and end, and return the former. The silence of a device is logged once, as the device's."""
         before, self._findings = self._findings, {(one.rule, one.key): one for one in record.findings}
         begun = [one for which, one in self._findings.items() if which not in before]
+        self._unlogged |= {(one.rule, one.key) for one in begun if one.rule in SILENCE_RULES and one.key in self._silent}
         for one in begun:
+            if (one.rule, one.key) in self._unlogged:
+                continue
             lasts = one.since_ns < self._began_ns  # since before a restart, when it was logged
             words = printable(f"{'still: ' if lasts else ''}{one} ({one.advice})")
             _say(logging.INFO if lasts else LEVELS[one.severity], words, "finding", finding=one.to_dict())
         for which, one in before.items():
-            if which not in self._findings:
+            if which in self._findings:
+                continue
+            if which in self._unlogged:
+                self._unlogged.discard(which)
+            else:
                 seconds = _seconds(one.since_ns, record.snapshot.time_ns)
                 words = f"over: {one.severity} {one.rule} {one.key}".rstrip() + f", after {duration(seconds)}"
                 _say(logging.INFO, words, "finding_over", seconds=seconds, finding=one.to_dict())

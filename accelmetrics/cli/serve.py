@@ -37,6 +37,7 @@ from accelmetrics.visibility.attribution import Attribution
 if TYPE_CHECKING:
     from accelmetrics.exporters.prometheus import PrometheusExporter
     from accelmetrics.monitor.monitor import Monitor
+    from accelmetrics.monitor.node_state import NodeState
     from accelmetrics.schemas.record import Record
     from accelmetrics.views.page.documents import NodeDocuments
 
@@ -88,11 +89,12 @@ def run(options: Namespace, out: Stdout) -> int:
         return 0
     hung_up, manager = Stop(), ServiceManager()
     before: Namespace | None = None  # what was in force before options that were not tried yet
+    state: NodeState | None = None  # of the readings before the last hang-up
     lost = False
     with until_stopped() as stopped, handling(lambda number, _: hung_up.ask(number), *HANG_UP):
         while True:
             try:
-                with _serving(options, out, stopped) as (watching, endpoint):
+                with _serving(options, out, stopped, state) as (watching, endpoint, state):
                     before = None
                     manager.tell("READY=1", f"STATUS=serving {endpoint.address}")
                     changed = _wait(options, stopped, hung_up, watching, endpoint, manager)
@@ -118,7 +120,7 @@ def _wait(
             continue
         hung_up.signal = 0
         manager.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        endpoint.reload()
+        files = endpoint.reload()
         try:
             again = _read_again(options)
         except (AccelMetricsError, arguments.UsageError) as error:
@@ -126,7 +128,8 @@ def _wait(
             again = options
         else:
             changed = sorted(name for name, value in again.chosen.items() if options.chosen[name] != value)
-            log.info("the configuration was read again: %s", f"{', '.join(changed)} changed" if changed else "nothing has changed")
+            words = ", ".join([*changed, *files])
+            log.info("the configuration was read again: %s", f"{words} changed" if words else "nothing has changed")
             if not LOGGING.issuperset(changed):
                 return again
             begin(again, "serve")
@@ -148,8 +151,10 @@ def _read_again(options: Namespace) -> Namespace:
 
 
 @contextmanager
-def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[Monitor, PrometheusExporter]]:
-    """Read and serve during the block.
+def _serving(
+    options: Namespace, out: Stdout, stopped: Stop, before: NodeState | None
+) -> Iterator[tuple[Monitor, PrometheusExporter, NodeState]]:
+    """Read and serve during the block, going on from the state of this process before.
 
     Raises:
         AccelMetricsError: It cannot listen, or something that was asked for is not there.
@@ -190,7 +195,7 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
     # Prometheus says again, in another unit, what one with a name says.
     own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
-    node_log, state = NodeLog(), NodeState(options.state)
+    node_log, state = NodeLog(), NodeState(options.state, before)
     if options.isolation != "process":  # a child process that reads would not know of it
         state.follow_kernel_log()
 
@@ -227,7 +232,7 @@ def _serving(options: Namespace, out: Stdout, stopped: Stop) -> Iterator[tuple[M
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             if options.ui:
                 tell(f"the page is {base}/", f"the page: {base}/", data={"page": f"{base}/"})
-            yield watching, endpoint
+            yield watching, endpoint, state
 
 
 def _documents(options: Namespace, endpoint: PrometheusExporter) -> NodeDocuments:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.dialects.contract import Dialect
-from accelmetrics.exporters.http.access import HttpCredentials, Tls
+from accelmetrics.exporters.http.access import HttpCredentials, Tls, file_state
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 PORT = 22235
 """ACCEL on a telephone's keys: outside the 9100-9999 of Prometheus's list of ports, below those that systems give out."""
+CERTIFICATES, SECRETS = ("the certificate", "its key", "the authorities"), ("the passwords", "the token")
+"""Files that a reload reads again, as messages call them."""
 
 _INDEX = b"""<!doctype html><title>accelmetrics</title><h1>accelmetrics</h1><ul>
 <li><a href="/metrics">/metrics</a> for Prometheus
@@ -117,6 +120,9 @@ class PrometheusExporter:
             raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
         self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None
         self._credentials = HttpCredentials(auth_file, bearer_token_file) if auth_file or bearer_token_file else None
+        given = zip((*CERTIFICATES, *SECRETS), (tls_cert, tls_key, tls_client_ca, auth_file, bearer_token_file), strict=True)
+        self._files = {name: Path(file) for name, file in given if file}
+        self._states: dict[str, tuple[int, ...]] = {}
         self._hosts = [name.strip() for name in (allowed_hosts or "").split(",") if name.strip()]
         self._server: Server | None = None
         self.routes: list[tuple[str, type[Route], dict[str, Any]]] = [
@@ -145,20 +151,30 @@ class PrometheusExporter:
             self._wanted, self.routes, tls=self._tls, credentials=self._credentials, allowed_hosts=self._hosts, limits=self.limits
         )
         server.open()
+        self._states = {name: file_state(file) for name, file in self._files.items()}
         self._server, self.address = server, server.address
         closed = self._credentials is not None or bool(self._tls and self._tls.client_ca)
         missing = [what for what, there in (("TLS", self._tls), ("a password", closed)) if not there]
         if missing and not self.address.is_loopback:
             log.warning("http://%s can be read from other machines without %s", self.address, " or ".join(missing))
 
-    def reload(self) -> None:
-        """Read certificates, passwords and tokens again. Where they cannot be read, that is logged and the certificate of before stays."""
-        for files in (self._tls, self._credentials):
+    def reload(self) -> list[str]:
+        """Read certificates, passwords and tokens again. Where they cannot be read, that is logged and the certificate of before stays.
+
+        Returns:
+            What has changed since the start, or since the last call, and is in force now: ``the certificate``, ``the passwords``.
+        """
+        # States of its own: a client that connects has the others read a file that has changed.
+        before, self._states = self._states, {name: file_state(file) for name, file in self._files.items()}
+        changed = [name for name, state in self._states.items() if state != before.get(name)]
+        for files, names in ((self._tls, CERTIFICATES), (self._credentials, SECRETS)):
             try:
                 if files is not None:
                     files.read()
             except OSError as error:
                 log.warning("%s", error)
+                changed = [name for name in changed if name not in names]
+        return changed
 
     def export(self, record: Record) -> None:
         self._cache.take(record)

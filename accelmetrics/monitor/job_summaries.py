@@ -50,6 +50,7 @@ class Earlier:
         began: When the job began, in seconds since 1970: another job may have its number.
         noticed: When it was found first.
         written: Until when it was measured.
+        alive: When the daemon was last known to run; None where it is this process, which began its readings again.
         interruptions: How often the daemon was started anew before that.
         interrupted_seconds: For how long it did not run, all in all.
         devices: By identity, what its summary said of each device, and ``counter_joules``, what the device's counter said then.
@@ -58,6 +59,7 @@ class Earlier:
     began: float
     noticed: float
     written: float
+    alive: float | None
     interruptions: int
     interrupted_seconds: float
     devices: Mapping[str, Mapping[str, Any]]
@@ -142,7 +144,8 @@ class JobSummaries:
                 document = self._document(watched, None)
                 devices = {one["uuid"]: {**one, "counter_joules": metrics.get(f"{one['device']}.{COUNTER}")} for one in document["devices"]}
                 interrupted = document["interruptions"], document["interrupted_seconds"]
-                found[job_id] = Earlier(watched.job.began, document["noticed"], self._wall(), *interrupted, devices)
+                now = self._wall()
+                found[job_id] = Earlier(watched.job.began, document["noticed"], now, now, *interrupted, devices)
             return {**self._earlier, **found}  # those whose file was not found yet may still be
 
     def close(self) -> None:
@@ -207,7 +210,7 @@ def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float
         row: What was measured since.
         was: What was told before.
         gap: The joules of the time between; None where they are not known.
-        pause: How long that was, in seconds.
+        pause: How long that was, in seconds: the daemon did not run, or what it measured was not kept.
     """
     if was is None:
         return dict(row)
@@ -224,7 +227,7 @@ def _continued(row: Mapping[str, Any], was: Mapping[str, Any] | None, gap: float
         return sum(value for value, _ in values(name)) if values(name) else None
 
     energy = total("energy_joules")
-    lacking = f"not known for {duration(pause)} in which the daemon did not run" if gap is None else ""
+    lacking = f"not known for {duration(pause)} around a restart of the daemon" if gap is None and pause >= 1 else ""
     return {
         **row,
         "measured_seconds": was["measured_seconds"] + row["measured_seconds"],
@@ -260,6 +263,8 @@ def summary(
         gaps: By device, the joules of the time between, where they are known.
     """
     pause = 0.0 if earlier is None else max(0.0, noticed - earlier.written)
+    stopped = earlier is not None and earlier.alive is not None
+    down = max(0.0, noticed - earlier.alive) if earlier is not None and earlier.alive is not None else 0.0
     before = {} if earlier is None else dict(earlier.devices)
     held = max(0.0, (now if job.ended is None else job.ended) - job.began)
     mine = {holder.device for holder in resolve([job.claim], slots)}
@@ -301,8 +306,8 @@ def summary(
         "began": job.began,
         "ended": job.ended,
         "noticed": noticed if earlier is None else earlier.noticed,
-        "interruptions": 0 if earlier is None else earlier.interruptions + 1,
-        "interrupted_seconds": 0.0 if earlier is None else earlier.interrupted_seconds + pause,
+        "interruptions": 0 if earlier is None else earlier.interruptions + stopped,
+        "interrupted_seconds": 0.0 if earlier is None else earlier.interrupted_seconds + down,
         "devices_held": given,
         "held_hours": given * held / HOUR,
         "used_hours": None if used is None else used / HOUR,

@@ -1,17 +1,20 @@
 """What a restart of the node's daemon must not lose, in a file: running jobs, findings that last, and counts of Xid errors.
 
-The file is written every half minute, when a finding or a job begins or is over, and at the end. It holds until the machine starts anew.
+The file is written every half minute, every five seconds while a job runs, when a finding or a job begins or is over, and at the end.
+Its time of modification is that of the last reading: a daemon that was killed ran until then. It holds until the machine starts anew.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,10 +31,10 @@ from accelmetrics.schemas.log import log
 from accelmetrics.schemas.record import Finding, Record
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.xid import KNOWN_XIDS, MOST_RECENT
-from accelmetrics.visibility.slurm_jobs import read_small
+from accelmetrics.visibility.slurm_jobs import read_small, reason_of
 
-EVERY = 30.0
-"""Seconds from one writing to the next."""
+EVERY, EVERY_OF_JOBS = 30.0, 5.0
+"""Seconds from one writing to the next; while jobs run, of which a killed daemon loses what it measured since."""
 LARGEST = 8 << 20
 BOOT = "/proc/sys/kernel/random/boot_id"
 LONGEST_FIRST_LOOK = 2.0
@@ -68,6 +71,7 @@ class _Job(_Part):
     began: float
     noticed: float
     written: float
+    alive: float | None
     interruptions: NonNegativeInt
     interrupted_seconds: NonNegativeFloat
     devices: dict[str, _Device]
@@ -82,18 +86,27 @@ class _State(_Part):
     jobs: dict[str, _Job]
 
 
+def _begin_counts(xids: Mapping[str, _Xids]) -> None:
+    """Have counts of Xid errors go on from these, by address."""
+    KNOWN_XIDS.begin(
+        {address: dict(known.counts) for address, known in xids.items()},
+        {address: deque(known.recent, maxlen=MOST_RECENT) for address, known in xids.items()},
+    )
+
+
 class NodeState:
     """The state of a daemon, in its file.
 
     Args:
         path: The file; None where nothing is kept.
+        before: The state of this process until it read its configuration again: what it knows counts, and not the file.
 
     Attributes:
         jobs: By id, what was measured of jobs before this start.
         findings: What lasted then, each with the identity of its device.
     """
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, before: NodeState | None = None) -> None:
         self._path = None if path is None else Path(path)
         self.jobs: dict[str, Earlier] = {}
         self.findings: Sequence[tuple[str, Finding]] = ()
@@ -105,16 +118,20 @@ class NodeState:
         self._counted: dict[str, Mapping[int, int]] = {}  # by address, the Xid errors of the last record
         self._due = 0.0
         self._failed = ""
+        self._alive = 0.0  # when the file was written or touched last, by the daemon before this one
         sequence = -1
-        if self._path is not None and (state := self._read()) is not None:
-            self.jobs = {name: Earlier(**dict(job) | {"devices": job.model_dump()["devices"]}) for name, job in state.jobs.items()}
+        if before is not None:
+            self.jobs, self.findings, sequence = before.jobs, before.findings, before._sequence
+            _begin_counts(before._xids())
+        elif self._path is not None and (state := self._read()) is not None:
+            self.jobs = {
+                name: Earlier(**dict(job) | {"alive": max(job.written, self._alive), "devices": job.model_dump()["devices"]})
+                for name, job in state.jobs.items()
+            }
             self.findings = [(device, recorded(Finding, entry)) for device, entry in state.findings]
             sequence = state.sequence
-            KNOWN_XIDS.begin(
-                {address: dict(known.counts) for address, known in state.xids.items()},
-                {address: deque(known.recent, maxlen=MOST_RECENT) for address, known in state.xids.items()},
-            )
-        self._sequence = sequence
+            _begin_counts(state.xids)
+        self._sequence: int = sequence
         self._log: KernelLog | None = None
         self._untold: list[KernelError] = []
         self._lock = threading.Lock()  # records come on another thread than the end
@@ -161,13 +178,21 @@ class NodeState:
         self._running = frozenset() if self._summaries is None else self._summaries.running
         if time.monotonic() >= self._due or before != (self._lasting, self._running):
             self.write()
+        elif self._running and self._path is not None:
+            with suppress(OSError):  # removed by somebody: the next writing makes it again
+                os.utime(self._path)
         told, self._untold = self._untold, []
         return told
 
     def close(self) -> None:
-        """Write the file for the last time."""
+        """Write the file for the last time, and keep what it says for a successor in this process."""
         with self._lock:
             self.write()
+            if self._latest is not None:
+                self.findings = self._identified()
+            if self._summaries is not None:
+                self.jobs = {name: replace(job, alive=None) for name, job in self._summaries.totals().items()}
+            self._sequence = self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence
             self._path = None
             if self._log is not None:
                 self._log.close()
@@ -177,19 +202,13 @@ class NodeState:
         """Write the file; why it cannot be written is logged once."""
         if self._path is None or self._latest is None:
             return
-        self._due = time.monotonic() + EVERY
-        devices = {slot.key: slot.unique_id for slot in self._latest.snapshot.identities}
-        xids = {}
-        for address in sorted(KNOWN_XIDS.addresses | self._counted.keys()):
-            known, counted = KNOWN_XIDS.total(address, {}), self._counted.get(address, {})
-            counts = [(code, max(known.get(code, 0), counted.get(code, 0))) for code in {**known, **counted}]
-            xids[address] = {"counts": counts, "recent": list(KNOWN_XIDS.recent.get(address, ()))}
+        self._due = time.monotonic() + (EVERY_OF_JOBS if self._running else EVERY)
         state = {
             "version": 1,
             "boot_id": self._boot,
             "sequence": self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence,
-            "xids": xids,
-            "findings": [(devices.get(one.key, ""), one.to_dict()) for one in self._lasting],
+            "xids": {address: known.model_dump() for address, known in self._xids().items()},
+            "findings": [(device, one.to_dict()) for device, one in self._identified()],
             "jobs": {} if self._summaries is None else {name: asdict(job) for name, job in self._summaries.totals().items()},
         }
         try:
@@ -201,16 +220,31 @@ class NodeState:
                 self._failed = why
                 log.warning("what a restart should not lose is not kept: %s: %s", self._path, why)
 
+    def _xids(self) -> dict[str, _Xids]:
+        """Return by address the Xid errors so far: of the kernel's log, of NVML, and of the daemons before."""
+        found = {}
+        for address in sorted(KNOWN_XIDS.addresses | self._counted.keys()):
+            known, counted = KNOWN_XIDS.total(address, {}), self._counted.get(address, {})
+            counts = [(code, max(known.get(code, 0), counted.get(code, 0))) for code in {**known, **counted}]
+            found[address] = _Xids(counts=counts, recent=list(KNOWN_XIDS.recent.get(address, ())))
+        return found
+
+    def _identified(self) -> list[tuple[str, Finding]]:
+        """Return the findings that last, each with the identity of its device."""
+        assert self._latest is not None
+        devices = {slot.key: slot.unique_id for slot in self._latest.snapshot.identities}
+        return [(devices.get(one.key, ""), one) for one in self._lasting]
+
     def _read(self) -> _State | None:
         """Return what the file says; one that cannot be used is told in a line, and one that is somebody else's is left alone."""
         assert self._path is not None
         try:
             text = read_small(self._path, trusted=True, largest=LARGEST)
+            self._alive = self._path.stat().st_mtime
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            why = (error.strerror if isinstance(error, OSError) else "") or error
-            log.warning("%s is not used, and nothing is kept over a restart: %s", self._path, why)
+            log.warning("%s is not used, and nothing is kept over a restart: %s", self._path, reason_of(error))
             self._path = None
             return None
         try:

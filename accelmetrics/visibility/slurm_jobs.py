@@ -13,6 +13,7 @@ NVML's, is looked up in ``/proc/driver/nvidia`` or ``/sys/class/drm``. No driver
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -94,7 +95,8 @@ class Job(NamedTuple):
 def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
     """Open a directory in which root may work though others may write beside it: the daemon's user owns ``/run/accelmetrics``.
 
-    A link is followed only where it and the directory that it is in belong to root or this user: nobody else's is.
+    A link is followed only where it and the directory that it is in belong to root or this user, as ``/var/run`` does: nobody else can
+    have put it there, or moved it there, since a link keeps its owner.
 
     Args:
         path: The directory.
@@ -129,7 +131,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
                     error.filename = path
                     raise
                 if not {found.st_uid, os.fstat(at).st_uid} <= mine:
-                    raise ValueError(f"{path}: {name} is a link of user {found.st_uid}, which is not followed") from None
+                    raise ValueError(f"{name} is a link of user {found.st_uid}, which is not followed") from None
                 target = Path(os.readlink(name, dir_fd=at))
                 parts += target.parts[: 0 if target.is_absolute() else None : -1]
                 step = os.open("/" if target.is_absolute() else ".", flags, dir_fd=at)
@@ -138,7 +140,7 @@ def open_folder(path: str, *, owned: bool, make: bool = False) -> Iterator[int]:
         found = os.fstat(at)
         if owned and (found.st_uid not in mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise ValueError(
-                f"{path} is neither root's nor this user's alone: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}: remove it"
+                f"it is neither root's nor this user's alone: user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}: remove it"
             )
         yield at
     finally:
@@ -316,10 +318,16 @@ def read_small(path: str | Path, trusted: bool = False, folder: int | None = Non
         largest: Bytes that it may have.
 
     Raises:
-        OSError: It cannot be read, or is a link.
-        ValueError: It is no plain file, or too large; or no UTF-8; or another user's.
+        OSError: It cannot be read.
+        ValueError: It is a link, no plain file, or too large; or no UTF-8; or another user's.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder), "rb") as file:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link, which is not followed") from error
+        raise
+    with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no plain file")
@@ -328,7 +336,29 @@ def read_small(path: str | Path, trusted: bool = False, folder: int | None = Non
         raise ValueError(f"it has more than {largest} bytes")
     if trusted and (status.st_uid not in {0, os.geteuid()} or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         raise ValueError(f"it is neither root's nor this user's alone: user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}")
-    return data.decode()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError("it is no UTF-8") from error
+
+
+def parsed(text: str) -> Any:
+    """Read JSON.
+
+    Raises:
+        ValueError: It is none, in words about the file.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Return why a file or a directory cannot be used, in words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def parse_job(text: str) -> Job:
@@ -337,10 +367,7 @@ def parse_job(text: str) -> Job:
     Raises:
         ValueError: It is none.
     """
-    try:
-        document: Any = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    document = parsed(text)
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ValueError(f"it is no description of a job in version {VERSION}")
     job_id, scheduler, labels = document.get("job_id"), document.get("scheduler"), document.get("labels")
@@ -392,8 +419,7 @@ def _each(folder: str, form: re.Pattern[str], parse: Callable[[str, str], Any], 
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            words = error.strerror if isinstance(error, OSError) else error
-            problems.append(f"{folder}/{name} is passed over: {words}")
+            problems.append(f"{folder}/{name} is passed over: {reason_of(error)}")
 
 
 def read_jobs(folder: str, problems: list[str]) -> list[Job]:

@@ -139,16 +139,21 @@ def test_only_a_job_is_removed(tmp_path: Path) -> None:
     """A file that is none, a link, and one that others may write stay where they are."""
     jobs, file = tmp_path / "jobs", tmp_path / "jobs" / "42.json"
     jobs.mkdir()
-    file.write_text("precious")
-    assert slurm("end", tmp_path) != ""
-    assert file.read_text() == "precious"
+    for text, why in (
+        (b"precious", "it is no JSON: Expecting value"),
+        (b"\xff", "it is no UTF-8"),
+        (b"{}", "it is no description of a job"),
+    ):
+        file.write_bytes(text)
+        assert f"{file} stays: it is not what `accelmetrics job begin` writes: {why}" in one_line(slurm("end", tmp_path))
+        assert file.read_bytes() == text
     other = tmp_path / "other"
     file.replace(other)
     file.symlink_to(other)
-    assert "stays" in slurm("end", tmp_path)
-    assert (file.is_symlink(), other.read_text()) == (True, "precious")
+    assert "it is a link, which is not followed" in slurm("end", tmp_path)
+    assert (file.is_symlink(), other.read_text()) == (True, "{}")
     assert slurm("begin", tmp_path) == ""
-    assert (file.is_symlink(), other.read_text()) == (False, "precious")
+    assert (file.is_symlink(), other.read_text()) == (False, "{}")
     file.chmod(0o664)
     assert "mode 664" in slurm("end", tmp_path)
     problems: list[str] = []
@@ -276,7 +281,7 @@ def test_a_daemon_that_has_gone(tmp_path: Path) -> None:
     for text, said in (
         ('{"state": "running", "began": BEGAN}', "within 0 s"),
         ('{"state": "ended", "began": 1}', "has not noticed it"),
-        ("nonsense", "JSONDecodeError"),
+        ("nonsense", "3.json: it is no JSON: Expecting value"),
     ):
         call("job", "begin", *folders, env=node_environment)
         (job,) = read_jobs(str(tmp_path / "jobs"), [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def test_new_certificates_that_are_none_are_told_and_the_level_of_messages_chang
         program.send_signal(signal.SIGHUP)
         assert "the password file" in line_with(program, "warning: ")
         assert "nothing has changed" in line_with(program, "read again")
+        users.write_text("")
+        program.send_signal(signal.SIGHUP)
+        assert "the passwords changed" in line_with(program, "read again")
         file.write_text('log_level = "error"')
         program.send_signal(signal.SIGHUP)
         assert "log_level changed" in line_with(program, "read again")
@@ -143,3 +147,18 @@ def test_loose_permissions_are_told(tmp_path: Path) -> None:
         program.communicate(timeout=HANG)
     for file in (config, users, token):
         assert f"{file} (mode 0644): chmod 640 {file}\n" in told
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hang_up_while_the_command_is_loaded_ends_nothing(ignored: bool) -> None:
+    """One that `nohup` has it ignore stays ignored."""
+    lines = [
+        "import os, signal",
+        "from accelmetrics.cli import outlast_hang_ups",
+        *(["signal.signal(signal.SIGHUP, signal.SIG_IGN)"] if ignored else []),
+        "outlast_hang_ups()",
+        "os.kill(os.getpid(), signal.SIGHUP)",
+        "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=HANG, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{ignored}\n")
