@@ -7,9 +7,11 @@ import platform
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 from accelmetrics._version import __version__
+from accelmetrics.backends.nvidia.kernel_log import KernelLog
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor.findings import FindingEngine
@@ -56,7 +58,12 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def check(options: Namespace, out: Stdout) -> int:
-    """Print one line on the health of the devices: what cannot be read, and what rules find that needs no time to be found."""
+    """Print one line on the health of the devices: what cannot be read, and what rules find that needs no time to be found.
+
+    Xid errors are those of the kernel's log, since NVML tells of none before it was asked to.
+    """
+    with suppress(OSError), closing(KernelLog()) as log:  # why it cannot be read stands in the line below
+        log.count_all()
     try:
         found, snapshot = examine(**{"open_timeout": CHECK_OPEN_TIMEOUT, **arguments.reading(options)})
     except AccelMetricsError as error:
@@ -75,7 +82,8 @@ def check(options: Namespace, out: Stdout) -> int:
         words = "; ".join(printable(text) for _, text in sorted(problems, key=lambda one: -one[0]))
     else:
         status, words = (OK, f"{counted(len(devices), 'device')} read") if devices else (UNKNOWN, "no accelerator was found")
-    out.write(f"{STATUSES[status]}: {words}\n")
+    unseen = f"; Xid errors before this moment are not seen: {found.kernel_log}" if found.kernel_log else ""
+    out.write(f"{STATUSES[status]}: {words}{unseen}\n")
     return status
 
 
@@ -97,6 +105,7 @@ def render(found: Diagnosis, width: int) -> str:
         ("PRESENT, BUT BROKEN", map(_backend, broken)),
         ("WORKS", map(_backend, present)),
         ("ON THE PCI BUS, NOT READ BY THIS RELEASE", unread),
+        ("THE KERNEL'S LOG", [_kernel_log(found.kernel_log)] if found.kernel_log else []),
         ("SHARED READINGS", map(_shared, found.shared)),
         ("NOT HERE", map(_backend, absent)),
     ):
@@ -116,6 +125,12 @@ def verdict(found: Diagnosis) -> str:
     if not devices and not bad:
         return other.strip() or "No device was found."
     return f"{counted(readable, 'device')} can be read{f', {bad} cannot' if bad else ''}.{other}"
+
+
+def _kernel_log(problem: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of a log that cannot be read."""
+    yield 0, f"problem: {problem}: Xid errors before the start of a program are not seen, and those of NVSwitches never"
+    yield 1, "what to do: give the daemon CAP_SYSLOG (deploy/systemd/kernel-log.conf does), or set kernel.dmesg_restrict to 0"
 
 
 def _shared(shared: SharedReadings) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,6 @@ Its time of modification is that of the last reading: a daemon that was killed r
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
@@ -21,7 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from accelmetrics.backends.kit.system import read_text
-from accelmetrics.backends.nvidia.kernel_log import PATH, KernelError, KernelLog
+from accelmetrics.backends.nvidia.kernel_log import ABSENT, PATH, KernelError, KernelLog
 from accelmetrics.exporters.files import replace_file
 from accelmetrics.monitor.job_summaries import Earlier, JobSummaries
 from accelmetrics.schemas.document import describe, recorded
@@ -37,8 +36,6 @@ EVERY, EVERY_OF_JOBS = 30.0, 5.0
 """Seconds from one writing to the next; while jobs run, of which a killed daemon loses what it measured since."""
 LARGEST = 8 << 20
 BOOT = "/proc/sys/kernel/random/boot_id"
-LONGEST_FIRST_LOOK = 2.0
-"""Seconds that reading what the kernel's log holds at the start takes at most; later looks go on."""
 
 
 class _Part(BaseModel):
@@ -141,24 +138,10 @@ class NodeState:
         try:
             self._log = KernelLog(self._sequence if KNOWN_XIDS.sequence is None else KNOWN_XIDS.sequence)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENXIO):
+            if error.errno not in ABSENT:
                 log.info("Xid errors of the kernel's log are not read: %s: %s", PATH, error.strerror)
             return
-        until, before = time.monotonic() + LONGEST_FIRST_LOOK, None
-        while time.monotonic() < until and (before is None or before != KNOWN_XIDS.sequence):
-            before = KNOWN_XIDS.sequence
-            self._look()
-
-    def _look(self) -> None:
-        """Count the errors that the kernel's log has since the last look."""
-        if self._log is None:
-            return
-        errors = self._log.read()
-        KNOWN_XIDS.sequence = self._log.sequence
-        self._untold += errors
-        for one in errors:
-            if not one.switch:
-                KNOWN_XIDS.add(one.address, one.time, one.code)
+        self._untold += self._log.count_all()
 
     def keep(self, summaries: JobSummaries) -> None:
         """Keep these jobs too."""
@@ -170,7 +153,8 @@ class NodeState:
             return self._take(record)
 
     def _take(self, record: Record) -> list[KernelError]:
-        self._look()
+        if self._log is not None:
+            self._untold += self._log.count()
         self._latest = record
         self._note_xids(record.snapshot)
         before = self._lasting, self._running

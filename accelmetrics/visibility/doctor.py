@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.kit.system import PCI, find_driven, find_pci, link_name, pci_functions, read_text
+from accelmetrics.backends.nvidia.kernel_log import unreadable
 from accelmetrics.backends.registry import BackendChoice, BrokenBackend, items_of, named, pinned, select
 from accelmetrics.sampling.engine import SourceReader, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
@@ -189,6 +190,7 @@ class Diagnosis(NamedTuple):
         backends: The backends, in numbering order.
         unread: Accelerators on the PCI bus that no backend reads; looked for where all backends are asked.
         shared: Readings that processes of this machine share, as far as this user may see them.
+        kernel_log: Why Xid errors of NVIDIA's GPUs in the kernel's log cannot be read; empty where they can, or there are no such GPUs.
     """
 
     hostname: str
@@ -196,6 +198,7 @@ class Diagnosis(NamedTuple):
     backends: tuple[BackendFinding, ...]
     unread: tuple[UnreadDevice, ...] = ()
     shared: tuple[SharedReadings, ...] = ()
+    kernel_log: str = ""
 
     @property
     def unreadable(self) -> int:
@@ -303,7 +306,8 @@ def examine(
         findings = tuple(_backend(snapshot, status, reader) for status, reader in pairs)
         listed = {pci_address(device.pci_bus_id) for device in snapshot.devices}  # by a plug-in, say
         unread = [device for device in unread_devices() if device.pci_bus_id not in listed] if backends is None else ()
-        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread), shared), snapshot
+        log = unreadable() if any(one.name == "nvidia" and one.status != "absent" for one in findings) else ""
+        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread), shared, log), snapshot
     finally:
         engine.close()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 
 import pytest
 
-from tests.cli.shell import Tree, call
+from tests.cli.shell import Tree, call, run
 from tests.simulators.nvml import NvmlSimulator, Ret
 
 
@@ -16,6 +17,8 @@ class Node:
     def __init__(self, simulator: NvmlSimulator, env: dict[str, str]) -> None:
         self.nvidia = simulator
         self.env = env
+        self.address = "0000:10:00"
+        """Of the first GPU, as the driver prints it."""
 
     def check(self, *more: str) -> tuple[int, str]:
         done = call("doctor", "--check", "--backends", "nvidia", *(more or ("--timeout", "20")), env=self.env)
@@ -85,3 +88,18 @@ def test_a_driver_that_hangs_is_critical_within_the_time_limit(node: Node) -> No
 def test_where_nothing_can_be_said_it_is_unknown(tree: Tree, arguments: tuple[str, ...]) -> None:
     done = call("doctor", "--check", *arguments, env=tree.environment())
     assert (done.returncode, done.stdout.partition(":")[0]) == (3, "UNKNOWN"), done
+
+
+def test_an_xid_of_the_kernels_log_is_found_and_a_log_that_may_not_be_read_is_said(node: Node, tree: Tree) -> None:
+    """NVML tells of none that was before it was asked. `doctor` says what to do."""
+    record = "4,8,{},-;NVRM: Xid (PCI:{}): 79, pid=1, GPU has fallen off the bus.\n"
+    tree.write("/dev/kmsg", record.format(int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6), node.address))
+    # In a process of its own, which counts it.
+    done = run("doctor", "--check", "--backends", "nvidia", "--timeout", "20", env=node.env)
+    assert (done.returncode, done.stdout.strip()) == (2, "CRITICAL: gpu.0: Xid 79: the GPU has fallen off the bus")
+    log = tree.root / "dev" / "kmsg"
+    log.unlink()
+    log.mkdir()
+    assert node.check() == (0, "OK: 2 devices read; Xid errors before this moment are not seen: /dev/kmsg: Is a directory")
+    told = call("doctor", "--backends", "nvidia", env=node.env).stdout
+    assert "problem: /dev/kmsg: Is a directory" in told and "CAP_SYSLOG" in told

@@ -15,16 +15,27 @@ import time
 from accelmetrics.backends.kit.system import sysroot
 from accelmetrics.schemas.identity import pci_address
 from accelmetrics.schemas.named_tuple import NamedTuple
+from accelmetrics.schemas.xid import KNOWN_XIDS
 
 PATH = "/dev/kmsg"
 LONGEST_RECORD = 8192
 """Bytes of a record with its prefix; the kernel makes none that is longer."""
-LONGEST_LOOK = 0.2
-"""Seconds that a look takes at most; the next one goes on."""
+LONGEST_LOOK, LONGEST_FIRST_LOOK = 0.2, 2.0
+"""Seconds that a look takes at most; that reading what the log holds at the start takes. The next look goes on."""
+ABSENT = (errno.ENOENT, errno.ENXIO)
 _RECORD = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.ASCII)
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,4})\b,? ?(.*)")
 # A switch prints several lines for one error; the first says how severe it is.
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,6}), ((?:Non-fatal|Fatal),? ?.*)")
+
+
+def unreadable() -> str:
+    """Return why the kernel's log may not be read; empty where it may, and where there is none."""
+    try:
+        KernelLog().close()
+    except OSError as error:
+        return "" if error.errno in ABSENT else f"{PATH}: {error.strerror}"
+    return ""
 
 
 class KernelError(NamedTuple):
@@ -85,6 +96,24 @@ class KernelLog:
             *lines, self._rest = (self._rest + data).split(b"\n")
             self._rest = self._rest[-LONGEST_RECORD:]
             found += filter(None, map(self._error, lines))
+        return found
+
+    def count(self) -> list[KernelError]:
+        """Count the errors of GPUs in what was printed since the last look, and return all errors."""
+        errors = self.read()
+        KNOWN_XIDS.sequence = self.sequence
+        for one in errors:
+            if not one.switch:
+                KNOWN_XIDS.add(one.address, one.time, one.code)
+        return errors
+
+    def count_all(self) -> list[KernelError]:
+        """Count the errors in all that the log holds, as far as that is gone through in time."""
+        found: list[KernelError] = []
+        until, before = time.monotonic() + LONGEST_FIRST_LOOK, None
+        while time.monotonic() < until and (before is None or before != self.sequence):
+            before = self.sequence
+            found += self.count()
         return found
 
     def close(self) -> None:
