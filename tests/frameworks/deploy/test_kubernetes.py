@@ -301,7 +301,7 @@ def test_chart_and_manifests_make_the_same_pod(values: dict[str, object], compon
 
 
 def test_the_pod_may_do_nothing_but_read(tmp_path: Path) -> None:
-    """Not even where pods are told, whose folder only root may enter."""
+    """And keep its own state. Not more where pods are told, whose folder only root may enter."""
     for components in ((), ("pods",)):
         pod = pod_of(with_components(tmp_path / str(len(components)), *components))
         (container,) = pod["containers"]
@@ -310,7 +310,7 @@ def test_the_pod_may_do_nothing_but_read(tmp_path: Path) -> None:
         assert pod["automountServiceAccountToken"] is False
         assert not {"hostPID", "hostNetwork", "hostIPC"} & pod.keys()
         assert pod["securityContext"]["runAsNonRoot"] is (not components)
-        assert [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == ["/tmp"]
+        assert [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == ["/tmp", "/var/lib/accelmetrics"]
 
 
 def test_the_pod_and_its_monitor_meet() -> None:
@@ -353,3 +353,14 @@ def test_releases_agree() -> None:
     image = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())["images"][0]
     compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["accelmetrics"]["image"]
     assert {chart["version"], chart["appVersion"], image["newTag"], compose.partition(":")[2]} == {__version__}
+
+
+def test_the_kernels_log_takes_a_privileged_container() -> None:
+    """Runtimes allow its device node to no other."""
+    pod = pod_of(rendered({"kernelLog": {"enabled": True}, "state": {"hostPath": "/var/lib/accelmetrics"}}))
+    volumes = {one["name"]: one.get("hostPath") for one in pod["volumes"]}
+    assert volumes["kernel-log"] == {"path": "/dev/kmsg", "type": "CharDevice"}
+    assert volumes["state"] == {"path": "/var/lib/accelmetrics", "type": "DirectoryOrCreate"}
+    assert pod["containers"][0]["securityContext"]["privileged"] is True
+    without = pod_of(rendered({"state": {"enabled": False}}))
+    assert "--state" not in without["containers"][0]["args"] and [one["name"] for one in without["volumes"]] == ["tmp"]
