@@ -72,7 +72,7 @@ def counts(text: str) -> list[int] | list[str]:
         return [str(number) for number in range(int(numbers[1]), int(numbers[2]) + 1)]
     found = re.fullmatch(r"\s*([1-9]\d*)(?:x([1-9]\d*))?\s*", text)
     if found is None:
-        words = "write 8, or 8x2 for 8 on each of 2 nodes, or 2-3 for those two devices"
+        words = "write 8, or 8x2 for 8 on each of 2 nodes, or a range of device numbers: 0-0 for device 0 alone, 2-3 for two devices"
         raise argparse.ArgumentTypeError(f"{text!r} is no number of devices: {words}")
     return [int(found[1])] * int(found[2] or 1)
 

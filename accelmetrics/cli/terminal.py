@@ -378,7 +378,7 @@ def begin_line(descriptor: int) -> None:
     """
     with suppress(OSError):
         if capable(descriptor):
-            write_all(descriptor, f"{' ' * read_size(descriptor)[1]}\r{REST_OF_LINE}".encode())
+            write_all(descriptor, f"{' ' * (read_size(descriptor)[1] or USUAL.columns)}\r{REST_OF_LINE}".encode())
 
 
 def terminal_number(descriptor: int) -> str:

@@ -24,7 +24,7 @@ from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess, DeviceSlot
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Metric, split_series
 from accelmetrics.schemas.reading import Header
-from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, Step, StepSource
+from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, Step, StepSource, under_one_name
 from accelmetrics.schemas.snapshot import Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
@@ -200,7 +200,8 @@ def told_points(record: Record) -> Iterator[Point]:
         yield Point("accel_finding", 1, {**about, "rule": finding.rule, "severity": finding.severity}, "gauge", "1", _FINDING)
     latest: dict[StepSource, dict[str, Number]] = {}
     for step in record.steps:
-        latest.setdefault(step.source, {}).update(step.values if step.step is None else {**step.values, "step": step.step})
+        values = under_one_name(step.values)
+        latest.setdefault(step.source, {}).update(values if step.step is None else {**values, "step": step.step})
     for source, values in latest.items():
         labels = source_labels(source)
         for name, value in values.items():

@@ -109,11 +109,14 @@ def begin_line(stream: TextIO) -> str:
 
 
 def columns_of(stream: TextIO) -> int:
-    """Return the columns of the terminal that a stream writes to; 0 where it is none, or one that moves no cursor."""
+    """Return the columns of the terminal that a stream writes to; 0 where it is none, or one that moves no cursor.
+
+    A terminal that gives 0 columns, as serial lines and some containers do, is taken for a usual one.
+    """
     if not stream.isatty() or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         return 0
     try:
-        return os.get_terminal_size(stream.fileno()).columns
+        return os.get_terminal_size(stream.fileno()).columns or LINE
     except (OSError, ValueError):  # a stand-in for a terminal
         return 0
 

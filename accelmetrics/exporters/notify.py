@@ -55,10 +55,10 @@ def json_post(url: str) -> tuple[str, Send]:
     """
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:
-        host, parts = None, urlsplit("http:")
-    shown = f"{parts.scheme}://{host}/…"
+        host, port, parts = None, None, urlsplit("http:")
+    shown = f"{parts.scheme}://{f'[{host}]' if host and ':' in host else host}{'' if port is None else f':{port}'}/…"
     if not host:
         raise InvalidOptionError(f"notify: an {parts.scheme}:// address needs a host: write https://HOST/PATH")
     place = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query, ""))

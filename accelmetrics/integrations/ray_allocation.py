@@ -545,7 +545,7 @@ def _findings(made: RayAllocation, shared: bool) -> Iterator[AllocationFinding]:
         used = len([name for name, _ in holders if name == node.name])
         reserved = sum(count for group in made.groups for name, count in group.bundles if name == node.name)
         if used < node.devices:
-            text = f"{node.name}: {used} of {node.devices:g} devices are held by actors"
+            text = f"{node.name}: {used} of {node.devices:g} devices are held by actors or tasks"
             yield AllocationFinding("unused_device", text + (f", {reserved:g} are reserved by placement groups" if reserved else ""))
 
 

@@ -424,6 +424,19 @@ def logged_number(values: Mapping[str, float], names: Sequence[str]) -> float | 
     return next((value for name, value in values.items() if plain_name(name) in names), None)
 
 
+def under_one_name(values: Mapping[str, float]) -> dict[str, float]:
+    """Return a step's numbers under the names of documentation: ``learning_rate`` of ``lr``.
+
+    Another name stays where the step has a different number under the name of documentation.
+    """
+    found = dict(values)
+    for known, names in STEP_NAMES.items():
+        for name in names[1:]:
+            if name in found and (known not in found or found[known] == found[name]):
+                found[known] = found.pop(name)
+    return found
+
+
 # The work that logged steps tell of, of all processes of a run together
 
 WORK = ("tokens", "samples")

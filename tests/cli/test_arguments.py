@@ -138,6 +138,7 @@ def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[s
         (["allocation", "--pool", "actor=2"], "--pool is of the actors of a Ray cluster"),
         (["allocation", "--ray", "--pid", "1"], "--ray is of a cluster's actors"),
         (["allocation", "--ray", "--pool", "actor=none"], "is no number of devices"),
+        (["allocation", "--ray", "--pool", "Actor=0"], "0-0 for device 0 alone"),
         (["run"], "`accelmetrics run -- python train.py`"),
         (["run", "--"], "`accelmetrics run -- python train.py`"),
         (["run", "--quiet"], "`accelmetrics run -- python train.py`"),

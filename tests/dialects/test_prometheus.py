@@ -386,3 +386,16 @@ def test_what_the_program_logged_is_there() -> None:
     steps = (Step(1, 7, {"loss": 2.0, "eval/acc": 0.5}), Step(2, 8, {"loss": 1.5}))
     flat = PROMETHEUS.flat(Record(record().snapshot, steps=steps))
     assert (flat["training_loss"], flat["training_eval_acc"], flat["training_step"]) == (1.5, 0.5, 8)
+
+
+def test_a_number_has_one_name_however_the_program_spells_it() -> None:
+    """The later spelling replaces the earlier; two different numbers of one step keep both names."""
+    spelled = (
+        Step(1, 7, {"grad_norm": 2.0, "lr": 0.1}),
+        Step(2, 8, {"gradient_norm": 3.0, "throughput": 64.0, "loss": 1.0, "train_loss": 2.0}),
+    )
+    flat = PROMETHEUS.flat(Record(record().snapshot, steps=spelled))
+    assert {name: value for name, value in flat.items() if name.startswith("training_")} == {
+        **{"training_grad_norm": 3.0, "training_learning_rate": 0.1, "training_samples_per_second": 64.0},
+        **{"training_loss": 1.0, "training_train_loss": 2.0, "training_step": 8},
+    }

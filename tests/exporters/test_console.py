@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from accelmetrics import Snapshot
-from accelmetrics.exporters.console import ConsoleExporter, host_line, line, table
+from accelmetrics.exporters.console import ConsoleExporter, begin_line, host_line, line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceSlot
@@ -307,3 +308,12 @@ def test_a_line_does_not_land_on_a_progress_bar(stream: str) -> None:
         assert terminal.end() == 0
         shown = [text for text in terminal.lines if text]
     assert shown == ["step 0 of 100", LINE, "step 1 of 100", LINE, "step 2 of 100", LINE, "done"]
+
+
+def test_a_terminal_of_no_columns_is_taken_for_a_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size is not known there, and a progress bar may be on the line all the same."""
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    with open(theirs, "w", encoding="utf-8") as stream, closing(os.fdopen(ours, "rb")):  # noqa: PTH123
+        assert os.get_terminal_size(stream.fileno()).columns == 0
+        assert begin_line(stream) == " " * 80 + "\r\x1b[K"
