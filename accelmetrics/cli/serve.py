@@ -90,11 +90,12 @@ def run(options: Namespace, out: Stdout) -> int:
     hung_up, manager = Stop(), ServiceManager()
     before: Namespace | None = None  # what was in force before options that were not tried yet
     state: NodeState | None = None  # of the readings before the last hang-up
+    node_log = NodeLog()
     lost = False
     with until_stopped() as stopped, handling(lambda number, _: hung_up.ask(number), *HANG_UP):
         while True:
             try:
-                with _serving(options, out, stopped, state) as (watching, endpoint, state):
+                with _serving(options, out, stopped, node_log, state) as (watching, endpoint, state):
                     before = None
                     manager.tell("READY=1", f"STATUS=serving {endpoint.address}")
                     changed = _wait(options, stopped, hung_up, watching, endpoint, manager)
@@ -152,7 +153,7 @@ def _read_again(options: Namespace) -> Namespace:
 
 @contextmanager
 def _serving(
-    options: Namespace, out: Stdout, stopped: Stop, before: NodeState | None
+    options: Namespace, out: Stdout, stopped: Stop, node_log: NodeLog, before: NodeState | None
 ) -> Iterator[tuple[Monitor, PrometheusExporter, NodeState]]:
     """Read and serve during the block, going on from the state of this process before.
 
@@ -195,7 +196,7 @@ def _serving(
     # Prometheus says again, in another unit, what one with a name says.
     own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
 
-    node_log, state = NodeLog(), NodeState(options.state, before)
+    state = NodeState(options.state, before)
     if options.isolation != "process":  # a child process that reads would not know of it
         state.follow_kernel_log()
 

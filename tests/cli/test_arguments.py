@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 
 import pytest
@@ -168,7 +169,7 @@ def test_version(output: Printed) -> None:
 
 
 def _examples(text: str) -> list[str]:
-    lines = (line.strip() for line in text.splitlines())
+    lines = (line.strip() for line in re.sub(r"\\\n *", "", text).splitlines())
     return [line for line in lines if line.startswith("accelmetrics ")]
 
 
