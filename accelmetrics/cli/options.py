@@ -81,7 +81,8 @@ def _broken(command: str, width: int) -> list[str]:
 
     lines: list[str] = []
     while len(command) > width:
-        at = max(command.rfind(mark, 8, width - 1) for mark in (" | ", " --", " > "))
+        places = [found.start() for found in re.finditer(r" (?=[|>] |--)", command) if 8 <= found.start() < width - 1]
+        at = max((place for place in places if not command[:place].count("'") % 2), default=-1)  # a quoted text stays whole
         if at < 0:
             return [*lines, *textwrap.wrap(command, width, subsequent_indent=" " * 6, break_long_words=False)]
         lines.append(f"{command[:at]} \\")
