@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.text import shown
-from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Form
+from accelmetrics.views.terminal.choices import DEVICE_ORDERS, NODE_ORDERS, PROCESS_ORDERS, Choices, Form, Graphs
 from accelmetrics.views.trails import SCALES
 
 LARGEST = 1 << 16
@@ -44,7 +44,7 @@ SAVED: Mapping[str, Callable[[object], bool]] = {
     "node_reverse": _flag,
     "metric": lambda value: isinstance(value, str),
     "scale": lambda value: isinstance(value, str) and value in SCALES,
-    "all_devices": _flag,
+    "graphs": get_args(Graphs).__contains__,
     "form": get_args(Form).__contains__,
 }
 """By field of ``Choices`` that is saved, whether a value can be one."""

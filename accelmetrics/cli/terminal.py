@@ -444,10 +444,10 @@ BY_NUMBER = {
 """Numbers of ``CSI number ~``; rxvt and the old PuTTY have 7 and 8."""
 KEYPAD = {**{chr(ord("p") + digit): str(digit) for digit in range(10)}, "k": "+", "m": "-", "n": ".", "o": "/", "j": "*"}
 SEQUENCE = re.compile(
-    r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[O\]\x1b])", re.DOTALL
+    r"\x1b(?:\[\[[A-E]|\[M...|\[(?!M)[0-?]*[ -/]*[@-Z\\-~]|O[0-9;]*.|\]\d[^\x07\x1b]*(?:\x07|\x1b\\)|\](?!\d)(?=.)|[^\[O\]\x1b])", re.DOTALL
 )
 """A whole one: of Linux' console (``[[A`` is F1), the mouse without 1006 (three letters), ``CSI``, ``SS3``, ``OSC``, a key with Alt."""
-BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*|\][^\x07\x1b]*\x1b?)?$", re.DOTALL)
+BEGUN = re.compile(r"\x1b(?:\[\[?|\[M.{0,2}|\[[0-?]*[ -/]*|O[0-9;]*|\](?:\d[^\x07\x1b]*\x1b?)?)?$", re.DOTALL)
 LINUX = {f"\x1b[[{letter}": f"f{number}" for number, letter in enumerate("ABCDE", 1)}
 
 

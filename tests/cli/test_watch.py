@@ -57,7 +57,7 @@ def test_a_row_for_each_device_graphs_and_the_host(simulator: NvmlSimulator) -> 
     """Use as a bar, memory, power against its limit, temperature; the host in the head, the keys at the foot."""
     simulator.gpu[0].set(gpu_util=80, power_mw=300_000, temperature=61)
     with on_terminal(*FAST, columns=120, env=simulator.environment()) as terminal:
-        terminal.until(lambda: bool(re.search(r"80% +13% +10\.5/79\.6 +300/700 +61C", row(terminal, "gpu.0"))))
+        terminal.until(lambda: bool(re.search(r"80% +[━─]+ +13% +10\.5/79\.6 +[━─]+ +300/700 +61C", row(terminal, "gpu.0"))))
         terminal.until("power gpu.0, 1 min .* now 300 W  max 300 W", r"2 gpu .* cpu \d+ %  mem \d+ %", "no process uses a device")
         terminal.until(lambda: terminal.lines[-1].startswith(KEYS))
         assert terminal.end("q") == 0

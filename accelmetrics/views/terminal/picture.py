@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from accelmetrics.schemas.record import SEVERITIES
-from accelmetrics.schemas.text import cells, duration, memory, percent, quantity, watts
+from accelmetrics.schemas.text import cells, counted, duration, memory, percent, quantity, watts
 from accelmetrics.views.device_view import DeviceView
 from accelmetrics.views.node_view import NodeView
 from accelmetrics.views.terminal.choices import ASCENDING, KEYS, USUAL_CHOICES, Choices, Pane, order_letters
@@ -514,7 +514,9 @@ def head(view: NodeView, choices: Choices, width: int, style: ScreenStyle, host:
     left += [(f"{label} {percent(view.host[name])}", 8, "plain") for name, label, _ in HOST[:2] if name in view.host and host]
     grave: Role = "bad" if totals.findings.get("critical") else "warn" if totals.findings.get("warning") else "plain"
     mark = {"bad": "X ", "warn": "! "}.get(grave, "")
-    found = ", ".join(f"{totals.findings[severity]} {severity}" for severity in SEVERITIES if totals.findings.get(severity))
+    found = ", ".join(
+        counted(number, one) if one == "warning" else f"{number} {one}" for one in SEVERITIES if (number := totals.findings.get(one, 0))
+    )
     troubles: tuple[tuple[int, Piece], ...] = (
         (totals.lost, (f"X {totals.lost} lost", 1, "bad")),
         (silent := totals.failed + totals.unanswered, (f"X {silent} no answer", 1, "bad")),
