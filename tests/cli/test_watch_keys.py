@@ -157,14 +157,14 @@ def test_s_shows_the_summary_and_saves_it(machine: NvmlSimulator, tmp_path: Path
     """Mean and maximum of each device, and its energy, since the start or the last reset."""
     with on_terminal(*FAST, "--save-dir", str(tmp_path), rows=40, columns=120, env=machine.environment()) as terminal:
         terminal.until("gpu.3")
-        terminal.type("s", r"gpu\.1 +80\.0 +80\.0 +10\.0 +10\.0 .* 60\.0 +\d+ J")
+        terminal.type("s", r"gpu\.1 +80\.0 +80 +10\.0 +10\.0 .* 60 +\d+ J")
         machine.gpu[1].set(gpu_util=20)
-        terminal.until(r"gpu\.1 +\d\d\.\d +80\.0 ")
+        terminal.until(r"gpu\.1 +\d\d\.\d +80 ")
         terminal.type("s", "saved .*accelmetrics-summary-.*txt")
         (saved,) = tmp_path.iterdir()
-        assert re.search(r"gpu\.1 +\d\d\.\d +80\.0 ", saved.read_text())
+        assert re.search(r"gpu\.1 +\d\d\.\d +80 ", saved.read_text())
         terminal.type("\x1b", "processes 0")
-        terminal.type("rs", r"gpu\.1 +20\.0 +20\.0 ")
+        terminal.type("rs", r"gpu\.1 +20\.0 +20 ")
 
 
 def test_r_resets_the_history(watched: Terminal) -> None:
