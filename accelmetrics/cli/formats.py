@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
@@ -65,6 +66,8 @@ SHORTEST_NAME = 8
 """Columns of a device's name where there is little room."""
 LEFT = frozenset({0, 1, 2, 8})
 """Columns whose cells are flush left."""
+DEVICE_REASON = re.compile(r"(?:^|; )([a-z]+\.[\w.]+): [a-z_]+: ")
+"""The device and its reason in the words of a source that lacks some devices: ``gpu.2: device_lost: …``."""
 
 
 def screen(snapshot: Snapshot, width: int) -> str:
@@ -95,8 +98,10 @@ def screen(snapshot: Snapshot, width: int) -> str:
     for device in view.devices:
         if device.state != "ok":
             wrong.setdefault((device.mark, device.note, ". ".join(device.advice)), []).append(device.label)
+    silent = {device.key for device in view.devices if device.silent is not None}
     for source in view.sources:
-        if source.state != "ok":
+        lacking = set(DEVICE_REASON.findall(source.detail))
+        if source.state != "ok" and not (lacking and lacking <= silent):  # the devices have said it already
             said = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
             wrong.setdefault((source.mark, said, source.advice), []).append(f"source {source.name}")
     remarks = []

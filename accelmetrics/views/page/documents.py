@@ -34,7 +34,7 @@ from accelmetrics.schemas.reading import Header, header
 from accelmetrics.schemas.record import Finding, Record
 from accelmetrics.schemas.ring import History, Ring, Row
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
-from accelmetrics.schemas.text import GIB, clipped
+from accelmetrics.schemas.text import celsius, clipped, fixed, memory, percent, watts
 from accelmetrics.views.device_view import VALUES, DeviceView
 from accelmetrics.views.node_view import NodeView, ProcessRow, node_view
 from accelmetrics.views.trails import FIXED, FOLLOWED, HELD
@@ -584,11 +584,14 @@ def plain_page(view: NodeView) -> str:
     """Write a node as a document of HTML, for browsers that run no scripts; every text of it is escaped."""
     findings = [f"{one.severity}: {one.key}: {one.message}. {one.advice}" for one in view.findings]
     devices = [_device_cells(device) for device in view.devices]
-    silent = [[one.name, f"{one.mark} {one.state}", *[f"- {one.status}"] * 5, f"{one.detail}. {one.advice}"] for one in view.silent]
+    silent = []
+    for one in view.silent:
+        status = one.status.replace("_", " ")
+        silent.append([one.name, f"{one.mark} {status}", *[f"- {status}"] * 5, f"{one.detail}. {one.advice}"])
     processes = []
     for row in view.processes:
-        memory = "- not told" if row.memory_bytes is None else f"{row.memory_bytes / GIB:.1f} GiB"
-        processes.append((str(row.pid), ", ".join(row.devices), row.user or "-", row.program or "-", memory, row.holder or "-"))
+        used = "- not told" if row.memory_bytes is None else memory(row.memory_bytes)
+        processes.append((str(row.pid), ", ".join(row.devices), row.user or "-", row.program or "-", used, row.holder or "-"))
     columns = ("Device", "State", "Use", "Memory", "Power", "Temperature", "Clock", "Note")
     tables = [
         _table("Devices", columns, [*devices, *silent]),
@@ -616,20 +619,19 @@ def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]])
 def _device_cells(device: DeviceView) -> list[str]:
     values = device.values
 
-    def said(name: str, unit: str, of: str = "") -> str:
+    def said(name: str, write: Callable[[float], str]) -> str:
         if name in values:
-            limit = f" of {values[of]:.0f} {unit}" if of in values else ""
-            return f"{values[name]:.0f} {unit}{limit}"
+            return write(values[name])
         return f"- {device.missing[name].word}" if name in device.missing else "- n/a"
 
     return [
         f"{device.label} {device.name}",
-        f"{device.mark} {device.state}",
-        said("utilization", "%"),
-        said("memory_percent", "%"),
-        said("power_watts", "W", "power_limit_watts"),
-        said("temperature_celsius", "°C"),
-        said("sm_clock_mhz", "MHz"),
+        f"{device.mark} {device.word}",
+        said("utilization", percent),
+        said("memory_percent", percent),
+        said("power_watts", lambda value: watts(value, values.get("power_limit_watts"))),
+        said("temperature_celsius", celsius),
+        said("sm_clock_mhz", lambda value: f"{fixed(value)} MHz"),
         ", ".join((*device.notes, *device.holders)),
     ]
 

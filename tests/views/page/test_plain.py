@@ -13,8 +13,8 @@ def test_each_device_is_a_row_with_what_is_missing_in_words() -> None:
     node.silence("gpu.1", "device_lost", "NVML_ERROR_GPU_IS_LOST")
     rows = Reading(plain_page(node_view(node.record()))).rows
     sound, lost = rows[1], rows[2]
-    assert sound[:7] == ["gpu.0 H100 80GB HBM3", " ok", "93 %", "56 %", "612 W of 700 W", "71 °C", "1980 MHz"]
-    assert lost[1] == "X bad"
+    assert sound[:7] == ["gpu.0 H100 80GB HBM3", " ok", "93 %", "57 %", "612/700 W", "71 °C", "1980 MHz"]
+    assert lost[1] == "X lost"
     assert lost[4] == "- lost"
     assert "NVML_ERROR_GPU_IS_LOST" in lost[-1]
 
