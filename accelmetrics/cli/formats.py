@@ -100,8 +100,8 @@ def screen(snapshot: Snapshot, width: int) -> str:
             wrong.setdefault((device.mark, device.note, ". ".join(device.advice)), []).append(device.label)
     silent = {device.key for device in view.devices if device.silent is not None}
     for source in view.sources:
-        lacking = set(DEVICE_REASON.findall(source.detail))
-        if source.state != "ok" and not (lacking and lacking <= silent):  # the devices have said it already
+        named = set(DEVICE_REASON.findall(source.detail))
+        if source.state != "ok" and not (named and named <= silent):  # the devices have said it already
             said = ": ".join(filter(None, (source.status.replace("_", " "), source.detail)))
             wrong.setdefault((source.mark, said, source.advice), []).append(f"source {source.name}")
     remarks = []
