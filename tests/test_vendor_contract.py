@@ -25,6 +25,7 @@ from tests.simulators.apple import MacStandIn, ioreg, kernel, macmon_0_7, macmon
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards
 from tests.support.threads import wait_for_no_threads
+from tests.support.waiting import wait_for
 
 GIB = 1 << 30
 COMMON = {
@@ -95,9 +96,14 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
 
     def read(backend: str, facts: dict[str, float], **options: object) -> Source:
         with Sampler([backend], timeout=5.0, **options) as sampler:  # type: ignore[arg-type]
-            sampler.sample()
-            snapshot = sampler.sample()
-        (device,), (status,) = snapshot.devices, snapshot.backends
+            taken = [sampler.sample()]
+
+            def complete() -> bool:
+                taken.append(sampler.sample())
+                return facts.keys() <= taken[-1].devices[0].values.keys()
+
+            wait_for(complete)  # a command beside a stream may answer later
+        (device,), (status,) = taken[-1].devices, taken[-1].backends
         return Source(status.source, dict(device.values), facts)
 
     return read
