@@ -172,13 +172,14 @@ def root_parser(whole: bool = False) -> Parser:
     """
     parser = Parser.for_command("", DESCRIPTION, EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", help=argparse.SUPPRESS)
+    # The help lists the commands in groups, above; completion takes them and their summaries from here.
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", help=None if whole else argparse.SUPPRESS)
     parser.usage = f"{PROGRAM} [-h] [--version] COMMAND …"
     for title, group in GROUPS.items():
         rows = "".join(f"  {name:<12}{summary}\n" for name, summary in group.items())
         parser.description = f"{parser.description}\n\n{title}:\n{rows}".rstrip()
-    for name in COMMANDS:
-        added = commands.add_parser(name, prog=f"{PROGRAM} {name}")
+    for name, summary in COMMANDS.items():
+        added = commands.add_parser(name, prog=f"{PROGRAM} {name}", help=summary)
         if whole:
             with suppress(UsageError):  # it needs another system
                 added.add_options(load(name).OPTIONS)

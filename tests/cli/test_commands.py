@@ -30,7 +30,7 @@ DIALECT = "    counting = tabular = points = flat = rows = None\n"
 
 def test_list_of_real_looking_devices(simulator: NvmlSimulator) -> None:
     """Who they are, on a line each and for programs."""
-    env = environment(**simulator.environment())
+    env = environment(**simulator.environment(), COLUMNS="200")
     shown = call("list", env=env)
     assert (shown.returncode, shown.stderr) == (0, "")
     head, *lines = shown.stdout.splitlines()
@@ -72,11 +72,12 @@ def test_list_says_which_source_failed(rig: Rig, capsys: pytest.CaptureFixture[s
     assert "rig: the driver is not loaded" in capsys.readouterr().err
 
 
-def test_list_marks_shared_memory_and_unknown_facts(rig: Rig, output: Printed) -> None:
+def test_list_marks_shared_memory_and_unknown_facts(rig: Rig, output: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     """No made-up sizes."""
     for number, unified in enumerate((True, False, False)):
         device = rig.backend.device(number)
         device.identity = device.identity._replace(unified=unified, memory_total_bytes=1 << 34 if number == 1 else None)
+    monkeypatch.setenv("COLUMNS", "200")
     shared, sized, unknown = output("list").splitlines()[1:]
     assert "shared with the host" in shared
     assert "16.0 GiB" in sized

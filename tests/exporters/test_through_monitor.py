@@ -204,7 +204,7 @@ def test_a_terminal_that_stands_still() -> None:
     def arrived(records: list[Record]) -> None:
         stream.close()
         lines = everything[0]()[count:].decode().splitlines()
-        assert len(lines) == len(records) and all(line.startswith("GPU Monitor - GPU0: 85.5%") for line in lines)
+        assert len(lines) == len(records) and all(line.startswith("GPU %: 0:86/1 ") for line in lines)
 
     exporter = ConsoleExporter(stream=stream)
     endure(Trouble(exporter, bool, lambda: everything.append(drained(end)), arrived, healthy=False))
