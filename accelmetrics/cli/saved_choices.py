@@ -89,14 +89,14 @@ def write_choices(choices: Choices) -> Path:
     Raises:
         SavedChoicesError: They cannot be written.
     """
+    from accelmetrics.exporters.files import replace_file  # not at the start of `watch`: few ever save
+
     path = choices_path()
     values = {name: getattr(choices, name) for name in SAVED}
     text = json.dumps({name: sorted(value) if isinstance(value, frozenset) else value for name, value in values.items()}, indent=2)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text + "\n", encoding="utf-8")
-        beside.replace(path)  # so that a reader finds the old file or the new one, and no half of it
+        replace_file(path, f"{text}\n".encode())
     except OSError as error:
         raise SavedChoicesError(f"the choices cannot be saved in {path}: {error.strerror}") from error
     return path

@@ -263,8 +263,8 @@ def summary(
         gaps: By device, the joules of the time between, where they are known.
     """
     pause = 0.0 if earlier is None else max(0.0, noticed - earlier.written)
-    stopped = earlier is not None and earlier.alive is not None
-    down = max(0.0, noticed - earlier.alive) if earlier is not None and earlier.alive is not None else 0.0
+    alive = None if earlier is None else earlier.alive
+    down = 0.0 if alive is None else max(0.0, noticed - alive)
     before = {} if earlier is None else dict(earlier.devices)
     held = max(0.0, (now if job.ended is None else job.ended) - job.began)
     mine = {holder.device for holder in resolve([job.claim], slots)}
@@ -306,7 +306,7 @@ def summary(
         "began": job.began,
         "ended": job.ended,
         "noticed": noticed if earlier is None else earlier.noticed,
-        "interruptions": 0 if earlier is None else earlier.interruptions + stopped,
+        "interruptions": 0 if earlier is None else earlier.interruptions + (alive is not None),
         "interrupted_seconds": 0.0 if earlier is None else earlier.interrupted_seconds + down,
         "devices_held": given,
         "held_hours": given * held / HOUR,
