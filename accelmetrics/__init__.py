@@ -1,18 +1,18 @@
-"""Reads every accelerator on a machine, of any vendor, and gives the numbers out in one shape.
+"""Read every accelerator on a machine, of any vendor, in one format.
 
 >>> import accelmetrics
 >>> snapshot = accelmetrics.sample()
 >>> snapshot.metrics["gpu.0.powerWatts"]        # doctest: +SKIP
 300.0
 
-Importing this package loads nothing but itself: names load their module when they are first used.
+Importing this package loads only this file and the version. A public name loads its module on first use.
 """
 
 from __future__ import annotations
 
 from accelmetrics._version import __version__, version_info
 
-TYPE_CHECKING = False  # type checkers take it as true; importing it from typing would be most of what this import costs
+TYPE_CHECKING = False  # type checkers treat it as true; importing it from typing would be most of the cost of this import
 
 if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
@@ -170,5 +170,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, loaded or not."""
+    """Return the public names, whether they are loaded or not."""
     return sorted(__all__)

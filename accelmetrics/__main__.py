@@ -1,4 +1,4 @@
-"""``python -m accelmetrics`` is the command ``accelmetrics``."""
+"""Run the command ``accelmetrics`` as ``python -m accelmetrics``."""
 
 from accelmetrics.cli import program
 

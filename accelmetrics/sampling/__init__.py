@@ -1,1 +1,1 @@
-"""When measurements are taken: the sampler, its deadline, its workers. Knows ``backends`` through their contract and the registry."""
+"""When measurements are taken: samplers, deadlines, workers. Backends are used only through their contract and registry."""

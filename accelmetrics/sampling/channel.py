@@ -1,4 +1,4 @@
-"""What the processes of a job on one machine say to each other beside the readings that they share."""
+"""Messages and logged steps that the processes of a job on one machine exchange in addition to shared readings."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ if TYPE_CHECKING:
     from accelmetrics.sampling.rank_file import Logged, RankFile
 
 PENDING = 10_000
-"""Messages that wait until the process takes part, and steps that wait to be written; the oldest go."""
+"""Limit of queued messages (until the process joins) and of queued steps (until they are written). The oldest are dropped."""
+# Steps are batched: a write per step, on the training thread, would cost several times as much as queueing it.
 TOLD, EARLY = 1.5, 0.6
-"""Seconds within which a step is written for the others, and by how much earlier where the thread that writes is awake anyway. Written
-one by one on the training's thread, each step would cost it several times what noting it does."""
+"""Longest time until a step is written, and how much earlier it may be written if the writing thread is awake anyway. In seconds."""
 
 
 class NodeChannel:
-    """What a process of a job says to the others of its machine beside the readings, and how it takes part.
+    """The channel of one process to the other processes of its job on this machine, and its role in the job.
 
-    Messages are small objects of what JSON has. They are written into a file of this process at once; others hear them when they look.
+    Messages are small JSON-compatible objects. Each is written to this process's file at once; other processes receive it when they
+    next read that file.
 
     Attributes:
-        role: ``holder`` reads for the others, ``client`` is read for, ``alone`` reads for itself; empty while nothing is read.
+        role: ``holder`` reads for the others, ``client`` uses their readings, ``alone`` reads for itself; empty while nothing is read.
         why: Why it reads for itself.
-        devices: What tells the devices that the processes of the job see on this machine from others: UUIDs, where there are.
-        processes: How many processes of the job take part here.
-        dropped: Messages that were lost, on their way out or in.
-        file: Where this process writes what it says; None while it does not take part.
-        heard: Whether somebody wants to be told of messages.
+        devices: Identifiers of the devices that the job's processes see on this machine: UUIDs, where there are any.
+        processes: Number of processes of the job that take part here.
+        dropped: Number of messages lost, sent or received.
+        file: The file this process writes to; None while it does not take part.
+        heard: Whether messages have a subscriber.
     """
 
     def __init__(self) -> None:
@@ -43,16 +44,16 @@ class NodeChannel:
         self.file: RankFile | None = None
         self._pending: deque[Mapping[str, Any]] = deque(maxlen=PENDING)
         self._steps: deque[Logged] = deque(maxlen=PENDING)
-        self._tells = inf  # until when steps are written; no end while none wait
+        self._tells = inf  # deadline of the next write of steps; infinite while no write is scheduled
         self._callbacks: dict[Callable[[Mapping[str, Any]], object], None] = {}
 
     @property
     def heard(self) -> bool:
-        """Whether somebody wants to be told of messages."""
+        """Whether messages have a subscriber."""
         return bool(self._callbacks)
 
     def publish(self, message: Mapping[str, Any]) -> None:
-        """Send a message to the other processes of the job on this machine. Never waits."""
+        """Send a message to the other processes of the job on this machine. Never blocks."""
         if self.file is not None:
             self.dropped += not self.file.message(message)
         elif self.role != "alone":
@@ -60,10 +61,10 @@ class NodeChannel:
             self._pending.append(message)
 
     def step(self, at: float, time_ns: int, step: int | None, values: Mapping[str, int | float]) -> bool:
-        """Take a step for the others. From any thread, and from signal handlers.
+        """Queue a logged step for the other processes. Safe from any thread and from signal handlers.
 
         Returns:
-            Whether ``tell`` has to be called, which is not expected to be.
+            Whether the caller must schedule a call of ``tell``, because none is scheduled.
         """
         if self.file is None:
             return False
@@ -74,13 +75,13 @@ class NodeChannel:
         return True
 
     def tell(self, now: float) -> float:
-        """Write the steps that have waited long enough, on the thread that reads.
+        """Write the queued steps if they have waited long enough. For the thread that reads.
 
         Returns:
-            The moment of ``time.monotonic`` until which it has to be called again; infinite where nothing was logged lately.
+            The time (``time.monotonic``) of the next call needed; infinite if nothing was logged lately.
         """
         if now >= self._tells - EARLY:
-            self._tells = inf  # first: who logs meanwhile sees that nobody will come for it
+            self._tells = inf  # before the queue is read: a step logged from here on schedules a call of its own
             steps = [self._steps.popleft() for _ in range(len(self._steps))]
             if steps and self.file is not None:
                 self._tells = now + TOLD
@@ -88,11 +89,12 @@ class NodeChannel:
         return self._tells
 
     def subscribe(self, callback: Callable[[Mapping[str, Any]], object]) -> Callable[[], None]:
-        """Have a function called with every message of the others, on the thread that reads.
+        """Call a function with every message of the other processes, on the thread that reads.
 
         Returns:
-            Call it to end the subscription.
+            A function that ends the subscription.
         """
+        # Replaced, never changed: another thread may be iterating over it.
         self._callbacks = {**self._callbacks, callback: None}
 
         def unsubscribe() -> None:
@@ -101,19 +103,19 @@ class NodeChannel:
         return unsubscribe
 
     def join(self, file: RankFile | None) -> None:
-        """Take part: say what waits, and from now on at once."""
-        self._steps.clear()  # of the parent, in the child of a fork
+        """Start using a file: send the queued messages, and write later ones at once."""
+        self._steps.clear()  # after a fork these are the parent's steps, which the parent writes
         self._tells = inf
         self.file = file
         while file is not None and self._pending:
             self.publish(self._pending.popleft())
 
     def alone(self, why: str) -> None:
-        """Note that this process reads for itself: there is nobody to talk to."""
+        """Set the role to ``alone`` and drop queued messages: there are no other processes to receive them."""
         self.role, self.why, self.devices, self.processes = "alone", why, frozenset(), 0
         self._pending.clear()
 
     def give(self, message: Mapping[str, Any]) -> None:
-        """Hand out what has come."""
+        """Call every subscriber with a received message."""
         for callback in self._callbacks:
             guarded(callback, message)

@@ -1,4 +1,4 @@
-"""Readings for coroutines: taken on a daemon thread, handed to the event loops that wait for them."""
+"""Readings for coroutines: a daemon thread takes them and hands them to the event loops that wait."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from accelmetrics.sampling.threads import OnDemandThread
 from accelmetrics.schemas.snapshot import Snapshot
 
 Request = tuple[Callable[[], Snapshot], asyncio.AbstractEventLoop, "asyncio.Future[Snapshot]"]
-"""Of a coroutine that waits: what takes the reading, the coroutine's event loop, and what it awaits."""
+"""A waiting coroutine: the function that takes the reading, the coroutine's event loop, and the future it awaits."""
 LINGER = 5.0
-"""Seconds for which the thread waits for the next request: a program that reads every second starts one, not one a reading."""
+"""Seconds the thread waits for the next request, so that a program that reads every second starts one thread, not one per reading."""
 
 
 class CoroutineReader:
-    """The thread of one sampler that takes readings for coroutines, of any number of event loops.
+    """The thread of one sampler that takes readings for coroutines of any number of event loops.
 
-    It ends by itself some seconds after the last request, keeps no interpreter from exiting and holds no sampler that is not
-    being read.
+    It ends some seconds after the last request. It never keeps the interpreter from exiting, and references no sampler between readings.
     """
 
     def __init__(self) -> None:
@@ -38,9 +37,9 @@ class CoroutineReader:
         """Return a reading that began after this call.
 
         Raises:
-            BaseException: What ``take`` raised, or that no thread is to be had.
+            BaseException: The error that ``take`` raised, or the reason why no thread could be started.
         """
-        if os.getpid() != self._pid:  # the thread stayed behind, and with it whatever it held
+        if os.getpid() != self._pid:  # in the child of a fork the thread is gone, and its queue may be locked
             self._begin()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Snapshot] = loop.create_future()
@@ -53,7 +52,7 @@ class CoroutineReader:
 
 
 def _serve(requests: SimpleQueue[Request]) -> None:
-    """Answer requests, all that wait with one reading, until none has come for a while."""
+    """Answer requests until none has come for a while. One reading answers all requests that wait."""
     while True:
         try:
             waiting = [requests.get(timeout=LINGER)]
@@ -68,11 +67,11 @@ def _serve(requests: SimpleQueue[Request]) -> None:
                 with suppress(RuntimeError):  # the loop has been closed
                     loop.call_soon_threadsafe(_settle, future, outcome)
             del loop, future, outcome
-        del waiting  # nothing here keeps a sampler alive while the thread waits
+        del waiting  # a reference here would keep the sampler alive while the thread waits
 
 
 def _settle(future: asyncio.Future[Snapshot], outcome: Outcome[Snapshot]) -> None:
-    if future.done():  # cancelled meanwhile
+    if future.done():  # it was cancelled during the reading
         return
     if outcome.error is not None:
         future.set_exception(outcome.error)

@@ -1,19 +1,19 @@
-"""Which key each device has: numbers of the process, and the numbers that one sampler shows.
+"""The key of each device: its number in this process, and the number that a sampler reports it under.
 
-:class:`DeviceRegistry` numbers devices for as long as the process lives; a number is never taken back. GPUs are numbered compactly
-from 0, in the fixed order of the selected backends, since several vendors share ``gpu.<i>``. A vendor's numbers are reserved when its
-hardware is detected, so that one that opens late, or never, shifts no other; devices beyond the reserved numbers come after all
-others. Kinds that one vendor alone makes keep its own numbers (``tpu.<i>`` is the runtime's device id), and a partition has a number
-below its parent's (``gpu.0.mig.1``): the vendor's own, unless another device or partition had that before; then the next free one.
+:class:`DeviceRegistry` numbers devices for the lifetime of the process and never reassigns a number. All vendors share ``gpu.<i>``,
+so GPUs are numbered without gaps from 0, in the fixed order of the selected backends. A vendor's numbers are reserved when its
+hardware is detected. A vendor that opens late, or never, therefore shifts no other vendor's numbers; devices beyond the reserved
+numbers follow after all others. A kind that only one vendor makes keeps that vendor's numbers (``tpu.<i>`` is the runtime's device
+id). A partition is numbered below its parent (``gpu.0.mig.1``) by the vendor's number, or by the next free one if that is taken.
 
-A device is recognised by its UUID, else by its PCI address, else by the vendor's number, so it keeps its key when its driver is reloaded,
-when the vendor's own order changes, and while one of these cannot be read. Another UUID at the same address is another device. A TPU
-that was listed while it was not in use, by its place on the bus, keeps that number when a runtime gives it another: its identity tells
-the runtime's.
+A device is recognised by its UUID, else by its PCI address, else by the vendor's number. It keeps its key when its driver is
+reloaded, when the vendor's order changes, and while one of these identifiers is unreadable. A different UUID at the same address is
+a different device. A TPU that was listed by its place on the bus while unused keeps that number when a runtime assigns it another
+one; its identity then shows the runtime's number.
 
 :class:`VisibilityFilter` shows one sampler's devices as the watched program sees them. With ``visible="renumber"`` the program's n-th
-device takes the n-th of the numbers that its vendor's devices have, or n itself where one vendor alone makes the kind: for a program
-on one vendor's GPUs ``gpu.0`` is its device 0, and on a mixed host no two vendors ever meet under one key, whichever opens first.
+device takes the n-th of its vendor's numbers, or n itself for a kind that only one vendor makes. For a program on one vendor's GPUs
+``gpu.0`` is its device 0, and on a mixed host two vendors never share a key, in whichever order they open.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.named_tuple import NamedTuple
 
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
-"""Kinds whose numbers are the vendor's own."""
+"""Kinds that keep the vendor's numbers."""
 PROGRAM_NUMBERED = "tpu"
-"""The kind whose numbers are those of the program that holds it: the next program may give another device the same one."""
+"""The kind numbered by the program that holds the device. The next program may give the same number to another device."""
 RENUMBER = "renumber"
 
 
 class Numbering(NamedTuple):
-    """The numbers given out so far. Never changed in place, so that an interrupt leaves the old one or the new one.
+    """The numbers assigned so far.
 
     Attributes:
-        slots: The slot of every device that was ever seen, in the order in which they were.
-        reserved: By backend, the numbers set aside for it.
-        free: By kind, the first number that is neither given out nor set aside.
+        slots: The slot of every device ever seen, in the order of first sight.
+        reserved: The numbers reserved for each backend.
+        free: The first number of each kind that is neither assigned nor reserved.
     """
 
+    # Never changed in place: an interrupt (Ctrl-C) leaves either the old numbering or the new one.
     slots: tuple[DeviceSlot, ...]
     reserved: Mapping[str, range]
     free: Mapping[str, int]
@@ -57,10 +58,10 @@ NO_NUMBERS = Numbering((), {}, {})
 
 
 class DeviceRegistry:
-    """The numbering for one selection of backends.
+    """The numbering of devices for one selection of backends.
 
     Attributes:
-        numbering: The numbers given out so far, here or in a process before.
+        numbering: The numbers assigned so far, by this process or by an earlier one.
     """
 
     def __init__(self, numbering: Numbering = NO_NUMBERS) -> None:
@@ -68,7 +69,7 @@ class DeviceRegistry:
         self._lock = threading.Lock()
 
     def reserve(self, backend: str, kind: str, count: int) -> None:
-        """Set numbers aside for a backend, the first time it is named; call in the order of the backends."""
+        """Reserve numbers for a backend on its first call. Call it for the backends in their order."""
         with self._lock:
             slots, reserved, free = self.numbering
             if backend not in reserved:
@@ -76,11 +77,12 @@ class DeviceRegistry:
                 self.numbering = Numbering(slots, {**reserved, backend: range(end - count, end)}, {**free, kind: end})
 
     def adopt(self, backend: str, devices: Sequence[DeviceIdentity]) -> list[DeviceSlot]:
-        """Give the devices of an opened backend their slots, in its order; those seen before keep theirs."""
+        """Return the slots of an opened backend's devices, in its order. Devices seen before keep their slots."""
         with self._lock:
             slots, free = {slot.key: slot for slot in self.numbering.slots}, dict(self.numbering.free)
             reserved = self.numbering.reserved.get(backend, range(0))
             found: dict[int, DeviceSlot] = {}
+            # Whole devices first: a partition's key begins with its parent's.
             for partitions in (False, True):
                 listed = {place: device for place, device in enumerate(devices) if bool(device.parent) == partitions}
                 seen = [slot for slot in slots.values() if slot.backend == backend]
@@ -93,17 +95,19 @@ class DeviceRegistry:
                     if before is None:
                         slot = _new_slot(backend, device, parent, slots, reserved, free)
                     else:
-                        known_of = before.identity  # what cannot be read now; a name may be no more than what the PCI bus says
+                        # Identifiers that cannot be read now keep their earlier value. So does the name if the UUID is unreadable:
+                        # the new name may then be only the one of the PCI bus.
+                        known_of = before.identity
                         kept = {part: getattr(device, part) or getattr(known_of, part) for part in ("uuid", "pci_bus_id", "serial")}
                         name = (known_of.uuid and not device.uuid and known_of.name) or device.name
                         slot = before._replace(identity=device._replace(name=name, **kept))
                     found[place] = slots[slot.key] = slot
             self.numbering = Numbering(tuple(slots.values()), self.numbering.reserved, free)
             adopted = [found[place] for place in range(len(devices))]
-            return adopted  # noqa: RET504 - an interrupt that comes after the last call in the block would leave the lock held
+            return adopted  # noqa: RET504 - an interrupt after the last call in the block would leave the lock held
 
     def known(self, backend: str) -> list[DeviceSlot]:
-        """List every device of a backend that was ever seen, whole devices first, by number."""
+        """Return every device of a backend ever seen: whole devices first, then partitions, each by number."""
         slots = [slot for slot in self.numbering.slots if slot.backend == backend]
         return sorted(slots, key=lambda slot: (bool(slot.identity.parent), slot.key.rpartition(".")[0], slot.index))
 
@@ -128,12 +132,14 @@ def _new_slot(
 def _recognise(
     devices: Sequence[DeviceIdentity], above: Sequence[DeviceSlot | None], known: Sequence[DeviceSlot]
 ) -> list[DeviceSlot | None]:
-    """Return the slot of each device that is certain to be one seen before: by UUID first, then by address, then by number.
+    """Return, for each device, the slot of the known device that it certainly is, or None.
+
+    UUIDs are compared first, then PCI addresses, then numbers.
 
     Args:
         devices: Whole devices, or partitions.
-        above: Of each, the device that it is a partition of.
-        known: The slots of those seen before.
+        above: For each of them, its parent's slot.
+        known: The slots of known devices.
     """
     found: list[DeviceSlot | None] = [None] * len(devices)
     taken: set[str] = set()
@@ -147,8 +153,8 @@ def _recognise(
             if found[place] is not None or what is None:
                 continue
             alike = [slot for slot in of_known.get(what, ()) if slot.key not in taken and _may_be(slot.identity, device)]
-            # What several share tells none of them from the others: numbers do, and of the devices of one chip, whose numbers are a
-            # program's and change with it, their order.
+            # A mark shared by several devices does not identify one; their numbers do. Devices of one chip are matched by their order
+            # instead if a program assigns their numbers, since these change with the program.
             if (counts[what] > 1 or len(alike) > 1) and (device.uuid or device.kind not in VENDOR_NUMBERED):
                 alike = [slot for slot in alike if slot.identity.vendor_index == device.vendor_index]
             if alike:
@@ -162,11 +168,11 @@ MARKS: tuple[Callable[[DeviceIdentity, str], object], ...] = (
     lambda device, parent: (device.kind, parent, pci_address(device.pci_bus_id)) if device.pci_bus_id else None,
     lambda device, parent: (device.kind, parent, device.vendor_index),
 )
-"""What a device is recognised by, the surest first, of its identity and its parent's key."""
+"""Functions of an identity and its parent's key that give a mark to recognise the device by, the most reliable first."""
 
 
 def _may_be(known: DeviceIdentity, device: DeviceIdentity) -> bool:
-    """Return whether nothing speaks against two identities being one device's: another UUID, or where one has none, another address."""
+    """Return whether two identities may be one device: no different UUID, or, if one has none, no different address."""
     if known.uuid and device.uuid:
         return known.uuid == device.uuid
     if known.pci_bus_id and device.pci_bus_id:
@@ -175,36 +181,37 @@ def _may_be(known: DeviceIdentity, device: DeviceIdentity) -> bool:
 
 
 class VisibilityFilter:
-    """One sampler's devices of one backend, as the watched program sees them.
+    """Select the devices of one backend that a sampler reports, as the watched program sees them.
 
-    The program's environment is read once: a program reads its lists when it starts. Whether a device is reported, and under which
-    key, is decided when it is seen first, and kept. Nothing is read from a device.
+    The program's environment is read once, because a program reads its device lists when it starts. Whether a device is reported, and
+    under which key, is decided when the device is first seen and never changes. No device is read.
 
     Attributes:
-        caveat: What to know about a selection by visibility, in words; empty when nothing.
+        caveat: A warning about the selection by visibility, in words; empty if there is none.
     """
 
     def __init__(self, options: Options) -> None:
         self.caveat = ""
         self._visible = options.visible
-        # A child of ours that reads for us (isolation="process") has inherited what we had when it was started.
+        # Where the caller named no process, read our own environment. With isolation="process" this code runs in a child that inherited
+        # the program's environment when it was started.
         self._pid = options.pid if options.watched else None
         self._known: list[DeviceSlot] = []
         self._shown: dict[str, DeviceSlot | None] = {}
         self._environment: Environment | None = None
 
     def show(self, known: Sequence[DeviceSlot]) -> dict[str, DeviceSlot]:
-        """Decide which devices are reported.
+        """Return the devices to report.
 
         Args:
             known: Every device of the backend.
 
         Returns:
-            By the registry's key, the slot under which a device is reported; no entry for one that is not.
+            The slot to report each device under, by the registry's key. Hidden devices have no entry.
         """
         if list(known) != self._known:
             decided = self._decide(known)
-            # What was decided before stands; others are shown as far as their keys are free.
+            # Earlier decisions are kept. A device seen for the first time is shown if its key is free.
             shown = {slot.key: before._replace(identity=slot.identity) if (before := self._shown.get(slot.key)) else None for slot in known}
             taken = {slot.key for slot in shown.values() if slot is not None}
             for slot, new in zip(known, decided, strict=True):
@@ -227,7 +234,7 @@ class VisibilityFilter:
         if not self._visible:
             return marked
         caveats = list(seen.caveats)
-        # What cannot be told is not left out: only what is known to be hidden is.
+        # Only a device known to be hidden is left out; an undecidable one is kept.
         kept = [slot if sees is not False else None for slot, sees in zip(marked, seen.visible, strict=True)]
         if self._visible == RENUMBER:
             renumbered = _renumbered([slot for slot in kept if slot is not None], known)
@@ -240,7 +247,7 @@ class VisibilityFilter:
 
 
 def _renumbered(kept: Sequence[DeviceSlot], known: Sequence[DeviceSlot]) -> dict[str, DeviceSlot] | str:
-    """Number slots as the program does, by their usual keys; why not, in words, where not every one has such a number of its own."""
+    """Return slots with the program's numbers, by their usual keys; or the reason, in words, why one has no number."""
     if len({(slot.identity.kind, slot.visible_index) for slot in kept}) < len(kept) or any(slot.visible_index is None for slot in kept):
         return "the program's cannot be told"
     renumbered = {}
@@ -255,12 +262,12 @@ def _renumbered(kept: Sequence[DeviceSlot], known: Sequence[DeviceSlot]) -> dict
 
 
 class Environment(NamedTuple):
-    """A process's environment, or why it is not known.
+    """A process's environment, or the reason why it is unknown.
 
     Attributes:
-        values: The variables; None where they cannot be read.
-        why: Why not, in words.
-        gone: Whether that is since there is no such process.
+        values: The variables; None if they cannot be read.
+        why: The reason, in words.
+        gone: Whether the reason is that there is no such process.
     """
 
     values: Mapping[str, str] | None
@@ -269,10 +276,10 @@ class Environment(NamedTuple):
 
 
 def environment_of(pid: int) -> Environment:
-    """Read the environment of a process; this process's own is the one that it has now.
+    """Read the environment of a process. For this process, return its current environment.
 
     Args:
-        pid: The process, as our own PID namespace numbers it.
+        pid: The process id in our own PID namespace.
     """
     if pid == os.getpid():
         return Environment(dict(os.environ))
@@ -281,7 +288,12 @@ def environment_of(pid: int) -> Environment:
 
 
 def environment_at(number: int, pid: int) -> Environment:
-    """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
+    """Read the environment of a process.
+
+    Args:
+        number: Its process id in the mounted ``/proc``.
+        pid: The process id to use in messages.
+    """
     if sys.platform != "linux":
         import psutil
 
@@ -293,6 +305,7 @@ def environment_at(number: int, pid: int) -> Environment:
             return Environment(None, f"the environment of process {pid} cannot be read: {error}")
     try:
         data = read_once(f"/proc/{number}/environ")
+        # A zombie has an empty environment and command line; a process started without variables has a command line.
         ended = not data and not read_once(f"/proc/{number}/cmdline")
     except PermissionError:
         return Environment(None, f"the environment of process {pid} may not be read: it belongs to another user")
@@ -304,7 +317,10 @@ def environment_at(number: int, pid: int) -> Environment:
 
 
 def parse_environment(data: bytes) -> dict[str, str]:
-    """Parse variables as the kernel keeps them: the first of a name counts, as for ``getenv``; other text is left out."""
+    """Parse the content of ``/proc/<pid>/environ``. The first value of a name counts, as for ``getenv``.
+
+    Entries without a name or a ``=`` are skipped.
+    """
     values: dict[str, str] = {}
     for entry in data.split(b"\0"):
         name, sign, value = entry.partition(b"=")

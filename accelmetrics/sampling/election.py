@@ -1,11 +1,12 @@
-"""Which process of a job reads: the one that holds a lock. The next one has it when that ends, in whatever way.
+"""Election of the process that reads for a job: the holder of a lock. When it ends, the next process gets the lock.
 
-The lock is a POSIX one (``lockf``). The child of a fork does not inherit it, be it a fork of C that Python does not hear of; ``flock`` and
-the locks of an open file description would stay held by such a child. Its price is that a process loses it with the first descriptor of
-that file that it closes. So each lock file is opened once in a process, by this module, and is never closed.
+The lock is a POSIX one (``lockf``). The child of a fork does not inherit it, even if C code forks without Python's knowledge.
+``flock`` and locks of an open file description would stay held by such a child, so they are not used. The price of ``lockf``: a
+process loses the lock when it closes any descriptor of the file. So each lock file is opened once per process, by this module, and
+is never closed.
 
-A process that is stopped (SIGSTOP, a debugger) keeps its lock. Then a deputy may read, as long as the ring says that it writes. Deputies
-have a lock of their own: with a driver that answers slowly, several would read at once.
+A stopped process (SIGSTOP, a debugger) keeps its lock. Then a deputy may read for as long as the ring names it as the writer.
+Deputies have a lock too: otherwise, with a driver that answers slowly, several processes would read at once.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ from accelmetrics.sampling.slot_file import PAGE, NotSharedError
 from accelmetrics.sampling.threads import Flag, OnDemandThread
 
 LOCK, DEPUTY, RING, BELL = ".lock", ".deputy", ".ring", ".bell"
-"""How the names of a job's files end that all of its processes have in common."""
+"""Suffixes of the files that all processes of a job share."""
 PAUSE = 0.05
-"""Seconds between two attempts where waiting for a lock is not possible."""
+"""Seconds between two attempts if waiting for the lock would be a deadlock."""
 FRESH = 60.0
-"""Seconds for which the files of a job are left alone by others: its processes may be starting."""
+"""Seconds for which other jobs leave a job's files alone: its processes may still be starting."""
 
 
 def job_directory(make: bool = True) -> Path:
-    """Return the directory that is this user's alone: below ``XDG_RUNTIME_DIR``, else below the temporary one.
+    """Return this user's private directory: below ``XDG_RUNTIME_DIR``, else below the temporary directory.
 
     Args:
-        make: Whether it is made where it is not there.
+        make: Whether to create it if it is missing.
 
     Raises:
-        NotSharedError: It cannot be made, or others could write there.
+        NotSharedError: It cannot be created, or other users could write there.
     """
     user = os.geteuid()
     base = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     path = Path(tempfile.gettempdir()) / f"accelmetrics-{user}"
-    with suppress(OSError):  # it is another user's, or none
+    with suppress(OSError):  # XDG_RUNTIME_DIR belongs to another user, or is unusable
         if base.is_absolute() and base.is_dir() and base.stat().st_uid == user:
             path = base / "accelmetrics"
     try:
@@ -62,7 +63,9 @@ def job_directory(make: bool = True) -> Path:
 
 
 def job_files(job: str, *shared: object) -> Path:
-    """Return what the paths of a job's files begin with; processes that differ in what is to be shared have different ones.
+    """Return the common prefix of the paths of a job's files.
+
+    Processes that differ in the values to share get different prefixes, and so do not share readings.
 
     Raises:
         NotSharedError: There is no directory for them.
@@ -72,54 +75,54 @@ def job_files(job: str, *shared: object) -> Path:
 
 
 def digest_of(*shared: object) -> str:
-    """Return what tells what processes have in common from anything else."""
+    """Return a short digest of values, equal for processes that have all of them in common."""
     return hashlib.sha256(repr(shared).encode(errors="replace")).hexdigest()[:16]
 
 
 def with_end(files: Path, end: str) -> Path:
-    """Return one of the files of a job."""
+    """Return the path of one of a job's files, by its suffix."""
     return files.with_name(files.name + end)
 
 
 class Lock:
-    """A lock file, as this process has it open."""
+    """A lock file, opened once by this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file, self._found = -1, os.stat_result(range(10))
 
     def take(self, wait: bool) -> bool:
-        """Lock it for this process; whether it has the lock.
+        """Lock the file for this process. Return whether it is locked.
 
         Raises:
-            NotSharedError: The file cannot be made, or is on a file system without locks.
+            NotSharedError: The file cannot be created, or its file system has no locks.
         """
         while True:
             try:
                 if not self.stands:
-                    self.give()  # of a file that was removed: others may wait for that one still
-                    # A descriptor that was ours is left to whoever has it now.
+                    self.give()  # a removed file: other processes may still wait for its lock
+                    # The old descriptor is not closed: the program may have closed it and reused its number for a file of its own.
                     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                     self._found = os.fstat(self._file)
                 fcntl.lockf(self._file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self.stands:  # else it was removed before it was locked
+                if self.stands:  # otherwise it was removed before it was locked: try again with the new file
                     return True
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EACCES) and not wait and self.stands:
                     return False
                 if error.errno != errno.EDEADLK:
                     raise NotSharedError(f"{self.path} cannot be locked: {error.strerror or error}") from error
-                time.sleep(PAUSE)  # each of two processes has what the other waits for, for different jobs
+                time.sleep(PAUSE)  # EDEADLK: two processes each hold the lock, of different jobs, that the other waits for
 
     def give(self) -> None:
-        """Unlock it."""
+        """Unlock the file."""
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._file), self._found):
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     @property
     def stands(self) -> bool:
-        """Whether the descriptor still is that of the file of this name."""
+        """Whether our descriptor still refers to the file of this name."""
         try:
             return os.path.samestat(os.fstat(self._file), self._found) and os.path.samestat(self.path.lstat(), self._found)
         except OSError:
@@ -127,10 +130,12 @@ class Lock:
 
 
 class Lease:
-    """The right to read for a job, which one process has at a time; in a process one candidate after the other. Use ``lease_of``.
+    """The right to read for a job, held by one process at a time. Use ``lease_of``.
+
+    Candidates of the same process hold it one after the other.
 
     Attributes:
-        lock: The lock that says which process has it.
+        lock: The lock that decides which process holds the lease.
         leader: The candidate that reads; None while another process does.
     """
 
@@ -143,11 +148,14 @@ class Lease:
         self._thread = OnDemandThread("accelmetrics-lease", lambda: self._candidates, self._wait)
 
     def join(self, candidate: Callable[[], object]) -> None:
-        """Have a function called once it is its turn to read, on a thread that waits for that. One that has left does not come back.
+        """Add a candidate: a function called when its turn to read comes, on a thread that waits for the lease.
+
+        A candidate that has left is not called later.
 
         Raises:
-            NotSharedError: There can be no lock, or no thread is to be had.
+            NotSharedError: There can be no lock, or no thread can be started.
         """
+        # Without waiting: this raises if locks are impossible here, before a thread is started.
         self.lock.take(False)
         self._candidates[candidate] = None
         failure = self._thread.start().failure
@@ -156,27 +164,31 @@ class Lease:
             raise NotSharedError(f"no thread is to be had: {failure.detail}")
 
     def leave(self, candidate: Callable[[], object]) -> None:
-        """Read no more, or do not wait for that: the next one does."""
+        """Withdraw a candidate, whether it reads or still waits. The next candidate takes over."""
         self._candidates.pop(candidate, None)
         self._changed.set()
         if not self._thread.alive:
             self.lock.give()
 
     def deputize(self) -> bool:
-        """Return whether the caller alone may read in place of a process that has the lock and does not read, until it resigns."""
-        if self._stands_in.acquire(blocking=False):  # a lock is the whole process's
+        """Try to become the deputy: the only reader in place of a lease holder that does not read, until ``resign``.
+
+        Returns:
+            Whether the caller is the deputy.
+        """
+        if self._stands_in.acquire(blocking=False):  # a file lock belongs to the process: this lock is between its threads
             if guarded(self._deputy.take, False).value:
                 return True
             self._stands_in.release()
         return False
 
     def resign(self) -> None:
-        """Read in nobody's place any more."""
+        """Stop reading as the deputy."""
         self._deputy.give()
         self._stands_in.release()
 
     def _wait(self) -> None:
-        """Wait for the lock, and keep it while there are candidates."""
+        """Wait for the lock and hold it while there are candidates."""
         while candidates := tuple(self._candidates):
             if not guarded(self.lock.take, True).value:  # the directory is gone
                 time.sleep(1.0)
@@ -194,13 +206,15 @@ _leases: dict[tuple[int, Path], Lease] = {}
 
 
 def lease_of(files: Path) -> Lease:
-    """Return the lease of a job: the same one for all of this process."""
+    """Return the lease of a job. All callers in a process get the same one."""
+    # By process: the child of a fork does not inherit the lock, so it needs a lease of its own.
     key = (os.getpid(), files)
     return _leases.get(key) or _leases.setdefault(key, Lease(files))
 
 
 def sweep(directory: Path) -> None:
-    """Remove the files of jobs all of whose processes were killed."""
+    """Remove the files of jobs that have no process left, because all were killed."""
+    # Opening and closing a lock file of our own would lose the lock.
     ours = {lease.lock.path for lease in tuple(_leases.values())}
     for path in directory.glob(f"*{LOCK}"):
         with suppress(OSError):
@@ -212,26 +226,26 @@ def sweep(directory: Path) -> None:
 
 
 class Bell:
-    """Tells the process that reads that a reading is wanted now: a FIFO, into which others write a byte.
+    """A FIFO by which other processes ask the reading process for a reading now: each request is a byte.
 
     Args:
-        path: Where.
-        rung: Called when a reading is wanted, on a thread of its own.
+        path: The path of the FIFO.
+        rung: Called when a reading is requested, on a thread of this object.
 
     Raises:
-        OSError: It cannot be made.
-        RuntimeError: No thread is to be had.
+        OSError: The FIFO cannot be created.
+        RuntimeError: No thread can be started.
     """
 
     def __init__(self, path: Path, rung: Callable[[], object]) -> None:
         self._path, self._rung, self._closed = path, rung, False
         with suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        self._file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)  # also for writing: so it has no end
+        self._file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)  # also for writing: so it never reaches its end
         threading.Thread(target=self._listen, name="accelmetrics-bell", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._closed = True
         ring_bell(self._path)
 
@@ -243,8 +257,8 @@ class Bell:
 
 
 def ring_bell(path: Path) -> None:
-    """Have a reading taken soon by the process that reads, where there is one."""
-    with suppress(OSError):  # nobody listens, or so many have rung that it need not be said again
+    """Ask the process that reads, if there is one, for a reading soon."""
+    with suppress(OSError):  # no process listens, or the FIFO is full of requests already
         file = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with suppress(OSError):
             os.write(file, b"!")
