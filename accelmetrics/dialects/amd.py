@@ -1,8 +1,8 @@
 """``amd``: the metrics of AMD's device-metrics-exporter, ``gpu_…`` and ``pcie_…``, with its labels, on devices of any vendor.
 
-Its dashboards tell MI200 from MI300 by the part number of the board (``card_model``). Where the source gives none (``rocm-smi``, boards for
-workstations), ``card_model`` is the product's name, as the exporter itself has it: panels that ask for "none of these part numbers" show
-such a device, those that ask for one of them do not.
+Its dashboards distinguish MI200 from MI300 by the part number of the board (``card_model``). If the source has no part number
+(``rocm-smi``, workstation boards), ``card_model`` is the product name, as in the exporter itself. Panels that exclude certain part
+numbers then show the device; panels that require one of them do not.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceSlot
 from accelmetrics.schemas.record import Record
 
 _TRANSFERS = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64}
-"""By generation of PCIe, GT/s."""
+"""GT/s by PCIe generation."""
+# Architecture prefixes of MI300 and later. These have no edge sensor and report the current power of the socket.
 _SOCKETS = ("gfx94", "gfx95")
-"""How the architecture of MI300 and later begins: no edge sensor, and the power of the socket at the moment."""
 
 
 def _of_sockets(name: str, sockets: bool) -> ComputedValue:
-    """Give a value of MI300 and later alone, or of devices before that."""
+    """Return a function that reads a value only on MI300 and later, or only on earlier devices."""
     return lambda values, who: values.get(name) if who.architecture.startswith(_SOCKETS) == sockets else None
 
 
 def _transfers(name: str) -> ComputedValue:
-    """Give a generation of PCIe in GT/s."""
+    """Return a function that converts a PCIe generation to GT/s."""
     return lambda values, _: _TRANSFERS.get(int(values.get(name, 0)))
 
 
@@ -92,14 +92,14 @@ CLOCKS = {
     "system": DialectTable((DialectRow("gpu_clock", "gpu.{i}.smClock"), DialectRow("gpu_max_clock", "gpu.{i}.maxSmClock"))),
     "memory": DialectTable((DialectRow("gpu_clock", "gpu.{i}.memoryClock"), DialectRow("gpu_max_clock", "gpu.{i}.maxMemoryClock"))),
 }
-"""By the label ``clock_type``. The exporter numbers them too, in the label ``clock_index``, which is left out."""
+"""Tables by the value of the label ``clock_type``. The exporter's label ``clock_index`` is left out."""
 COUNT = "gpu_nodes_total"
 OTHERS = {
     "gpu_clock": "`gpu.{i}.smClock`, `gpu.{i}.memoryClock`, with the label `clock_type`",
     "gpu_max_clock": "`gpu.{i}.maxSmClock`, `gpu.{i}.maxMemoryClock`, with the label `clock_type`",
     COUNT: "how many whole devices are listed",
 }
-"""Beside the table, by name what each is made of."""
+"""Metrics outside the table, each with its source."""
 UNMAPPED = {
     "gpu_hbm_temperature": "of the stacks of memory, the hottest alone is read: see `gpu_memory_temperature`",
     "gpu_prof_…": "counters of a profiler, which no source reads",
@@ -112,7 +112,7 @@ UNMAPPED = {
     "gpu_xgmi_…": "of single links no key is there: see `xgmiTxBytesTotal`",
     "gpu_violation_…": "whether clocks are held down is read, not for how long",
 }
-"""Of the exporter's other metrics, why they are left out."""
+"""Metrics of the exporter that are left out, each with the reason."""
 
 
 _JOB_LABELS = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
@@ -122,7 +122,7 @@ _TABLE = DialectTable(TABLE)
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Give how many devices there are, then each device with what is known of the job and the pod that use it."""
+    """Yield the number of devices, then each device's metrics, with the labels of the job and pod that use it."""
     snapshot = record.snapshot
     own = jobs(record.labels).get("slurm", {})
     answered = answering(snapshot)
@@ -130,6 +130,7 @@ def points(record: Record) -> Iterator[Point]:
         whole = len({slot.identity.parent or slot.identity.anchor for slot in snapshot.identities})
         yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
     for slot in answered:
+        # A known holder of the device takes precedence over the job in the record's labels.
         told = record.holders.of(slot.key, "job") or own
         job = {label: told[name] for label, name in _JOB_LABELS.items() if name in told}
         labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}

@@ -1,4 +1,4 @@
-"""What a dialect is: other names, and other units, for what a record holds already. It never reads a device."""
+"""The contract of dialects: a dialect renames and converts the values of a record. It never reads a device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_LABELS: Mapping[str, str] = {}
 
 
 class Distribution(NamedTuple):
-    """What was observed since the dialect was made, counted together: the value of a histogram or a summary.
+    """The value of a histogram or a summary: all observations since the dialect object was created.
 
     Attributes:
-        observations: How many, above 0.
-        total: Their sum.
-        buckets: Upper bounds, rising, each with the number of observations up to it; that of infinity is ``observations`` and
-            left out. Empty for a summary.
+        observations: Number of observations, above 0.
+        total: Sum of the observations.
+        buckets: Ascending upper bounds, each with the cumulative number of observations. The bucket of infinity is left out, because it
+            equals ``observations``. Empty for a summary.
     """
 
     observations: int
@@ -34,16 +34,16 @@ class Distribution(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One number as a system that keeps labelled series wants it.
+    """A sample of a labelled series, for systems like Prometheus and OpenTelemetry.
 
     Attributes:
         name: The metric's name in the dialect.
         value: The number in the dialect's unit, always finite; the mean of a distribution.
-        labels: What tells this series from others of the same name.
+        labels: Labels that distinguish this series from others of the same name.
         kind: ``gauge``, or ``counter`` for a number that only rises; ``histogram`` and ``summary`` have a distribution.
         unit: UCUM-style unit of the value (``W``, ``By``, ``1``).
-        meaning: One sentence.
-        distribution: All of a histogram or a summary; None for a plain number.
+        meaning: A sentence of help text.
+        distribution: The full histogram or summary; None for a plain number.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Point(NamedTuple):
 
 
 class Dialect(Protocol):
-    """One other monitor's names. Inherit from this class, and ``points`` is all that must be written.
+    """The metric names of another monitor. A subclass has to define only ``points``.
 
     Attributes:
-        name: As it is chosen: ``--keys verl``.
-        summary: Whose names these are, in a few words.
-        counting: Whether it counts over the records that it is shown. Then an exporter has an object of its own, and asks it for
-            the points of each record once, in their order, whether they are wanted or not; the last record again counts nothing.
-        tabular: Whether its own tool prints a table with a row per device, which :meth:`rows` gives.
+        name: The name that selects it: ``--keys verl``.
+        summary: The monitor or tool that these names come from, in a few words.
+        counting: Whether it accumulates over records. Each exporter then creates a separate object and calls ``points`` once per record,
+            in order, even if it needs no points. Passing the last record again counts nothing.
+        tabular: Whether its tool prints a table with a row per device, which :meth:`rows` returns.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Dialect(Protocol):
     tabular: bool = False
 
     def points(self, record: Record) -> Iterable[Point]:
-        """Give the record as labelled series. What is missing has none."""
+        """Return the record as labelled series. A missing value has no series."""
         ...
 
     def flat(self, record: Record) -> dict[str, Number]:
-        """Give the record as flat names and numbers.
+        """Return the record as flat names and numbers.
 
-        The default spells labelled series as PromQL does, and gives the number and the sum of the observations of a distribution.
+        By default, names are labelled series in PromQL's spelling. A distribution becomes its count and its sum.
         """
         found: dict[str, Number] = {}
         for point in self.points(record):
@@ -90,13 +90,13 @@ class Dialect(Protocol):
         return found
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
-        """Give a row per device, each with the same columns in the same order, in the words of the dialect's tool."""
+        """Return a row per device with the tool's column names and values. All rows have the same columns in the same order."""
         del record
         return ()
 
 
 def series(name: str, labels: Mapping[str, str]) -> str:
-    """Spell a series as one word: ``gpu_utilization_percent{gpu_index="0"}``."""
+    """Format a series as PromQL does: ``gpu_utilization_percent{gpu_index="0"}``."""
     escaped = {label: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for label, value in labels.items()}
     written = ",".join(f'{label}="{value}"' for label, value in escaped.items())
     return f"{name}{{{written}}}" if written else name

@@ -1,9 +1,8 @@
 """``dcgm``: the metrics of dcgm-exporter with its labels, so that dashboards and alerts made for it show devices of any vendor.
 
-Every field of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5), those that it has commented out among them, is in
-``DEFAULT`` with what it is read from, or in ``UNMAPPED`` with the reason why it is left out. ``BEYOND`` are fields of DCGM that the
-list does not have and dashboards often do; ``OLDER`` those that it had before, and that are left out. ``HEALTH`` says what its verdicts
-on a GPU's health are made of here.
+Every field of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5, including commented-out lines) is either in ``DEFAULT``
+with its source, or in ``UNMAPPED`` with the reason why it is left out. ``BEYOND`` has fields of DCGM that are not in the list but often
+in dashboards. ``OLDER`` has fields of earlier lists that are left out. ``HEALTH`` defines how the health verdicts are derived here.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from accelmetrics.schemas.xid import meaning
 
 
 def _last_xid(values: Values, _: DeviceIdentity) -> Number | None:
+    # 0 means "no error so far", so it is reported only if errors are counted at all.
     return values.get("lastXid", 0 if values.get("xidErrors") == 0 else None)
 
 
@@ -53,7 +53,7 @@ _CLOCK_REASONS = tuple(
         *("swThermalSlowdown", "hwThermalSlowdown", "hwPowerBrakeSlowdown", "displayClockSetting"),
     )
 )
-"""In the order of the bits of NVML's mask."""
+"""Metric names in the order of the bits of NVML's mask."""
 _MASK = Computed("a bit for each of throttle.…, in NVML's order", "1", _clock_reasons)
 _HELD_DOWN = "Why the clocks are held down, as a mask of bits."
 XID = "DCGM_FI_DEV_XID_ERRORS"
@@ -111,7 +111,7 @@ DEFAULT = (
     DialectRow("DCGM_FI_PROF_PCIE_TX_BYTES", "gpu.{i}.pcieTxBytes"),
     DialectRow("DCGM_FI_PROF_PCIE_RX_BYTES", "gpu.{i}.pcieRxBytes"),
 )
-"""Fields of the list, in its order, with what each is read from."""
+"""Fields of the default list, in its order, each with its source."""
 
 BEYOND = (
     DialectRow("DCGM_FI_DEV_FB_TOTAL", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
@@ -154,12 +154,12 @@ BEYOND = (
     DialectRow("DCGM_FI_PROF_NVLINK_TX_BYTES", "gpu.{i}.nvlinkTxBytes"),
     DialectRow("DCGM_FI_PROF_NVLINK_RX_BYTES", "gpu.{i}.nvlinkRxBytes"),
 )
-"""Fields that the list does not have."""
+"""Fields of DCGM that are not in the default list."""
 
 LABELS = {
     "DCGM_FI_DRIVER_VERSION": "the driver's version",
 }
-"""Fields of the list that are labels of every series."""
+"""Fields of the default list that are labels of every series."""
 
 _WINDOWED = "counted by dcgm-exporter itself over a window of its own"
 _NOT_READ = "not read"
@@ -185,7 +185,7 @@ UNMAPPED = {
     "DCGM_FI_DEV_INFOROM_IMAGE_VER": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_VBIOS_VERSION": _LABEL_OFF.format("`list --json` has it"),
 }
-"""Fields of the list that are left out, each with the reason."""
+"""Fields of the default list that are left out, each with the reason."""
 
 _NEVER_FILLED = 'DCGM has no value for it on any GPU (`DcgmCacheManager.cpp` answers "not supported"), and withdrew it: see {}'
 
@@ -193,13 +193,13 @@ OLDER = {
     "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_TX_BYTES, or `pcieTxBytesTotal`"),
     "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_RX_BYTES, or `pcieRxBytesTotal`"),
 }
-"""Fields of the lists up to 3.3 that dashboards of that time ask for, each with the reason why it is left out."""
+"""Fields of the default lists up to 3.3 that dashboards of that time query, each with the reason why it is left out."""
 
 
 Incident = tuple[str, int, str, str, Callable[[Values], bool | None]]
-"""What one of DCGM's health watches speaks of: the watch, as the label ``health_watch`` has it; the verdict, as DCGM numbers it; DCGM's
-name of it, as the label ``health_error_code`` has it; what it follows from, for readers; and whether a device's values say so, None where
-they do not say."""
+"""A condition of one of DCGM's health watches: the watch (label ``health_watch``), the verdict in DCGM's numbering, DCGM's error code
+(label ``health_error_code``), the condition in words, and a function that tests it on a device's values. The function returns None if the
+values that it needs are missing."""
 
 
 def _any_above_0(*names: str) -> Callable[[Values], bool | None]:
@@ -217,6 +217,7 @@ def _is_narrow(values: Values) -> bool | None:
 
 def _has_links_down(values: Values) -> bool | None:
     states = [value for name, value in values.items() if name.startswith("nvlink.") and name.endswith(".state")]
+    # If all links are down, they are not in use, which is no fault.
     return 0 < sum(states) < len(states) if states else None
 
 
@@ -263,7 +264,7 @@ HEALTH: tuple[Incident, ...] = (
         for code, actions in _ACTIONS.items()
     ),
 )
-"""The rows of one watch stand together, the worst first. A watch is told of where one of its rows is known."""
+"""Rows of one watch are adjacent, the worst first. A watch is reported if at least one of its rows can be evaluated."""
 HEALTH_STATUS = "DCGM_EXP_GPU_HEALTH_STATUS"
 _HEALTH = "What the device says of itself: 0 nothing, 10 a warning, 20 a failure."
 NOT_WATCHED = {
@@ -272,24 +273,24 @@ NOT_WATCHED = {
     "SM": "no key has it",
     "INFOROM": "checking it reads the board's flash memory, which is not done",
 }
-"""Watches of DCGM that nothing is told of, each with the reason."""
+"""Health watches of DCGM that are not reported, each with the reason."""
 COUNT = "DCGM_FI_DEV_COUNT"
 
+# The profile of a compute instance that shares its GPU instance begins like this: 1c.3g.40gb.
 _COMPUTE = re.compile(r"\d+c\.")
-"""Begins the profile of a compute instance that shares its GPU instance: ``1c.3g.40gb``."""
+# Fields with these prefixes are reported for MIG instances instead of their GPU, because sums would count them twice.
 _OF_INSTANCES = ("DCGM_FI_DEV_FB_", "DCGM_FI_PROF_")
+# Exceptions from that: only a whole GPU has these.
 _OF_BOARD = ("DCGM_FI_PROF_PCIE_", "DCGM_FI_PROF_NVLINK_")
-"""How names begin that are told of MIG instances and not of their GPU, lest sums count them twice; and those among them that only a
-whole GPU has."""
+# Labels that explain a value but do not distinguish series.
 _EXPLAINING = ("err_msg", "health_error_code")
-"""Labels that do not tell series apart."""
 
 
 _TABLE = DialectTable((*DEFAULT, *BEYOND))
 
 
 def flat(record: Record) -> dict[str, Number]:
-    """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
+    """Return values by series, with the labels that distinguish devices of one machine: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
     found: dict[str, Number] = {}
     for slot, divided, whole_devices in _devices(record.snapshot):
         whole, partition = parent_and_partition(slot)
@@ -301,7 +302,7 @@ def flat(record: Record) -> dict[str, Number]:
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Give each field of each device with the exporter's labels."""
+    """Yield each field of each device with the exporter's labels."""
     parents = {slot.key: slot for slot in record.snapshot.identities}
     for slot, divided, whole_devices in _devices(record.snapshot):
         whole, _ = parent_and_partition(slot)
@@ -312,14 +313,14 @@ def points(record: Record) -> Iterator[Point]:
 
 
 def _told(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
-    """Give what is told of one device.
+    """Yield the points of one device.
 
     Args:
-        snapshot: What was measured.
+        snapshot: The reading.
         slot: The device.
-        divided: Whether it has MIG instances that answer.
-        whole_devices: How many whole devices are listed; 0 for an instance, of which that is not told.
-        labels: Those that say which device it is.
+        divided: Whether the device has MIG instances with values.
+        whole_devices: Number of whole devices; 0 for an instance, which does not report this number.
+        labels: Labels that identify the device.
     """
     values = snapshot.values_of(slot.key)
     for point in _TABLE.points(snapshot, slot, labels):
@@ -338,9 +339,9 @@ def _told(snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: in
 
 
 def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
-    """Give each whole device that answers, whether it has MIG instances that do, and how many whole devices are listed.
+    """Yield each device that has values, whether it is divided into MIG instances, and the number of whole devices.
 
-    And each of these instances; of compute instances that share a GPU instance, the first.
+    MIG instances follow, with False and 0. Compute instances that share a GPU instance also share its values: only the first is yielded.
     """
     listed = [(slot, *parent_and_partition(slot)) for slot in snapshot.identities]
     answering = [entry for entry in listed if snapshot.values_of(entry[0].key)]
@@ -357,7 +358,7 @@ def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
 
 
 def _verdicts(values: Values) -> dict[str, tuple[int, str]]:
-    """Return, by watch that something is known of, the worst of what is met."""
+    """Return the worst verdict and its error code for each watch that can be evaluated."""
     found: dict[str, tuple[int, str]] = {}
     for watch, status, code, _, is_met in HEALTH:
         met = is_met(values)
@@ -368,10 +369,7 @@ def _verdicts(values: Values) -> dict[str, tuple[int, str]]:
 
 @lru_cache(maxsize=1024)
 def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str, str]:
-    """Name a device as the exporter does. A partition has the labels of its GPU, and two of its own. Not to be changed.
-
-    The exporter wrote ``Hostname`` up to 4.5 and writes ``hostname`` since; both are given.
-    """
+    """Return the exporter's labels of a device. A partition has its GPU's labels and two more. The dict is shared: do not modify it."""
     who = parent.identity
     whole, partition = parent_and_partition(slot)
     return without_empty(
@@ -383,6 +381,7 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
             "modelName": who.name,
             "GPU_I_PROFILE": _COMPUTE.sub("", profile(slot), count=1) if partition else "",
             "GPU_I_ID": gpu_instance(slot) if partition else "",
+            # The exporter writes Hostname up to 4.5 and hostname since. Dashboards of both versions work.
             "Hostname": hostname,
             "hostname": hostname,
             "DCGM_FI_DRIVER_VERSION": who.driver_version,

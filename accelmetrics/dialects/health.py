@@ -1,7 +1,7 @@
-"""How the devices, the sources, the monitor and its exporters fare, and the labels that say which device, job and run is meant.
+"""Health metrics of devices, sources, the monitor and its exporters, and the labels that identify a device, a job and a run.
 
-Health is there at all times. Measurements that grew old must not be served as fresh ones, and then health alone is left: each device
-down, no source successful, the counters as they stood.
+Health metrics are always present. When the latest record is too old to be served as fresh, only they remain: every device is down, no
+source is successful, and counters keep their last values.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from accelmetrics.schemas.snapshot import Snapshot, has_values
 SUCCESS: tuple[Status, ...] = ("ok", "degraded")
 FAILING: tuple[Status, ...] = ("degraded", "failed", "timed_out")
 LONGEST = 3.0
-"""Intervals of the monitor that may lie between two readings; what a clock did over a longer gap is not known."""
+"""Longest gap between two readings, in intervals of the monitor, over which throttling is counted. Over a longer gap it is unknown."""
 
 # Labels
 
 _SCHEDULERS = {"slurm": "slurm", "k8s": "kubernetes", "kubernetes": "kubernetes", "ray": "ray", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
-"""The first words of labels that name a scheduler's job, and what the scheduler is called."""
+"""Scheduler by the first word of a label, as in ``slurm.job.id``."""
+# Label names that are usual in dashboards, by the name that the scheduler's label has.
 _SHORT = {
     "id": "job_id",
     "job": "job_id",
@@ -41,24 +42,24 @@ _SHORT = {
     "namespace_name": "namespace",
     "container_name": "container",
 }
-"""What the field calls these labels."""
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
+# Names that Prometheus or this exporter already uses.
 _TAKEN = frozenset({"instance", "job", "le", "quantile", "accelerator", "uuid", "scheduler"})
 
 
 def identity_labels(slot: DeviceSlot) -> dict[str, str]:
-    """Give the two labels of each series of a device; neither is ever empty."""
+    """Return the two labels that every series of a device has. Neither is ever empty."""
     return {"accelerator": slot.key, "uuid": slot.unique_id}
 
 
 def label_name(text: str) -> str:
-    """Spell a text as the name of a label: letters, digits and underscores, and none of the names that mean something else."""
+    """Convert a text to a valid label name: letters, digits and underscores, and no reserved name."""
     name = _clean(text)
     return f"label_{name}" if name in _TAKEN or name[0].isdigit() else name
 
 
 def jobs(labels: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Give by scheduler what a record's labels say of its job: ``slurm.job.id`` is the label ``job_id`` of ``slurm``."""
+    """Return the labels of a record's job by scheduler: ``slurm.job.id`` becomes the label ``job_id`` of ``slurm``."""
     found: dict[str, dict[str, str]] = {}
     for label, value in labels.items():
         scheduler = _scheduler(label)
@@ -69,7 +70,7 @@ def jobs(labels: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Give the labels of a record that no scheduler gave."""
+    """Return the labels of a record that are not from a scheduler."""
     return {label_name(label): value for label, value in labels.items() if value and not _scheduler(label)}
 
 
@@ -86,15 +87,15 @@ def _clean(text: str) -> str:
 
 
 class HealthHistory(NamedTuple):
-    """What the records so far said, in their order.
+    """Health counters accumulated over the records so far. Immutable: :meth:`after` returns the next state.
 
     Attributes:
-        ready: Whether any of them gave something.
-        succeeded: By source, when it was last read, in seconds since 1970.
-        slots: The devices that were ever listed, by key: one that vanishes is still expected.
-        errors: By source and error, readings that the source failed at, wholly or of some devices.
-        timeouts: By source, readings in which it gave no answer in time; 0 for one that always did.
-        throttled: By device key and reason, for how many seconds the clocks were held down.
+        ready: Whether any record had values or a source that answered.
+        succeeded: Time of the last successful reading by source, in seconds since 1970.
+        slots: All devices seen so far by key. A device that vanishes is still expected.
+        errors: Failed readings by source and error, of all or some of its devices.
+        timeouts: Readings without an answer in time by source; 0 for a source that always answered.
+        throttled: Seconds of throttling by device key and reason.
         latest: The snapshot that was counted last.
     """
 
@@ -107,10 +108,7 @@ class HealthHistory(NamedTuple):
     latest: Snapshot | None = None
 
     def after(self, record: Record) -> HealthHistory:
-        """Count one record more; the same record twice in a row counts once.
-
-        Partitions come and go by command, so that those of this record alone are expected.
-        """
+        """Return the history including this record. The same record twice in a row counts once."""
         taken = record.snapshot
         if taken is self.latest:
             return self
@@ -121,24 +119,25 @@ class HealthHistory(NamedTuple):
                 succeeded[status.name] = taken.time_ns / 1e9 - status.age_seconds
             if status.status != "absent":
                 timeouts[status.name] = timeouts.get(status.name, 0) + (status.status == "timed_out")
-            # A reading that is served again counts once; a call that goes on without an answer is no reading.
+            # A reading that is served again counts once. A timeout counts each time, because it has no reading.
             last = before.get(status.name)
             again = last is not None and 0 < status.sequence == last.sequence and status.status == last.status != "timed_out"
             if status.status in FAILING and not again:
-                # Of a source that answers, what speaks against its devices; its state where that is nothing, or it was late.
+                # The errors of its devices; the source's status if no device has an error or the source timed out.
                 own = () if status.status == "timed_out" else [slot.key for slot in taken.identities if slot.backend == status.name]
                 reasons = {str(why.reason) for key in own for why in taken.reasons_of(key).values() if why.reason not in IN_ORDER}
                 for error in reasons or {status.status}:
                     errors[status.name, error] = errors.get((status.name, error), 0) + 1
+        # Administrators create and remove partitions, so only the partitions of this record are expected.
         whole = {key: slot for key, slot in self.slots.items() if not slot.identity.parent}
         slots = {**whole, **{slot.key: slot for slot in taken.identities}}
-        seconds = 0.0  # since the reading before; none counts where they are too many, or a clock was set back
+        seconds = 0.0  # since the previous reading; 0 after a gap that is too long or if the clock was set back
         if self.latest is not None and record.monitor is not None:
             passed = (taken.time_ns - self.latest.time_ns) / 1e9
             seconds = passed if 0 < passed <= LONGEST * record.monitor.interval else 0.0
         throttled = dict(self.throttled)
         for key in taken.metrics:
-            # A reason that was never given stands at 0, so that its first second is seen.
+            # A reason that was never active has the value 0, so that Prometheus sees the rise of its first second.
             if ".throttle." in key and (mark := _throttle(key)) is not None:
                 throttled[mark] = throttled.get(mark, 0.0) + (seconds if taken.metrics[key] else 0.0)
         return HealthHistory(self.ready or gave_something(taken), succeeded, slots, errors, timeouts, throttled, taken)
@@ -149,7 +148,7 @@ NO_HISTORY = HealthHistory()
 
 @per_key
 def _throttle(key: str) -> tuple[str, str] | None:
-    """Return the device and reason of a key that says whether clocks are held down, but not by a state such as being idle."""
+    """Return the device and reason of a throttling key; None for other keys and for states that are no throttling, like idle."""
     found = resolve(key)
     if found is None or found.alias or key.rpartition(".")[2] in NOT_THROTTLING:
         return None
@@ -167,13 +166,13 @@ _THROTTLED = "For how long the clocks were held down for this reason, as far as 
 
 
 def health(record: Record | None, history: HealthHistory | None = None, fresh: bool = True) -> Iterator[Point]:
-    """Give the metrics about the tool itself, and ``accel_up`` of every device.
+    """Yield the metrics about accelmetrics itself, and ``accel_up`` of every device.
 
     Args:
         record: The latest record, None before the first one.
-        history: What the records up to it said; from it vanished devices and silent sources are known, and what is counted over
-            records. None where no history is kept: then there are no such counters, for one record counts nothing.
-        fresh: Whether the record is recent. If not, nothing counts as being up.
+        history: Counters over earlier records, and the devices and sources seen in them. None if no history is kept: then these
+            counters are left out, because a single record counts nothing.
+        fresh: Whether the record is recent. If not, everything is reported as down.
     """
     build = {"version": __version__, "python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     yield _gauge("accelmetrics_build_info", 1, build, "1", "Which release of accelmetrics this is.")
@@ -204,18 +203,17 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
 
 
 def gave_something(snapshot: Snapshot) -> bool:
-    """Tell whether a reading gave a value, or would have: none of those that were selected may exist on this machine."""
+    """Return whether a reading has a value or a source that answered."""
+    # A source may answer without a value: the selected metrics may not exist on this machine.
     return bool(snapshot.metrics) or any(status.status in SUCCESS for status in snapshot.backends)
 
 
 def is_up(snapshot: Snapshot, key: str) -> bool:
-    """Tell whether a device answered: it gave a value, or is silent for a reason that is in order (powered down, not in use).
-
-    One of which no metric was selected has neither values nor reasons, and is up as long as it is listed.
-    """
+    """Return whether a device is up: it has a value, or has none for a normal reason (powered down, not in use)."""
     if has_values(snapshot, key):
         return True
     reasons = snapshot.reasons_of(key).values()
+    # A device without selected metrics has neither values nor reasons. It is up as long as it is listed.
     return all(why.reason in IN_ORDER for why in reasons) if reasons else any(slot.key == key for slot in snapshot.identities)
 
 
@@ -277,7 +275,7 @@ _EXPORTER = (
 
 
 def monitor_points(status: MonitorStatus, otel: bool = False) -> Iterator[Point]:
-    """Give how the monitor and its exporters fare, under Prometheus' names or OpenTelemetry's."""
+    """Yield the counters of the monitor and its exporters, with Prometheus' or OpenTelemetry's names."""
     exporters = [({"accelmetrics.exporter" if otel else "exporter": one.name}, one) for one in status.exporters]
     for rows, labels, source in ((_MONITOR, NO_LABELS, status), *((_EXPORTER, labels, one) for labels, one in exporters)):
         for field, name, otel_name, unit, meaning in rows:

@@ -1,11 +1,12 @@
 """``nvidia-smi``: the fields of ``nvidia-smi --query-gpu=…``, as ``--help-query-gpu`` spells them, of GPUs of any vendor.
 
-Numbers are those that ``--format=csv,noheader,nounits`` prints: memory in whole MiB, states as 1 and 0. Where the tool knows a
-field by two names (``clocks.sm`` and ``clocks.current.sm``), both are given.
+Numbers are as ``--format=csv,noheader,nounits`` prints them: memory in whole MiB, states as 1 and 0. A field with two names
+(``clocks.sm`` and ``clocks.current.sm``) is present under both.
 
-``nvidia_smi``: the metrics of nvidia_gpu_exporter, ``nvidia_smi_…``. The exporter makes its names of the same fields, in base units:
-``clocks.current.sm [MHz]`` is ``nvidia_smi_clocks_current_sm_clock_hz``, and so is ``QUERIED`` made of ``TABLE``. What it reads beside the
-query (energy, PCIe, Xid errors, MIG instances) is in ``BESIDE`` and ``INSTANCE``.
+``nvidia_smi``: the metrics of nvidia_gpu_exporter, ``nvidia_smi_…``. The exporter derives its names from the same fields and converts
+values to base units: ``clocks.current.sm [MHz]`` becomes ``nvidia_smi_clocks_current_sm_clock_hz``. ``QUERIED`` is derived from ``TABLE``
+in this way. Metrics that the exporter reads from other sources (energy, PCIe, Xid errors, MIG instances) are in ``BESIDE`` and
+``INSTANCE``.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ TABLE = (
     DialectRow("clocks.max.memory", "gpu.{i}.maxMemoryClock", whole=True),
     DialectRow("mig.mode.current", "gpu.{i}.migMode"),
 )
-"""By field, in the order in which the tool lists them."""
+"""Fields in the tool's order."""
 
 SHORT_FOR = {
     "clocks.current.graphics": ("clocks.gr",),
@@ -104,12 +105,13 @@ SHORT_FOR = {
     "clocks.max.memory": ("clocks.max.mem",),
     **{f"clocks_event_reasons.{field}": (f"clocks_throttle_reasons.{field}",) for field in _REASONS},
 }
-"""The other names of a field: short ones, and those from before drivers spoke of events."""
+"""Other names of a field: short ones, and the ``clocks_throttle_reasons`` of older drivers."""
 
 ABSENT = "[N/A]"
-"""What the tool prints for a value that the device does not say."""
+"""Text that the tool prints for a missing value."""
+# Unit in the header of a column, after the field's name. The tool prints none for temperatures.
 _HEADER_UNITS = {"MiBy": " [MiB]", "%": " [%]", "W": " [W]", "MHz": " [MHz]"}
-"""Behind the field at the head of a column, as the tool has it; it leaves the unit of temperatures out."""
+# Words for the values 0, 1 and so on, by field or by the first part of its name.
 _STATES = {
     "clocks_event_reasons": ("Not Active", "Active"),
     "remapped_rows.pending": ("No", "Yes"),
@@ -118,14 +120,13 @@ _STATES = {
     "mig.mode.current": ("Disabled", "Enabled"),
     "compute_mode": ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"),
 }
-"""By field, or by what it begins with: the words of 0, 1 and so on."""
 
 
 _TABLE = DialectTable(TABLE)
 
 
 def flat(record: Record) -> dict[str, Number]:
-    """Give ``gpu.0.memory.used``: the device's key, then the field under each of its names."""
+    """Return values by names like ``gpu.0.memory.used``: the device's key, then the field, once for each of its names."""
     found: dict[str, Number] = {}
     for slot in _whole_devices(record.snapshot):
         for point in _TABLE.points(record.snapshot, slot):
@@ -135,14 +136,14 @@ def flat(record: Record) -> dict[str, Number]:
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Give each field once, with the device as labels."""
+    """Yield each field of each device once, with labels that identify the device."""
     for slot in _whole_devices(record.snapshot):
         labels = {"index": designation(slot), "name": slot.identity.name, "uuid": slot.unique_id}
         yield from _TABLE.points(record.snapshot, slot, labels)
 
 
 def rows(record: Record) -> Sequence[Mapping[str, str]]:
-    """Yield rows as ``--format=csv,nounits`` prints them: which device it is, then every field of the table. Times are UTC."""
+    """Return rows as ``--format=csv,nounits`` prints them: the device's identity, then every field of the table. Times are UTC."""
     seconds, rest = divmod(record.snapshot.time_ns, 1_000_000_000)
     moment = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y/%m/%d %H:%M:%S}.{rest // 1_000_000:03}"
     found = []
@@ -169,7 +170,7 @@ def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
 
 
 def _words(point: Point | None) -> str:
-    """Print a value as the tool prints it: ``P0``, ``Active``, ``300.20``, ``575``."""
+    """Format a value as the tool prints it: ``P0``, ``Active``, ``300.20``, ``575``."""
     if point is None:
         return ABSENT
     if point.name == "pstate":
@@ -186,11 +187,11 @@ NVIDIA_SMI = FunctionDialect("nvidia-smi", "the fields of nvidia-smi --query-gpu
 
 PREFIX = "nvidia_smi_"
 _SUFFIXES = {"MiBy": ("_bytes", "By"), "%": ("_ratio", "1"), "W": ("_watts", "W"), "MHz": ("_clock_hz", "Hz")}
-"""By unit of the query, what the exporter adds to the name, and its base unit."""
+"""Suffix of the exporter's name, and its base unit, by the unit of the query."""
 
 
 def _series(row: DialectRow) -> DialectRow:
-    """Make the exporter's row of a field of the query: whole MiB, MHz and percents become what they were cut off from."""
+    """Return the exporter's row for a field of the query, in base units. The uncut value is used, not whole MiB, MHz or percent."""
     suffix, unit = _SUFFIXES.get(unit_of(row), ("", ""))
     name = f"{PREFIX}{row.name.replace('.', '_')}{suffix}"
     return row._replace(name=name, unit=unit or row.unit, whole=row.whole and not unit, kind="gauge")
@@ -213,7 +214,7 @@ INSTANCE = (
     DialectRow(f"{PREFIX}mig_sm_occupancy_ratio", "gpu.{i}.smOccupancy", "1"),
     DialectRow(f"{PREFIX}mig_tensor_activity_ratio", "gpu.{i}.pipeTensorActive", "1"),
 )
-"""Of MIG instances, with the labels ``uuid`` of their GPU and ``gpu_instance_id``."""
+"""Rows of MIG instances, with the labels ``uuid`` of their GPU and ``gpu_instance_id``."""
 
 INFO, INDEX, MIG_INFO = f"{PREFIX}gpu_info", f"{PREFIX}index", f"{PREFIX}mig_info"
 XID_ERRORS, XID_TIME = f"{PREFIX}xid_errors_total", f"{PREFIX}xid_last_timestamp_seconds"
@@ -227,13 +228,13 @@ OTHERS = {
     SUCCESS: "1 while every source that has devices, or should, can be read",
     MIG_INFO: "what a MIG instance is, in the labels `mig_uuid`, `gpu_instance_id`, `profile`",
 }
-"""Beside the tables, by name what each is made of."""
+"""Metrics outside the tables, each with its source."""
 UNMAPPED = {
     "compute_app_info": "processes have series in our own names alone, with `processes=`",
     "compute_app_used_memory_bytes": "as `compute_app_info`",
     "compute_apps_last_collect_success": "as `compute_app_info`",
 }
-"""Of what the exporter's dashboards ask for, without the prefix, what is left out and why."""
+"""Metrics in the exporter's dashboards that are left out, without their prefix, each with the reason."""
 
 _MEANINGS = {
     INFO: "1, with labels that say what the device is.",
@@ -248,7 +249,7 @@ _READ: tuple[Status, ...] = ("ok", "degraded")
 
 
 class NvidiaGpuExporter(Dialect):
-    """Series as nvidia_gpu_exporter serves them. Remembers when each Xid error was first seen."""
+    """The series of nvidia_gpu_exporter. Keeps the time at which each Xid error was first seen."""
 
     name = "nvidia_smi"
     summary = "the metrics of nvidia_gpu_exporter: nvidia_smi_utilization_gpu_ratio"
@@ -256,10 +257,11 @@ class NvidiaGpuExporter(Dialect):
     _device, _instance = DialectTable((*QUERIED, *BESIDE)), DialectTable(INSTANCE)
 
     def __init__(self) -> None:
+        # By device key and Xid code: the count, and the time of the reading in which it last rose.
         self._seen: dict[tuple[str, int], tuple[Number, int]] = {}
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Give whole devices with ``uuid`` as their label, then MIG instances with their GPU's and their own."""
+        """Yield whole devices with the label ``uuid``, and MIG instances with their GPU's ``uuid`` and ``gpu_instance_id``."""
         snapshot = record.snapshot
         parents = {slot.key: slot for slot in snapshot.identities}
         told: set[tuple[str, str]] = set()
@@ -300,7 +302,7 @@ class NvidiaGpuExporter(Dialect):
 
 
 def uuid_of(slot: DeviceSlot) -> str:
-    """Name a device as the exporter does: its UUID in lower case without ``gpu-``; of other vendors what is unique."""
+    """Return the exporter's name of a device: its UUID in lower case without ``gpu-``, or another unique id if it has no UUID."""
     return slot.unique_id.lower().removeprefix("gpu-")
 
 

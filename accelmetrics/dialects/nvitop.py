@@ -34,7 +34,7 @@ DEVICE = (
     DialectRow("gpu_nvlink_total_tx_throughput_MiBps", "gpu.{i}.nvlinkTxBytes", "MiBy/s"),
     DialectRow("gpu_nvlink_total_rx_throughput_MiBps", "gpu.{i}.nvlinkRxBytes", "MiBy/s"),
 )
-"""Of each device, with the labels ``hostname``, ``index``, ``devicename``, ``uuid``; a MIG instance's index is ``0:1``."""
+"""Rows of a device, with the labels ``hostname``, ``index``, ``devicename``, ``uuid``. A MIG instance's index is ``0:1``."""
 
 HOST = {
     "memory_percent": ("host_virtual_memory_percent_Percentage", "%"),
@@ -48,27 +48,27 @@ HOST = {
     "network.sent": ("host_net_io_tx_data_MiB", "MiBy"),
     "network.recv": ("host_net_io_rx_data_MiB", "MiBy"),
 }
-"""Of the machine by key: the name with the label ``hostname``, and its unit. Network traffic is that of all interfaces together."""
+"""Metric of the machine by key: its name (with the label ``hostname``) and unit. Network traffic is the sum of all interfaces."""
 INSTANCES = {
     "disk.{device}.in": ("host_disk_io_read_data_MiB", "partition", "MiBy"),
     "disk.{device}.out": ("host_disk_io_write_data_MiB", "partition", "MiBy"),
     "disk.{path}.usageGB": ("host_disk_usage_used_MiB", "mountpoint", "MiBy"),
     "disk.{path}.usagePercent": ("host_disk_usage_percent_Percentage", "mountpoint", "%"),
 }
-"""And of its disks and file systems: the name, the label that the disk or the path becomes, and the unit."""
+"""Metric of a disk or file system by key: its name, the label that holds the disk or path, and the unit."""
 CPU, INFO = "host_cpu_percent_Percentage", "nvitop_info"
 OTHERS = {
     CPU: "the mean of `cpu.{i}.cpu_percent`",
     INFO: "how many whole devices are listed, and their driver, in the labels `device_count`, `driver_version`, `cuda_driver_version`",
 }
-"""Beside the tables, by name what each is made of."""
+"""Metrics outside the tables, each with its source."""
 UNMAPPED = {
     "host_uptime_Second": "not read",
     "gpu_nvlink_tx_throughput_MiBps": "of single links totals are read: see `nvlink.{link}.txBytesTotal`",
     "gpu_nvlink_mean_tx_throughput_MiBps": "as above",
     "process_…": "processes have series in our own names alone, with `processes=`",
 }
-"""Of the exporter's other metrics, why they are left out."""
+"""Metrics of the exporter that are left out, each with the reason."""
 
 _MEANINGS = {CPU: "How busy the host's processors are.", INFO: "1, with labels that say which driver serves how many devices."}
 
@@ -77,7 +77,7 @@ _TABLE = DialectTable(DEVICE)
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Give the machine, then each device."""
+    """Yield the metrics of the machine, then of each device."""
     snapshot = record.snapshot
     host = {"hostname": snapshot.hostname}
     busy = processors(snapshot.metrics)
@@ -104,7 +104,7 @@ def points(record: Record) -> Iterator[Point]:
 
 @per_key
 def _of_host(key: str) -> tuple[str, Point] | None:
-    """Return what a key of the machine becomes, and the unit that its values have."""
+    """Return the unit of a host key's values and its point without a value; None for keys that the exporter does not have."""
     found = resolve(key)
     if found is None or found.device:
         return None

@@ -1,7 +1,7 @@
-"""OpenTelemetry's names: semantic conventions where they have one, ``accel.*`` of our own where they have none.
+"""OpenTelemetry's names: the semantic conventions where they define a name, otherwise ``accel.*``.
 
-Attributes of our own are ``accelmetrics.*``. Names, attributes and factors stand in the catalogue's rows. What is added here is what
-makes a series one of its own (the attributes of the device) and what the conventions say about instruments and units.
+Attributes that the conventions do not define are ``accelmetrics.*``. Names, attributes and factors are in the catalogue's rows. This
+module adds the attributes of the device, which make a series unique, and the conventions' instruments and units.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 
 SEMCONV_VERSION = "1.44.0"
-"""The semantic conventions that the names are taken from. Everything ``hw.*`` is still in development there: hence the pin."""
+"""Version of the semantic conventions. It is pinned because ``hw.*`` is still in development there."""
 SCHEMA_URL = f"https://opentelemetry.io/schemas/{SEMCONV_VERSION}"
 
 UPDOWNCOUNTERS = frozenset(
@@ -39,19 +39,19 @@ UPDOWNCOUNTERS = frozenset(
         "system.memory.usage",
     }
 )
-"""What the conventions have as sums that may fall: they add up over devices, unlike a gauge."""
+"""Names that the conventions define as sums that may fall. Unlike gauges, they can be added up over devices."""
 
 PER_LINK = "accel.link.port."
-"""What the names of single links' series begin with."""
+"""Prefix of the names of single links' series."""
 
 UNITS_BY_NAME = {"hw.errors": "{error}", "process.thread.count": "{thread}"}
-"""Units that the conventions give to plain numbers."""
+"""Units that the conventions define for plain numbers."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
 def flat(record: Record) -> dict[str, Number]:
-    """Give series as a word each: ``hw.power{accelmetrics.device="gpu.0",hw.type="gpu"}``, of its device the key alone."""
+    """Return values by series: ``hw.power{accelmetrics.device="gpu.0",hw.type="gpu"}``. Of the device's attributes only its key is kept."""
     found = {}
     for point in points(record):
         labels = {name: text for name, text in sorted(point.labels.items()) if name not in _OF_DEVICES}
@@ -60,7 +60,7 @@ def flat(record: Record) -> dict[str, Number]:
 
 
 def points(record: Record) -> Iterable[Point]:
-    """Give the machine, the last number of everything that the program logged, and the monitor's own state."""
+    """Yield the points of the machine, the findings, the last value of each logged number, and the monitor's state."""
     yield from machine_points(record.snapshot)
     yield from finding_points(record)
     logged = (point for step in record.steps for point in step_points(step))
@@ -73,13 +73,14 @@ OTEL = FunctionDialect("otel", f"OpenTelemetry semantic conventions {SEMCONV_VER
 
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:
-    """Give what the snapshot holds, and ``hw.status`` of every device in it."""
-    yield from metric_points(snapshot, described, of_one_type=True)  # some receivers hold a series to the type that it began with
+    """Yield the metrics of a snapshot, and ``hw.status`` of every device."""
+    # Some receivers reject a series that changes between integers and floats.
+    yield from metric_points(snapshot, described, of_one_type=True)
     yield from status_points(snapshot)
 
 
 def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
-    """Give each key of a header that becomes a series, what it becomes, and the attributes of its device."""
+    """Yield each key of a header that has a series, with the series and the attributes of its device."""
     devices = {slot.key: attributes(slot) for slot in header.identities}
     for key in header.keys:
         found = _series(key)
@@ -88,10 +89,9 @@ def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str
 
 
 def status_points(snapshot: Snapshot) -> Iterator[Point]:
-    """Give ``hw.status`` of every device.
+    """Yield ``hw.status`` of every device.
 
-    A device is ``failed`` where it gives nothing, for a reason that is one, and ``degraded`` where it gives something, and a fault for
-    the rest.
+    A device is ``failed`` if it has no values and a reason that is not normal, and ``degraded`` if it has values and a fault.
     """
     for slot in snapshot.identities:
         reasons = {why.reason for why in snapshot.reasons_of(slot.key).values()}
@@ -103,7 +103,7 @@ def status_points(snapshot: Snapshot) -> Iterator[Point]:
 
 
 def finding_points(record: Record) -> Iterator[Point]:
-    """Give what rules find: ``accel.finding``."""
+    """Yield ``accel.finding`` for each finding of the record."""
     devices = {slot.key: attributes(slot) for slot in record.snapshot.identities} if record.findings else {}
     for finding in record.findings:
         about = devices.get(finding.key) or ({"accelmetrics.key": finding.key} if finding.key else {})
@@ -112,7 +112,7 @@ def finding_points(record: Record) -> Iterator[Point]:
 
 
 def step_points(step: Step) -> Iterator[Point]:
-    """Give what the program logged at one moment: ``accel.training.loss``."""
+    """Yield the numbers of a logged step: ``accel.training.loss``."""
     labels = {} if step.rank is None else {"accelmetrics.rank": str(step.rank), **({"host.name": step.node} if step.node else {})}
     if step.step is not None:
         yield Point("accel.training.step", step.step, labels, "gauge", "{step}", "The program's own step.")
@@ -122,7 +122,7 @@ def step_points(step: Step) -> Iterator[Point]:
 
 @per_key
 def _series(key: str) -> SeriesTemplate | None:
-    """Return what a key becomes; None for one that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
+    """Return the series of a key; None for a key that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
     found = series_of(key, lambda row, kind: _of_kind(row.otel, kind))
     if found is None:
         return None
@@ -134,16 +134,17 @@ def _series(key: str) -> SeriesTemplate | None:
 
 
 def _of_kind(series: str, kind: str) -> str:
-    """Make a row's series for one kind of device. The conventions have names of their own for GPUs alone."""
+    """Return a row's series for a kind of device. The conventions define device metrics only for GPUs; others become ``accel.*``."""
     return series.replace(ANY_KIND, kind) if kind in ("", "gpu") else series.replace(ANY_KIND, kind).replace("hw.gpu.", "accel.")
 
 
 @cache
 def _meanings() -> Mapping[str, str]:
-    """Choose one sentence for each name, whichever of its series are there: what its rows share, else that of its first row."""
+    """Return the help text of each name: the text that its rows share, else the text of its first row."""
+    # A name has one text for all of its series, so it cannot depend on which of them are present.
     return {
         _of_kind(row.otel, kind).partition("{")[0]: SHARED.get(split_series(row.prometheus)[0], row.meaning)
-        for row in reversed(list(rows()))  # the first row of a name comes last, and stays
+        for row in reversed(list(rows()))  # the first row of a name comes last and replaces the others
         for kind in ("npu", "gpu")
     }
 
@@ -153,15 +154,16 @@ _OF_DEVICES = frozenset(
 )
 
 STATES = ("ok", "degraded", "failed")
-"""Those that follow from a reading; ``predicted_failure`` does not."""
+"""Values of ``hw.state`` that a reading can determine. ``predicted_failure`` is not among them."""
 
 FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERROR, Reason.TIMED_OUT})
-"""Reasons that say something against it even while it gives other values."""
+"""Reasons that are a fault of the device even while it has other values."""
 
 
 @lru_cache(maxsize=1024)
 def attributes(slot: DeviceSlot) -> dict[str, str]:
-    """Give the attributes that every series of a device carries. ``hw.id`` and ``accelmetrics.device`` are never empty. Do not change."""
+    """Return the attributes of a device's series. The dict is shared: do not modify it."""
+    # hw.id and accelmetrics.device are never empty, so that every series identifies its device.
     who = slot.identity
     found = {
         "hw.id": slot.unique_id,

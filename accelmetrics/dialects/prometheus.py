@@ -1,9 +1,9 @@
-"""Our own Prometheus names: base units, two identity labels on every device's series, everything else on info metrics.
+"""The default Prometheus names: base units, two identity labels on every device's series, everything else on info metrics.
 
-The names are the catalogue's (``Metric.prometheus``). A device's series carry ``accelerator`` (its key, unique on a mixed
-host) and ``uuid`` (its UUID, else its PCI address, else its key; never empty), and nothing that could change while the device
-stays the same: what it is called, which driver it has and whose job runs on it are joined from ``accel_info`` and
-``accel_job_info``. What the host says carries neither. What is missing has no series.
+The names are in the catalogue (``Metric.prometheus``). A device's series have the labels ``accelerator`` (its key, unique on a mixed
+host) and ``uuid`` (its UUID, else its PCI address, else its key; never empty). They have no label that could change while the device
+stays the same: model, driver and job are joined from ``accel_info`` and ``accel_job_info``. Series of the host have neither label. A
+missing value has no series.
 """
 
 from __future__ import annotations
@@ -99,15 +99,15 @@ _IDENTITY = (
 
 
 class SeriesTemplate(NamedTuple):
-    """What a key becomes in a system of labelled series, whatever its value.
+    """The series of a key without its value.
 
     Attributes:
-        point: With the labels that the catalogue's row gives, without those of the device; its meaning is empty where nothing describes
-            the key.
-        device: Key of the device whose identity the series carries, empty for the host's.
-        times: What a value is multiplied by to reach the base unit.
-        over: What it is divided by.
-        whole: Whether it is always a whole number in the base unit.
+        point: Point with the catalogue row's labels, without the device's labels. Its ``meaning`` is empty if the catalogue does not
+            describe the key.
+        device: Key of the device that the series belongs to; empty for the host.
+        times: Factor from the key's unit to the base unit.
+        over: Divisor from the key's unit to the base unit.
+        whole: Whether the value in the base unit is always a whole number.
     """
 
     point: Point
@@ -118,11 +118,11 @@ class SeriesTemplate(NamedTuple):
 
 
 def series_of(key: str, spelled: Callable[[Metric, str], str]) -> SeriesTemplate | None:
-    """Find the series of a key; None for an alias, and for what is derivable from other keys.
+    """Return the series of a key; None for an alias and for a key that is derivable from others.
 
     Args:
         key: The key.
-        spelled: Gives a row's series for a kind of device.
+        spelled: Returns the series of a catalogue row for a kind of device.
     """
     found = recognise(key)
     if found is None or found.alias:
@@ -158,9 +158,9 @@ def _info(slot: DeviceSlot) -> Point:
 
 
 def device_points(record: Record) -> Iterator[Point]:
-    """Give what the devices are, who uses them, and on how many processes each works.
+    """Yield the identity, the jobs and pods, and the number of processes of each device.
 
-    The job that the record is of is given with each device; others where the exporter or the monitor was told who holds it.
+    The record's own job is on every device. Other jobs are on the devices that attribution or the device labels assign to them.
     """
     snapshot = record.snapshot
     identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
@@ -172,6 +172,7 @@ def device_points(record: Record) -> Iterator[Point]:
     for key, user in record.device_labels.items():
         if user and key in identities:
             yield Point("accel_job_info", 1, {**identities[key], "scheduler": "kubernetes", **user}, "gauge", "1", _JOB)
+    # Attribution also finds the record's own job, which is yielded above already.
     told = {job.get("job_id") for job in own.values()}
     for holder in record.holders.found:
         if holder.device in identities and not (holder.kind == "job" and holder.labels.get("job_id") in told):
@@ -183,7 +184,7 @@ def device_points(record: Record) -> Iterator[Point]:
 
 
 def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]:
-    """Give each key of a header that becomes a series, what it becomes, and the labels of its device."""
+    """Yield each key of a header that has a series, with the series and the labels of its device."""
     identities = {slot.key: identity_labels(slot) for slot in header.identities}
     for key in header.keys:
         found = _series(key)
@@ -193,7 +194,7 @@ def described(header: Header) -> Iterator[tuple[str, SeriesTemplate, Mapping[str
 
 
 def told_points(record: Record) -> Iterator[Point]:
-    """Give what rules have found, and what the program logged."""
+    """Yield the findings of the record, and the last value of each number that a process logged."""
     identities = {slot.key: identity_labels(slot) for slot in record.snapshot.identities} if record.findings else {}
     for finding in record.findings:
         about = identities.get(finding.key) or ({"key": finding.key} if finding.key else {})
@@ -211,18 +212,18 @@ def told_points(record: Record) -> Iterator[Point]:
 
 
 def largest_uses(snapshot: Snapshot, most: int) -> list[tuple[str, DeviceProcess]]:
-    """Return the processes that hold most of the devices' memory, each with its device's key; at most so many on all devices together."""
+    """Return the ``most`` processes with the most device memory over all devices, each with its device's key."""
     uses = [(key, use) for key, found in own_processes(snapshot).items() if not isinstance(found, Unavailable) for use in found]
     return heapq.nlargest(most, uses, key=lambda one: -1 if one[1].memory_bytes is None else one[1].memory_bytes)
 
 
 def process_points(snapshot: Snapshot, most: int, labels_of: Mapping[int, Mapping[str, str]] = NO_PROCESS_LABELS) -> Iterator[Point]:
-    """Give the processes that hold most of the devices' memory.
+    """Yield identity, memory and utilisation of the processes that hold the most device memory.
 
     Args:
         snapshot: The reading.
-        most: At most so many processes, counted on all devices together.
-        labels_of: By number, what is known of whose the processes are.
+        most: Maximum number of processes over all devices.
+        labels_of: Labels of the owner by process id.
     """
     identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
     for key, use in largest_uses(snapshot, most):
@@ -238,27 +239,26 @@ def process_points(snapshot: Snapshot, most: int, labels_of: Mapping[int, Mappin
                 yield Point(name, value / over if over > 1 else value, labels, "gauge", unit, meaning)
 
 
-# What is counted over a training's steps, which no single record holds: how many, how long each took, and what was not finite
+# Counters over the steps of a training: number, duration, non-finite values. No single record has them
 
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the durations' histogram in our own names, in seconds."""
+"""Upper bounds of the histogram of step durations, in seconds."""
 DERIVED = ("step_seconds", "_per_second", "_per_joule", "_per_joule_of_mean_device", "nonFinite")
-"""What the names of numbers end with that the monitor adds to a step: none of them is ever not finite."""
+"""Suffixes of the numbers that the monitor adds to a step. They are always finite, so they are not counted as such."""
 
 
 class StepCounts(NamedTuple):
-    """What the steps of one process come to so far.
+    """Counters over the logged steps of one process. Immutable: :meth:`after` returns the next state.
 
-    Steps are counted by their own numbers, so that a program which logs every tenth step counts ten, and their duration is
-    observed as often.
+    Steps are counted by their numbers: for a program that logs every tenth step, each record counts as ten steps and ten durations.
 
     Attributes:
-        bounds: Upper bounds of the histogram of durations, rising, in seconds.
-        observed: Steps by bucket, that of infinity last; empty before the first duration.
-        seconds: The sum of the durations.
-        steps: How many.
-        number: That of the last step.
-        not_finite: By logged name, how many numbers were NaN or infinite.
+        bounds: Ascending upper bounds of the histogram of durations, in seconds.
+        observed: Steps by bucket, the bucket of infinity last; empty before the first duration.
+        seconds: Sum of the durations.
+        steps: Number of steps.
+        number: Number of the last step.
+        not_finite: Count of NaN or infinite values by logged name.
     """
 
     bounds: tuple[float, ...] = BUCKETS
@@ -269,8 +269,9 @@ class StepCounts(NamedTuple):
     not_finite: Mapping[str, int] = {}
 
     def after(self, step: Step) -> StepCounts:
-        """Count a step; one that is not numbered, or with which a program begins to count anew, is one step more."""
+        """Return the counters including this step."""
         before, number = self.number, step.step
+        # A step without a number, or with a smaller number than before (the program restarted its count), counts as one.
         advanced = 1 if before is None or number is None or number < before else number - before
         observed, seconds = self.observed, self.seconds
         duration = step.values.get("step_seconds")
@@ -278,7 +279,7 @@ class StepCounts(NamedTuple):
             buckets = list(observed) or [0] * (len(self.bounds) + 1)
             buckets[bisect_left(self.bounds, duration)] += advanced
             observed, seconds = tuple(buckets), seconds + duration * advanced
-        # A name that was always finite stands at 0, so that its first NaN is seen as a rise.
+        # A name that was always finite has the value 0, so that Prometheus sees a rise at its first NaN.
         odd = {
             name: self.not_finite.get(name, 0) + (not isfinite(value)) for name, value in step.values.items() if not name.endswith(DERIVED)
         }
@@ -287,7 +288,7 @@ class StepCounts(NamedTuple):
         )
 
     def points(self, labels: Mapping[str, str]) -> Iterator[Point]:
-        """Give the number of steps and, where any duration is known, their histogram."""
+        """Yield the number of steps and, if any duration is known, the histogram of durations."""
         if self.steps:
             yield Point("training_steps_total", self.steps, labels, "counter", "1", "Training steps since the monitor saw the first one.")
         if self.observed:
@@ -297,13 +298,13 @@ class StepCounts(NamedTuple):
 
 
 def source_labels(source: StepSource) -> dict[str, str]:
-    """Give the labels of what a process logged; none where it has no rank."""
+    """Return the labels of a process that logs: rank and node. Empty for a process without a rank."""
     rank, node = source
     return {} if rank is None else {"rank": str(rank), **({"node": node} if node else {})}
 
 
 def step_points(counts: Mapping[StepSource, StepCounts]) -> Iterator[Point]:
-    """Give what was counted of each process's steps, in our own names."""
+    """Yield the step counters of each process."""
     for source, counted in counts.items():
         labels = source_labels(source)
         yield from counted.points(labels)
@@ -312,7 +313,7 @@ def step_points(counts: Mapping[StepSource, StepCounts]) -> Iterator[Point]:
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Give how the monitor, the sources and the devices fare, then what was measured."""
+    """Yield the health metrics, the devices' identities, the measured values, the findings and the logged numbers."""
     yield from health(record)
     yield from device_points(record)
     yield from metric_points(record.snapshot, described)
@@ -322,20 +323,20 @@ def points(record: Record) -> Iterator[Point]:
 PROMETHEUS = FunctionDialect("prometheus", "Prometheus names in base units, as our own endpoint serves them", points)
 
 
-# Points with their numbers apart: while the rest stays as it is, it need be neither made nor written again
+# Points with their numbers in a separate column: while only numbers change, the rest is neither built nor written again
 
 Described = Callable[[Header], Iterator[tuple[str, SeriesTemplate, Mapping[str, str]]]]
-"""Gives, for each key of a header that becomes a series, what it becomes and the labels of its device."""
+"""Function that yields each key of a header that has a series, with the series and the labels of its device."""
 
 
 class PointColumns(NamedTuple):
-    """Points, and their numbers.
+    """Points with their numbers in a separate column.
 
     Attributes:
-        shape: All but the numbers: equal for points that differ in numbers alone. Most are the same object from record to record,
-            which makes comparing cheap.
-        points: Points of that shape, with numbers of whichever record.
-        numbers: One of each point; of a distribution those of its buckets, how many were observed, and their sum.
+        shape: Everything except the numbers: equal if only numbers differ. Most parts are the same object from record to record, which
+            makes the comparison cheap.
+        points: Points of that shape. Their numbers may be those of an earlier record.
+        numbers: A number per point; for a distribution, its cumulative bucket counts, its count and its sum.
     """
 
     shape: tuple[object, ...]
@@ -344,7 +345,7 @@ class PointColumns(NamedTuple):
 
 
 def columns(points: Iterable[Point]) -> PointColumns:
-    """Sort points into columns."""
+    """Return the points as columns."""
     found = tuple(points)
     if not found:
         return PointColumns((), (), ())
@@ -359,7 +360,7 @@ def columns(points: Iterable[Point]) -> PointColumns:
 
 
 def numbered(points: Iterable[Point]) -> Iterator[Point]:
-    """Give points that have, in place of each number, its place in the column of numbers."""
+    """Yield the points with each number replaced by its index in ``numbers``."""
     place = 0
     for point in points:
         whole = point.distribution
@@ -374,13 +375,13 @@ def numbered(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool = False, left_out: tuple[str, ...] = ()) -> PointColumns:
-    """Return the columns of a reading's metrics. All but the numbers is made once for each header.
+    """Return the columns of a reading's metrics. Everything except the numbers is built once per header.
 
     Args:
         snapshot: The reading.
-        described: Gives what the keys become.
-        of_one_type: Whether a series is to have ints or floats throughout, whatever the driver answers.
-        left_out: What the names of series begin with that are left out.
+        described: Yields the series of the header's keys.
+        of_one_type: Whether each series keeps one type, int or float, even if the driver's answers vary.
+        left_out: Prefixes of series names to leave out.
     """
     header = snapshot.header
 
@@ -404,6 +405,6 @@ def metric_columns(snapshot: Snapshot, described: Described, of_one_type: bool =
 
 
 def metric_points(snapshot: Snapshot, described: Described, of_one_type: bool = False) -> Iterator[Point]:
-    """Return the points of a reading's metrics; the arguments are those of :func:`metric_columns`."""
+    """Yield the points of a reading's metrics. For the arguments see :func:`metric_columns`."""
     found = metric_columns(snapshot, described, of_one_type)
     return (point._replace(value=number) for point, number in zip(found.points, found.numbers, strict=True))

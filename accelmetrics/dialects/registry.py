@@ -1,7 +1,7 @@
-"""Which dialects there are: the built-in ones and those that other packages register.
+"""The registry of dialects: the built-in ones and the ones that other packages register.
 
-A third-party package registers an object under the entry-point group ``accelmetrics.dialects``, or the class of one that keeps
-state: every exporter gets an object of its own of that.
+A third-party package registers an object under the entry-point group ``accelmetrics.dialects``. A dialect that keeps state registers
+its class instead, and every exporter creates a separate object.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ BUILT_IN = {
     "nvitop": "accelmetrics.dialects.nvitop:NVITOP",
     "amd": "accelmetrics.dialects.amd:AMD",
 }
-"""By name, where each is found; ``wandb`` is the default. A test holds it equal to the entry points."""
+"""Import path of each built-in dialect by name; ``wandb`` is the default. A test compares the table with the entry points."""
 
 
 def names() -> tuple[str, ...]:
-    """List all dialects by name."""
+    """Return the names of all dialects."""
     return plug_ins.names(GROUP, BUILT_IN)
 
 
 def dialect(wanted: str | Dialect) -> Dialect:
-    """Give the dialect of a name, a new object where it keeps what it saw; one that is made already is given back.
+    """Return the dialect with this name. A dialect that keeps state is a new object. A dialect object is returned unchanged.
 
     Args:
         wanted: A name, ``module:attribute`` of a class or an object that is not registered, or a dialect.
 
     Raises:
-        UnknownNameError: There is none.
-        InvalidOptionError: It cannot be imported or made, or it is no dialect.
+        UnknownNameError: No dialect has this name.
+        InvalidOptionError: It cannot be imported or created, or it is no dialect.
     """
     with plug_ins.telling("dialect", GROUP, wanted):
         found: object = wanted

@@ -1,8 +1,7 @@
-"""What built-in dialects are made of: functions, and tables in which a row says which key becomes which name, in which unit.
+"""The parts of built-in dialects: functions, and tables whose rows map a key to a name and a unit.
 
-Everything else follows from the catalogue: the unit that the value has, whether it is a counter, and under which keys other
-kinds of devices and other vendors have the same thing. So a dialect that was made for one vendor's GPUs says what it can of
-every device.
+Everything else follows from the catalogue: the unit of the value, whether it is a counter, and the equivalent keys of other
+device kinds and vendors. A dialect made for the GPUs of one vendor therefore covers every device as far as possible.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, PARTITION
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot, has_values
 
+# Rounding to this many decimal places removes the floating-point error of a conversion before the value is cut to a whole number.
 _NOISE_DIGITS = 6
-"""Decimal places after which a whole number that went through floating point is itself again."""
 
 Values = Mapping[str, Number]
 ComputedValue = Callable[[Values, DeviceIdentity], Number | None]
 
 
 class Computed(NamedTuple):
-    """What a dialect has a name for, and what follows from several keys of one device.
+    """A source that is computed from several keys of one device.
 
     Attributes:
-        words: From what, for readers.
+        words: The formula, for readers.
         unit: Unit of the result.
-        value: Computes it from a device's values by name; None where something is missing.
+        value: Function of a device's values by name and its identity; returns None if an input is missing.
     """
 
     words: str
@@ -42,16 +41,16 @@ class Computed(NamedTuple):
 
 
 class DialectRow(NamedTuple):
-    """One row of a dialect's table.
+    """A row of a dialect's table.
 
     Attributes:
-        name: In the dialect.
-        source: The catalogue's key, ``gpu.{i}.powerWatts``, or what it is derived from.
-        unit: The dialect's unit; empty for the catalogue's own.
-        otherwise: Keys for vendors that are no source of the first one, under which they have the same thing.
-        whole: Whether the dialect has whole numbers only: the rest is cut off, as in its own tool.
-        kind: Empty for the catalogue's own.
-        meaning: One sentence; empty for the catalogue's own.
+        name: Name in the dialect.
+        source: The catalogue's key, ``gpu.{i}.powerWatts``, or a computed source.
+        unit: The dialect's unit; empty for the catalogue's unit.
+        otherwise: Equivalent keys, tried in this order, for vendors that do not report ``source``.
+        whole: Whether the dialect has whole numbers only: fractions are cut off, as in the dialect's tool.
+        kind: ``gauge`` or ``counter``; None for the catalogue's kind.
+        meaning: A sentence of help text; empty for the catalogue's sentence.
     """
 
     name: str
@@ -63,24 +62,25 @@ class DialectRow(NamedTuple):
     meaning: str = ""
 
 
+# A row resolved for devices of one kind and vendor: the row, the metrics to try in this order (none for a computed source), their unit,
+# the dialect's unit, the kind and the help text.
 _Lookup = tuple[DialectRow, tuple[str, ...], str, str, Kind, str]
-"""Where devices of one kind and vendor have the value of a row: the metrics to try, in this order (none for what is computed), the
-unit that values have there, the dialect's unit, gauge or counter, and what it means."""
 
 
 class DialectTable:
-    """A dialect's rows about devices.
+    """The rows of a dialect that describe devices.
 
     Args:
-        rows: The rows.
+        rows: The rows, in the order in which points are yielded.
     """
 
     def __init__(self, rows: tuple[DialectRow, ...]) -> None:
         self._rows = rows
+        # Resolved once per kind and vendor: rows and coverage do not change while the program runs.
         self._lookups: dict[tuple[str, str], list[_Lookup]] = {}
 
     def points(self, snapshot: Snapshot, slot: DeviceSlot, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Point]:
-        """Give what the table says of one device, in its order; what the device does not say is left out."""
+        """Yield a point for each row that the device has a value for, in the table's order."""
         who = slot.identity
         if (who.kind, who.vendor) not in self._lookups:
             self._lookups[who.kind, who.vendor] = [found for row in self._rows if (found := _lookup(row, who)) is not None]
@@ -98,14 +98,14 @@ class DialectTable:
 
 
 class FunctionDialect(Dialect):
-    """A dialect that keeps nothing, made of functions.
+    """A stateless dialect made of functions.
 
     Args:
-        name: As :class:`Dialect` has it, like the others.
-        summary: Whose names these are.
-        points: Gives a record as labelled series.
-        flat: Gives it as flat names and numbers; as the series say, when left out.
-        rows: Gives a row per device; without it there are none.
+        name: See :class:`Dialect`.
+        summary: See :class:`Dialect`.
+        points: Returns a record as labelled series.
+        flat: Returns a record as flat names and numbers; by default derived from ``points``.
+        rows: Returns a row per device; without it the dialect has no table.
     """
 
     def __init__(
@@ -120,15 +120,15 @@ class FunctionDialect(Dialect):
         self._points, self._flat, self._rows = points, flat, rows
 
     def points(self, record: Record) -> Iterable[Point]:
-        """Give the record as labelled series."""
+        """Return the record as labelled series."""
         return self._points(record)
 
     def flat(self, record: Record) -> dict[str, Number]:
-        """Give the record as flat names and numbers."""
+        """Return the record as flat names and numbers."""
         return super().flat(record) if self._flat is None else self._flat(record)
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
-        """Give a row per device."""
+        """Return a row per device."""
         return () if self._rows is None else self._rows(record)
 
 
@@ -136,7 +136,7 @@ class FunctionDialect(Dialect):
 
 
 def unit_of(row: DialectRow) -> str:
-    """Give the unit that a row's values have in the dialect."""
+    """Return the unit of a row's values in the dialect."""
     return row.unit or (find(row.source).unit if isinstance(row.source, str) else row.source.unit)
 
 
@@ -149,7 +149,7 @@ def _lookup(row: DialectRow, who: DeviceIdentity) -> _Lookup | None:
         return None
     given = coverage_of(who.backend).get("devices", NOTHING)
     names = tuple(metric.name for metric in found)
-    # Those behind one that the backend gives are never needed.
+    # Metrics after one that the backend reports are never needed.
     needed = next((count for count, name in enumerate(names, 1) if name in given), None)
     first = found[0]
     return row, names[:needed], first.unit, row.unit or first.unit, row.kind or first.kind, row.meaning or first.meaning
@@ -157,15 +157,16 @@ def _lookup(row: DialectRow, who: DeviceIdentity) -> _Lookup | None:
 
 @per_key
 def same(key: str) -> tuple[Metric, ...]:
-    """List the row of a key, and those that mean the same on another kind of device: of one series, in one unit."""
+    """Return the catalogue row of a key and the equivalent rows of other device kinds: same Prometheus series, unit and kind."""
     row = find(key)
     others = (other for other in rows() if other.prometheus == row.prometheus and other.unit == row.unit and other.kind == row.kind)
     return (row, *(other for other in others if row.prometheus and other is not row and other.device_part))
 
 
 def convert(value: Number, source: str, target: str, whole: bool = False) -> Number:
-    """Convert a value to another unit of the same thing; unchanged, to the last bit, where the units are equal."""
+    """Convert a value to another unit of the same quantity. With equal units the value is unchanged, to the last bit."""
     if source != target:
+        # Multiply by a whole number, then divide by another: a factor as a float would add a rounding error.
         factor = _factor(source, target)
         value = value * factor.numerator
         if factor.denominator != 1:
@@ -181,47 +182,48 @@ def _factor(source: str, target: str) -> Fraction:
 
 
 def designation(slot: DeviceSlot) -> str:
-    """Name a device as dialects made for GPUs do: ``0``, ``0.mig.1`` for a partition; the whole key of one of another kind, ``tpu.0``."""
+    """Return a device's name in dialects made for GPUs: ``0``, or ``0.mig.1`` for a partition. Other kinds keep their key, ``tpu.0``."""
     return slot.key.removeprefix("gpu.")
 
 
 def without_empty(labels: Mapping[str, str]) -> dict[str, str]:
-    """Leave out labels without a value."""
+    """Return the labels that have a value."""
     return {label: value for label, value in labels.items() if value}
 
 
 def answering(snapshot: Snapshot) -> list[DeviceSlot]:
-    """List the devices and partitions that gave a value; of one that hangs or is lost nothing is told."""
+    """Return the devices and partitions that have a value. A device that hangs or is lost is left out."""
     return [slot for slot in snapshot.identities if has_values(snapshot, slot.key)]
 
 
 def parent_and_partition(slot: DeviceSlot) -> tuple[str, str]:
-    """Give the designation of the whole device, and the number of the partition that this is, empty for a whole device."""
+    """Return the designation of the whole device and the number of the partition (empty for a whole device)."""
     whole, _, partition = designation(slot).partition(f".{PARTITION}.")
     return whole, partition
 
 
 def gpu_instance(slot: DeviceSlot) -> str:
-    """Give the driver's id of a MIG instance's GPU instance; the number in its key where that is not known."""
+    """Return the driver's id of a MIG instance's GPU instance, or the number in its key if the id is unknown."""
     known = slot.identity.gpu_instance_id
     return parent_and_partition(slot)[1] if known is None else str(known)
 
 
 def profile(slot: DeviceSlot) -> str:
-    """Give the profile of a MIG instance, ``3g.40gb``: it ends its name, ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
+    """Return the profile of a MIG instance, ``3g.40gb``, from the end of its name, ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
     return slot.identity.name.rpartition(" MIG ")[2]
 
 
 def xid_errors(values: Values) -> dict[int, Number]:
-    """Give by code how many Xid errors a GPU had since the program began to listen."""
+    """Return the number of Xid errors by code since the program began to listen."""
     if not values.get("xidErrors"):
         return {}
     return {int(name.split(".")[1]): count for name, count in values.items() if name.startswith("xid.")}
 
 
 def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:
-    """Compute what the driver keeps for itself, where used memory is without that: NVIDIA's, on a card with memory of its own."""
+    """Compute the memory that the driver reserves; None unless total, used and free memory are known and leave a rest."""
     total, used, free = (values.get(name) for name in ("memoryTotalBytes", "memoryAllocatedBytes", "memoryFreeBytes"))
+    # With unified memory the rest belongs to the system. Where used memory includes the driver's share, the rest is 0 and says nothing.
     if total is None or used is None or free is None or who.unified:
         return None
     return total - used - free if total > used + free else None

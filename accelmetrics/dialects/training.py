@@ -1,12 +1,12 @@
-"""``training`` and ``verl``: names of dashboards that watch a training, where what the program itself says counts as much as devices.
+"""``training`` and ``verl``: names of training dashboards, which show logged numbers and devices together.
 
-``training`` has the Prometheus names of home-grown dashboards, and the two kinds of JSON lines that go with them. What the program
-logs is kept until it logs anew. Steps are counted by their own numbers, so that a program which logs every tenth step counts ten; the
-duration of a step is observed as often. MB are MiB.
+``training`` has the Prometheus names of home-grown dashboards, and the two kinds of JSON lines that go with them. A logged number is
+kept until the program logs it again. Steps are counted by their numbers: for a program that logs every tenth step, each record counts
+as ten steps and ten durations. MB means MiB.
 
-``verl`` has the names that a monitor for reinforcement learning with verl logs, flat, with the device's number in them. Its
-``memory_allocated_gb`` and ``memory_reserved_gb``, and the share of the total that is allocated, are PyTorch's, of the watched program:
-they are absent where it does not use PyTorch, and never the driver's figures, which count the memory of all programs. GB are GiB.
+``verl`` has the flat names of a monitor for reinforcement learning with verl; the names contain the device's number.
+``memory_allocated_gb``, ``memory_reserved_gb`` and ``memory_utilization_pct`` come from PyTorch's allocator in the watched program. They
+are absent if it does not use PyTorch, and never come from the driver, which counts the memory of all programs. GB means GiB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
 
 
 def allocator(snapshot: Snapshot, name: str) -> dict[str, Number]:
-    """Give what PyTorch's allocator says, by the number of the GPU."""
+    """Return a value of PyTorch's allocator by GPU number."""
     end = f".{name}"
     keys = [key for key in snapshot.metrics if key.startswith(TORCH) and key.endswith(end)]
     return {key[len(TORCH) : -len(end)]: snapshot.metrics[key] for key in keys}
@@ -41,7 +41,7 @@ GAUGES = (
     DialectRow("gpu_power_draw_watts", "gpu.{i}.powerWatts"),
     DialectRow("gpu_fan_speed_percent", "gpu.{i}.fanSpeed"),
 )
-"""Of each device, which the label ``gpu_index`` numbers."""
+"""Rows of a device, with the label ``gpu_index``."""
 
 FILE_FIELDS = (
     DialectRow("utilization_percent", "gpu.{i}.gpu"),
@@ -52,7 +52,7 @@ FILE_FIELDS = (
     DialectRow("power_draw_watts", "gpu.{i}.powerWatts"),
     DialectRow("fan_speed_percent", "gpu.{i}.fanSpeed"),
 )
-"""Of a line of ``gpu_metrics_….jsonl``, behind ``timestamp`` and ``gpu_index``."""
+"""Fields of a line of ``gpu_metrics_….jsonl``, after ``timestamp`` and ``gpu_index``."""
 
 LOGGED = {
     "training_loss": ("loss", "Loss that the program logged last."),
@@ -60,7 +60,7 @@ LOGGED = {
     "learning_rate": ("learning_rate", "Learning rate that the program logged last."),
     "gradient_norm": ("grad_norm", "Gradient norm that the program logged last."),
 }
-"""By name, which of the numbers that the program logs it is, and its meaning."""
+"""The logged number behind each metric, and its help text."""
 
 STEP_FIELDS = {
     "epoch": "epoch",
@@ -69,20 +69,20 @@ STEP_FIELDS = {
     "gradient_norm": "grad_norm",
     "throughput_samples_per_sec": "samples_per_second",
 }
-"""Of a line of ``training_metrics_….jsonl``, behind ``timestamp`` and ``step``: which logged number each is."""
+"""Fields of a line of ``training_metrics_….jsonl``, after ``timestamp`` and ``step``, each with its logged number."""
 ALLOCATOR_FIELDS = {"memory_allocated_mb": ALLOCATED, "memory_reserved_mb": RESERVED}
-"""And behind those: PyTorch's, over the devices that the program uses it on."""
+"""The last fields of such a line: PyTorch's allocator, summed over the devices that the program uses."""
 
 ALLOCATION = "memory_allocation_mb"
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the durations' histogram, in seconds."""
+"""Upper bounds of the histogram of step durations, in seconds."""
 INDEX = "gpu_index"
 
 _HELD = "Memory that PyTorch's allocator holds for tensors, observed at every reading, in MiB."
 
 
 class Training(Dialect):
-    """Counts over the records that it is shown."""
+    """The names of home-grown training dashboards. Accumulates steps and logged numbers over records."""
 
     name = "training"
     summary = "home-grown training dashboards: gpu_utilization_percent, training_loss, training_steps_total"
@@ -96,8 +96,8 @@ class Training(Dialect):
         self._allocated: dict[str, Distribution] = {}
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Count the record; give each device's gauges, then what the program logged and what was counted of it."""
-        if record.snapshot is not self._latest:
+        """Count the record, then yield the gauges of each device, the logged numbers and the counters."""
+        if record.snapshot is not self._latest:  # a record that is served again counts once
             self._latest = record.snapshot
             for step in record.own_steps:
                 self._steps = self._steps.after(step)
@@ -121,7 +121,7 @@ _FILE_TABLE = DialectTable(FILE_FIELDS)
 
 
 def gpu_lines(record: Record) -> Iterator[JsonLine]:
-    """Give a line per device: each GPU, and each other device that says any of this. What is missing is None."""
+    """Yield a line per device: every GPU, and other devices that have any of these values. A missing value is None."""
     for slot in record.snapshot.identities:
         found = {point.name: point.value for point in _FILE_TABLE.points(record.snapshot, slot)}
         if found or slot.identity.kind == "gpu":
@@ -132,7 +132,8 @@ def gpu_lines(record: Record) -> Iterator[JsonLine]:
 
 
 def training_lines(record: Record) -> Iterator[JsonLine]:
-    """Give a line per step with a number that lines have, however many calls logged it. What is missing is None."""
+    """Yield a line for each step that has any of the fields. A missing value is None."""
+    # A program may log the numbers of a step in several calls. They are merged into one line.
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
     line: JsonLine | None = None
     for step in record.own_steps:
@@ -159,10 +160,10 @@ VERL_TABLE = (
     DialectRow("graphics_clock_mhz", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock")),
     DialectRow("memory_clock_mhz", "gpu.{i}.memoryClock"),
 )
-"""Behind ``gpu_0_``."""
+"""Rows of a device. Names have a prefix like ``gpu_0_``."""
 
 ALLOCATOR = {"memory_allocated_gb": ALLOCATED, "memory_reserved_gb": RESERVED}
-"""Behind ``gpu_0_``, from ``torch.0.``."""
+"""Values of ``torch.0.``, with the same prefix."""
 SHARE = "memory_utilization_pct"
 """``memory_allocated_gb`` in percent of ``memory_total_gb``."""
 
@@ -176,7 +177,7 @@ _VERL_TABLE = DialectTable(VERL_TABLE)
 
 
 def verl_points(record: Record) -> Iterator[Point]:
-    """Yield points device by device, then the machine's. The device is in the name, so that there are no labels."""
+    """Yield the points of each device, then of the machine. The name contains the device, so points have no labels."""
     snapshot = record.snapshot
     found: dict[str, Number | None] = {}
     for slot in snapshot.identities:
@@ -193,7 +194,7 @@ def verl_points(record: Record) -> Iterator[Point]:
     if used is not None:
         found[MEMORY_USED] = used / _GIB
     elif available is not None and share is not None and share < 100:
-        # What is available and the share in use are of one total: the machine's, or the cgroup's limit.
+        # Available memory and the used share refer to the same total, the machine's or the cgroup's limit, so used memory follows.
         found[MEMORY_USED] = available / _MIB_PER_GIB * share / (100 - share)
     found[MEMORY_SHARE] = share
     for name, value in found.items():

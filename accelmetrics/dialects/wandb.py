@@ -1,4 +1,4 @@
-"""``wandb``: the keys as they are. ``wandb-docs``: those that W&B's documentation lists, under exactly its spelling.
+"""``wandb``: all keys unchanged. ``wandb-docs``: the keys that W&B's documentation lists, in exactly its spelling.
 
 The tables are in :mod:`accelmetrics.schemas.catalogue.wandb`.
 """
@@ -18,13 +18,13 @@ _PLACEHOLDER = re.compile(r"\.\{(\w+)\}")
 
 
 def _dialect(name: str, summary: str, is_told: Callable[[str], bool]) -> FunctionDialect:
-    """Make a dialect of the metrics that are told: they have these names already."""
+    """Return a dialect of the keys that ``is_told`` accepts. Keys already have W&B's names."""
 
     def flat(record: Record) -> dict[str, Number]:
         return {key: value for key, value in record.snapshot.metrics.items() if is_told(key)}
 
     def points(record: Record) -> Iterator[Point]:
-        """Give the same with the number of the device, or the name of the disk or CPU, as a label: ``gpu.powerWatts`` of ``gpu.0``."""
+        """Yield the values with the number of the device, or the name of the disk or CPU, as a label: ``gpu.powerWatts{index="0"}``."""
         for key, value in flat(record).items():
             yield _point(key)._replace(value=value)
 
