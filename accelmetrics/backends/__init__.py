@@ -1,1 +1,1 @@
-"""Where measurements come from: one file or folder per source, each ending in one registration. Knows ``schemas`` only."""
+"""Sources of measurements: one file or folder per vendor, each of which ends in one registration. Imports only ``schemas``."""

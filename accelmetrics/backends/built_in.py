@@ -1,4 +1,4 @@
-"""The built-in backends: a row each, with what detection needs to know without importing them."""
+"""Table of the built-in backends, with the facts by which their hardware is detected without importing them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ if TYPE_CHECKING:
 
 
 class Registration(NamedTuple):
-    """One built-in backend, and how its hardware is recognised without importing it.
+    """A built-in backend and the facts by which its hardware is recognised.
 
     Attributes:
-        name: The name users select it by.
-        kind: The first word of its devices' keys; None for the host.
-        maker: Who makes its devices, as that company writes itself.
-        pci: PCI ids of its devices, as :func:`~accelmetrics.backends.kit.system.find_hardware` takes them; empty, with ``nodes`` and
-            ``drivers``, for a backend with a detection of its own.
-        nodes: Their device nodes, likewise.
-        python_module: A Python module of the vendor that is reason enough to open it.
-        pass_nodes: How a container is given the device nodes, where ``--device`` does not say it.
-        visible: The variable that lists the numbers of the devices a program sees, where it is a plain list.
-        imports: What opening and reading it imports besides, as names of modules; with a dot in front they are in this package.
-        library: Whether a library of the vendor's may be loaded into this process.
-        drivers: Kernel drivers of its devices, each behind their class or bus, as
-            :func:`~accelmetrics.backends.kit.system.find_driven` takes them. Of a vendor that makes processors these alone: a large server
-            has hundreds of its functions on the bus, and the class of each is a file.
-        found_here: Whether its processes are looked for in ``/proc``, so that their numbers are those of the ``/proc`` that we read.
-        held: The device nodes that a program holds, where those are others than ``nodes``; ``*`` stands for a number or a range.
+        name: Name by which users select it.
+        kind: First word of its devices' keys; None for the host.
+        maker: Company that makes the devices, as the company writes its name.
+        pci: PCI ids of the devices, in the form of :func:`~accelmetrics.backends.kit.system.find_hardware`. ``pci``, ``nodes`` and
+            ``drivers`` are all empty for a backend with its own detection.
+        nodes: Device nodes of the devices, in the form of the same function.
+        python_module: Python module of the vendor. If it can be imported, the backend is worth opening.
+        pass_nodes: How to pass the device nodes into a container, if ``--device`` is not enough.
+        visible: Variable with the numbers of the visible devices, if its value is a plain list.
+        imports: Further modules that opening and reading import. A leading dot means this package.
+        library: Whether a library of the vendor may be loaded into this process.
+        drivers: Kernel drivers of the devices, each after their class or bus, in the form of
+            :func:`~accelmetrics.backends.kit.system.find_driven`.
+        found_here: Whether the backend finds processes in ``/proc``, so that their ids are valid in the ``/proc`` that we read.
+        held: Device nodes that a program keeps open, if they differ from ``nodes``; ``*`` matches a number or a range.
     """
 
     name: str
@@ -50,18 +49,21 @@ class Registration(NamedTuple):
 
     @property
     def target(self) -> str:
-        """What its entry point names: the module of this name in this package."""
+        """Value of its entry point: the module of this name in this package."""
         return f"{__package__}.{self.name}:backend"
 
 
 CUDA = "CUDA_VISIBLE_DEVICES"
-"""The list of NVIDIA's runtime, which others have too."""
+"""Visible-devices variable of NVIDIA's runtime, which some other vendors read too."""
 
-# One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
-# Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
+# Device numbers are assigned in the order of these rows. Third-party backends follow by name, the host comes last.
+# The table repeats the entry points, so that looking up a built-in backend needs no scan of all installed packages. A test
+# compares the two.
 _ROWS = (
     Registration("nvidia", "gpu", "NVIDIA", imports=(".nvidia.gpu",), library=True),
     Registration("amd", "gpu", "AMD", imports=(".amd.in_process",), library=True),
+    # Drivers alone, no PCI ids: Intel also makes processors. A large server has hundreds of Intel functions on its PCI
+    # bus, and the class of each is one more file to read.
     Registration("intel", "gpu", "Intel", drivers=("drm/i915", "drm/xe"), found_here=True),
     Registration("apple", "gpu", "Apple", imports=(".apple.sources",)),
     Registration("tpu", "tpu", "Google", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
@@ -69,6 +71,8 @@ _ROWS = (
     Registration(
         "graphcore", "ipu", "Graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in", library=True
     ),
+    # ":12" (accelerator) and ":03" (display) limit an id to a PCI class. Several vendors make NICs, SSDs or bridges under the
+    # same vendor id.
     Registration("rebellions", "npu", "Rebellions", ("1eff:*:12",), ("/dev/rbln*",)),
     Registration("tenstorrent", "npu", "Tenstorrent", ("1e52:*",), ("/dev/tenstorrent/*",)),
     Registration(
@@ -83,6 +87,7 @@ _ROWS = (
     Registration("iluvatar", "gpu", "Iluvatar", ("1e3e:*:03", "1e3e:*:12"), ("/dev/iluvatar*",), visible=CUDA, library=True),
     Registration("thead", "gpu", "T-Head", ("1ded:6001", "1ded:*:12", "1ded:*:03"), ("/dev/alixpu_ppu*",), visible=CUDA, library=True),
     Registration("enflame", "npu", "Enflame", ("1e36:*:12",), ("/dev/gcu*",), visible="TOPS_VISIBLE_DEVICES", library=True),
+    # 9999 is a weak vendor id, so a class is required too.
     Registration("metax", "gpu", "MetaX", ("9999:*:03", "9999:*:12"), ("/dev/mxcd",), library=True),
     Registration("moorethreads", "gpu", "Moore Threads", ("1ed5:*:03", "1ed5:*:12"), ("/dev/mtgpu.*",), visible="MUSA_VISIBLE_DEVICES"),
     Registration("gaudi", "hpu", "Habana", ("1da3:*:12",), drivers=("accel/habanalabs", "habanalabs/habanalabs"), held="/dev/accel/accel*"),
@@ -107,11 +112,13 @@ _ROWS = (
     ),
     Registration("deepx", "npu", "DEEPX", ("1ff4:*:12", "1ff4:0100"), ("/dev/dxrt*",)),
     Registration("vastai", "npu", "Vastai", ("1ec6:*:03", "1ec6:*:12"), ("/dev/kchar:*",), visible="VASTAI_VISIBLE_DEVICES"),
+    # Biren's devices are not in the database of PCI ids.
     Registration("biren", "gpu", "Biren", nodes=("/dev/biren/card_*",), visible="SUPA_VISIBLE_DEVICES"),
     Registration(
         "jetson",
         "gpu",
         "NVIDIA",
+        # Thor is recognised by the clock domain of its GPU, all other modules by the driver.
         nodes=("/sys/class/devfreq/gpu-gpc-0",),
         drivers=("devfreq/gk20a",),
         imports=(".nvidia.gpu",),
@@ -126,6 +133,7 @@ _ROWS = (
         pass_nodes="the Ascend container runtime, or with the devices /dev/davinci0, davinci_manager, devmm_svm and hisi_hdc",
         library=True,
     ),
+    # By device, not by class: cards report class 07 or 12, and 1d22:1380 is a storage device.
     Registration("kunlunxin", "npu", "Kunlunxin", ("1d22:3684", "1d22:3685", "1d22:3688", "2057:3686"), ("/dev/xpu*",)),
     Registration("v3d", "gpu", "Broadcom", drivers=("drm/v3d",), held="/dev/dri/renderD*", found_here=True),
     Registration("mali", "gpu", "Arm", drivers=("drm/panfrost", "drm/panthor"), held="/dev/dri/renderD*", found_here=True),

@@ -1,33 +1,32 @@
 """The contract between a source of numbers and the sampler.
 
-Three objects, from cheap to busy::
+Three objects, from the cheapest to the busiest::
 
-    Backend ──detect()──▶ Detection        is it here? no driver is touched; under 5 ms
+    Backend ──detect()──▶ Detection        is the hardware here? touches no driver; under 5 ms
        │
-       └──open()──▶ Driver                 may be slow, may fail; owns the library, the handles and what is fixed
+       └──open()──▶ Driver                 may be slow, may fail; owns the library, the handles and everything that never changes
                       │
-                      └──reader(options)──▶ Reader     one consumer's view; owns what that consumer's rates are taken from
+                      └──reader(options)──▶ Reader     one consumer's view; owns the last counters, from which its rates are computed
                                               │
-                                              └──read(unit, progress)──▶ Reading     plain values, reasons, no key numbers
+                                              └──read(unit, progress)──▶ Reading     plain values and reasons, no device numbers
 
-A *unit* is what can be read on its own, so that one hung unit costs only itself: a device, or the whole host. Units are
-numbered from 0 as ``Driver.devices`` lists them; a driver that is ``machine_wide`` has one more after them, for what belongs
-to no device (all there is of the host).
+A *unit* is the smallest part that can be read by itself, so that a unit that hangs delays no other: a device, or the whole host. Units
+are numbered from 0 in the order of ``Driver.devices``. A ``machine_wide`` driver has one more unit after them, for metrics that belong
+to no device. The host has only this unit.
 
-Who calls what, and from where: all of it on a *worker*, a daemon thread that the sampler may abandon in the middle of a call
-that does not return; only ``Driver.source``, ``Driver.devices`` and a reader's ``kept`` are also looked at on the sampler's own
-thread, so they must not call the driver. A unit is never read by two workers at once, and two readers of one driver never read the
-same unit at once, so per-unit buffers need no locks; state shared between units does.
+Threads: all methods are called on a *worker*, a daemon thread that the sampler abandons if a call does not return. Only
+``Driver.source``, ``Driver.devices`` and a reader's ``kept`` are also called on the sampler's own thread, so they must not call the
+driver. Two workers never read one unit at the same time, also not through two readers of one driver. So buffers of one unit need no
+lock; state shared between units needs one.
 
-A reader reports progress by appending to ``progress`` after every call into the driver (anything may be appended, the list's
-length is what is looked at): that tells a driver that is slow everywhere from one call that hangs. The time
-up to an entry counts as spent inside the driver, and that decides how many workers share a reading: a reader computes at length after its
-last call, not between two.
+Progress: a reader appends to ``progress`` after every call into the driver. The appended object is ignored; the sampler looks at the
+length of the list, which tells a slow driver from a call that hangs. The time up to an entry counts as time inside the driver,
+and decides how many workers share a reading. So long computations belong after the last call, not between two calls.
 
-Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` puts a reason
-on each value that it could not get. It raises ``SourceError`` when the whole unit cannot be read, ``PartitionRemovedError`` when the
-unit is a partition that was removed on purpose, and ``DriverGoneError`` when the driver must be opened again. Anything else that
-escapes is caught by the one guard and becomes ``driver_error``.
+Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` gives a reason for each
+value that is missing. It raises ``SourceError`` if the whole unit cannot be read, ``PartitionRemovedError`` if the unit is a partition
+that was removed on purpose, and ``DriverGoneError`` if the driver must be opened again. The guard catches every other exception and
+turns it into ``driver_error``.
 """
 
 from __future__ import annotations
@@ -45,19 +44,20 @@ from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
 Number = int | float
 Value = Number | Unavailable
-"""What one metric gave: a number, or why there is none."""
+"""Value of one metric: a number, or the reason why there is none."""
 MOST_DEVICES = 1024
-"""Devices of one driver: where one lists more, the number is not believed."""
+"""Largest number of devices of one driver. A driver that reports more is not believed."""
+# Shared by all readings without missing values, so it must not be changed.
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})
 NOT_NEEDED = Unavailable(Reason.NOT_SUPPORTED, "it is not read, since nothing that is wanted depends on it")
-"""Why processes are not known where nothing asks for them."""
+"""Reason for missing processes if no consumer asks for processes."""
 
 
 class Clock(Protocol):
-    """Where intervals and timestamps are taken from. Waiting is always real: only measuring goes through here."""
+    """Clock for intervals and timestamps. Only measurements use it; waiting always uses real time."""
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed point, never going back."""
+        """Return seconds since a fixed point. The value never decreases."""
         ...
 
     def time_ns(self) -> int:
@@ -76,13 +76,13 @@ SYSTEM_CLOCK: Clock = SystemClock()
 
 
 class Detection(NamedTuple):
-    """What a look at hard facts (PCI ids, device nodes, a library that loads) found.
+    """Result of a search for hardware by facts: PCI ids, device nodes, a library that can be loaded.
 
     Attributes:
-        present: Whether opening is worth the attempt.
-        evidence: What was found or missed, in words, for ``doctor``.
-        devices: How many device numbers to reserve, 0 when that cannot be told without the driver.
-        advice: What to do if the user expected this vendor's devices here; empty when nothing is wrong.
+        present: Whether it is worth trying to open the source.
+        evidence: The facts that were found or missed, in words, for ``doctor``.
+        devices: How many device numbers to reserve; 0 if only the driver knows.
+        advice: What a user does who expects this vendor's devices here; empty if nothing is wrong.
     """
 
     present: bool
@@ -92,17 +92,17 @@ class Detection(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Which metrics a backend gives, and where each of them is read.
+    """Metrics that a backend gives, and where it reads each of them.
 
     Each part maps a name to words for people (``nvmlDeviceGetPowerUsage``, ``hl-smi "power.draw"``), which the documentation and
-    ``accelmetrics metrics`` show. Every spelling that the backend emits is listed, aliases too.
+    ``accelmetrics metrics`` show. It lists every spelling that the backend emits, aliases too.
 
     Attributes:
-        devices: Names that each device owes at every reading: a value, or a reason for its absence.
-        partitions: The same of each partition of a device.
-        machine: Whole keys that the machine-wide unit owes at every reading.
-        processes: Names below ``{kind}.process.{i}``, given while the watched process uses the device.
-        optional: Names or whole keys that exist only while what they are about does: ``nvlink.{link}.state``, ``disk.{path}.usageGB``.
+        devices: Names that every reading of a device has: a value, or a reason for its absence.
+        partitions: Names that every reading of a partition of a device has.
+        machine: Whole keys that every reading of the machine-wide unit has.
+        processes: Names below ``{kind}.process.{i}``, present while the watched process uses the device.
+        optional: Names or whole keys that exist only while their subject does: ``nvlink.{link}.state``, ``disk.{path}.usageGB``.
     """
 
     devices: Mapping[str, str] = NOTHING
@@ -113,17 +113,17 @@ class Coverage(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """What one consumer wants of every source. Hashable: equal options may share a reader.
+    """Options of one consumer, the same for every source. Hashable: consumers with equal options may share a reader.
 
     Attributes:
         pid: The watched process.
-        children: Whether its descendants are watched with it.
-        disk_paths: Mount points whose usage is reported.
-        watched: Whether the user named the process. If not, it is the one that samples, and a source that can tell the devices
-            of a process from others reports all of them.
-        metrics: The metrics that are wanted. A reader may leave out calls that give none of them, and lists of processes where neither a
-            metric of the watched process is wanted nor ``metrics.processes`` asks for them (``NOT_NEEDED`` is the reason then); it may as
-            well ignore this, since what is not wanted is dropped anyway. It knows names and no numbers of devices:
+        children: Whether its descendants are watched too.
+        disk_paths: Mount points for which disk usage is reported.
+        watched: Whether the user named the process. Otherwise it is the sampling process, and a source that can tell the devices of a
+            process from other devices reports all devices.
+        metrics: The selected metrics. A reader may skip calls that give no selected metric. It may also skip lists of processes (with the
+            reason ``NOT_NEEDED``) if neither a metric of the watched process nor ``metrics.processes`` is selected. Skipping is optional:
+            metrics that are not selected are dropped later. The selection knows names, no device numbers:
             ``metrics.wants_some("gpu.{i}.powerWatts")``.
     """
 
@@ -137,17 +137,18 @@ class ReadOptions(NamedTuple):
 class Block:
     """Values that are read together: names and values in the same order.
 
-    The same ``names`` tuple (the same object) at every reading, and the same block object while nothing in it was read
-    anew, let the sampler reuse what it built for the last one. Both are optimisations, not duties.
+    The sampler reuses its work of the last reading if ``names`` is the same tuple object, or if the whole block is the same object because
+    none of its values was read again. Both are optional.
 
     Attributes:
-        names: Metric names as the catalogue's rows give them (``powerWatts``); whole keys from a machine-wide unit.
-        values: Finite ints and floats, one per name.
+        names: Metric names as in the catalogue (``powerWatts``); whole keys from a machine-wide unit.
+        values: Finite ints and floats, one for each name.
         process: Whether the names belong below ``{kind}.process.{i}.`` rather than ``{kind}.{i}.``.
     """
 
     __slots__ = ("names", "process", "values")
 
+    # A plain class with slots, not a NamedTuple: the sampler compares blocks by identity.
     def __init__(self, names: tuple[str, ...], values: Sequence[Number], process: bool = False) -> None:
         self.names = names
         self.values = values
@@ -155,17 +156,17 @@ class Block:
 
 
 Processes = tuple[DeviceProcess, ...] | Unavailable | None
-"""The processes that use a device, or why they are not known; None where the source lists none of any device."""
+"""Processes that use a device, or the reason why they are unknown; None if the source never lists processes."""
 
 
 class Reading:
-    """What one read of one unit gave.
+    """Result of reading one unit once.
 
     Attributes:
         blocks: The values.
-        unavailable: By name, why a value is missing. Return the same mapping object while nothing in it changed.
-        processes: The processes that use the device, or why they are not known; None where the source lists none of any device.
-        read_at: When the source itself took the numbers, on the monotonic clock; None for "now".
+        unavailable: Reason for each missing value, by name. Return the same mapping object while nothing in it changes.
+        processes: Processes that use the device, or the reason why they are unknown; None if the source never lists processes.
+        read_at: When the source took the numbers, on the monotonic clock; None for "now".
     """
 
     __slots__ = ("blocks", "processes", "read_at", "unavailable")
@@ -184,20 +185,20 @@ class Reading:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Number], unavailable: Mapping[str, Unavailable] = NO_REASONS, **rest: Any) -> Reading:
-        """Build a reading from one plain dict: the form to start with when writing a backend."""
+        """Return a reading with the values of one plain dict. Start with this form when you write a backend."""
         return cls((Block(tuple(metrics), tuple(metrics.values())),), unavailable, **rest)
 
 
 class Said(NamedTuple):
-    """What a reference says of one metric.
+    """Value of one metric according to a reference.
 
     Attributes:
         value: The number, in the metric's unit.
-        step: What the reference rounds away.
-        over: Empty for a value of now. Over a span of time are compared a ``counter`` that began elsewhere, or whose rate per second
-            is the metric; and the ``mean`` since the last reading.
+        step: Resolution of the reference: the step to which it rounds.
+        over: Empty for a momentary value. ``counter`` and ``mean`` are compared over a span of time: a counter may start elsewhere, or its
+            rate per second may be the metric; a mean covers the time since the last reading.
         kept: For how many seconds the backend serves a value that it has read.
-        age: How many seconds ago the reference took it.
+        age: How many seconds ago the reference took the value.
     """
 
     value: float
@@ -208,119 +209,119 @@ class Said(NamedTuple):
 
 
 class Reference(Protocol):
-    """A second way to a backend's numbers that shares no code with the first: ``accelmetrics verify`` holds one against the other."""
+    """Second way to a backend's numbers, which shares no code with the first. ``accelmetrics verify`` compares the two."""
 
     @property
     def name(self) -> str:
-        """What is asked: ``nvidia-smi``."""
+        """Name of the tool or library that is asked: ``nvidia-smi``."""
         ...
 
     def read(self, slots: Sequence[DeviceSlot]) -> Mapping[str, Said | str]:
-        """Ask for everything, on a worker thread that is abandoned when this does not return.
+        """Read all values. Called on a worker thread, which is abandoned if the call does not return.
 
         Args:
             slots: The backend's devices, for their keys and UUIDs.
 
         Returns:
-            By whole key (``gpu.0.powerWatts``), what it says, or in words why it says nothing; under ``NAME.devices``, with the
-            backend's name, how many devices there are.
+            For each whole key (``gpu.0.powerWatts``) the value, or in words why there is none. The key ``NAME.devices``, with the backend's
+            name, has the number of devices.
 
         Raises:
-            SourceError: It cannot be asked.
+            SourceError: The reference cannot be asked.
         """
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         ...
 
 
 class Reader(Protocol):
     """One consumer's view of an open driver.
 
-    One of a driver with a single unit, whose values are kept for a while, may have a method ``kept(unit)``: what ``read`` would give now,
-    while that is what it gave last, else None. It is called by the thread that samples, so it must not call into the driver, nor look at
-    a file.
+    Optional method ``kept(unit)``, for a driver with a single unit that serves its values for a while: the reading that ``read`` would
+    return now if it is the last one returned, else None. The sampling thread calls it, so it must not call the driver or open a file.
 
-    One that counts what the driver reports by itself may have a method ``events(unit)``, called in the same way: the counts by name, which
-    are shown of a device that is lost, too. All its other values have the reason for which it could not be read.
+    Optional method ``events(unit)``, for a reader that counts events the driver reports by itself: the counts by name. It is called like
+    ``kept``. The counts are shown even while the device is lost; all other values of a lost device have the reason of the failed read.
     """
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
-        """Read one unit now. See the module's docstring for progress and errors."""
+        """Read one unit now. The module's docstring describes progress and errors."""
         ...
 
 
 class Driver(Protocol):
     """An open source.
 
-    Where a backend has several sources, of which not all are read in the same way, its drivers have an attribute ``interval``
-    of their own, which takes the place of the backend's while they are open.
+    Optional attribute ``interval``, for a backend with several sources that are read in different ways: it replaces the backend's
+    ``interval`` while the driver is open.
 
-    One whose source may list some devices and not be understood in others may have an attribute ``incomplete``: why there may be more
-    devices than are listed (an :class:`~accelmetrics.schemas.errors.Unavailable`), else None.
+    Optional attribute ``incomplete``, for a source that may list some devices and fail on others: the reason why devices may be missing
+    from the list (an :class:`~accelmetrics.schemas.errors.Unavailable`), else None.
 
-    One that can tell of links between devices, or of the clocks that they can be set to, may have a method ``details(unit, progress)``,
-    which returns :class:`~accelmetrics.schemas.topology.Details`. It is called on request alone, as ``Reader.read`` is and with its
-    errors, never while the unit is read; the answer is kept while the driver is open.
+    Optional method ``details(unit, progress)``, for a driver that knows the links between devices or the clocks that can be set: it returns
+    :class:`~accelmetrics.schemas.topology.Details`. It is called only on request, in the same way and with the same errors as
+    ``Reader.read``, and never while the unit is read. The sampler keeps the answer while the driver is open.
     """
 
     @property
     def source(self) -> str:
-        """What is read, in one word, for ``doctor`` and ``backends[].source``: ``nvml``, ``rocm-smi``, ``proc``."""
+        """Name of the source in one word, for ``doctor`` and ``backends[].source``: ``nvml``, ``rocm-smi``, ``proc``."""
         ...
 
     @property
     def machine_wide(self) -> bool:
-        """Whether there is one more unit after the devices, whose names are whole keys (``cpu``, ``trn.host_memory_usage``)."""
+        """Whether one more unit follows the devices. Its names are whole keys (``cpu``, ``trn.host_memory_usage``)."""
         ...
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
-        """The devices in the vendor's order; empty for the host. A device that failed at enumeration keeps its place.
+        """The devices in the vendor's order; empty for the host. A device that failed during enumeration keeps its place.
 
-        What is known of a device may change while the driver is open, and devices that turn up (a new partition) may be added
-        at the end, unless the driver is ``machine_wide``; a unit never becomes another device, and one that is gone says so
-        when it is read. A partition that a driver no longer lists when it is opened again, though it lists the whole device, was
-        removed on purpose. The same object while nothing changed. Must not call into the driver: it is asked at every reading.
+        The same object while nothing changes. The sampler asks at every reading, so this must not call the driver.
+
+        The identity of a device may gain or change fields while the driver is open. New devices (a new partition) are added at the end,
+        unless the driver is ``machine_wide``. A unit never becomes another device; a read of a device that is gone fails. If a driver is
+        opened again and lists a device but no longer one of its partitions, this partition was removed on purpose.
         """
         ...
 
     def reader(self, options: ReadOptions) -> Reader:
-        """Make a new consumer's view. Cheap: it must not call into the driver."""
+        """Return a new reader. Cheap: it must not call the driver."""
         ...
 
     def close(self) -> None:
-        """Give everything back. Not called at interpreter exit, nor while a call into the driver is stuck."""
+        """Release all resources. Not called at interpreter exit, nor while a call into the driver hangs."""
         ...
 
 
 class Backend(Protocol):
-    """A source of numbers that may or may not be on this machine. The first three may be plain class attributes.
+    """A source of numbers that may or may not exist on this machine. ``name``, ``kind`` and ``interval`` may be plain class attributes.
 
-    One that can read the same devices in several ways may have a method ``pinned(source)`` and an attribute ``pin``: the same
-    backend with that one source alone, the same object for the same name, and the name; that object must pickle. Its attribute ``sources``
-    lists the names.
+    Optional method ``pinned(source)`` and attributes ``pin`` and ``sources``, for a backend that can read the same devices in several ways.
+    ``sources`` lists the names of the sources. ``pinned`` returns the same backend with only this source, the same object for the same
+    name, and it must pickle. ``pin`` is the name of the pinned source.
 
-    One whose numbers can be had in a second way may have a method ``references(options)``, which returns a :class:`Reference` for each.
+    Optional method ``references(options)``: returns a :class:`Reference` for each second way to the numbers.
     """
 
     @property
     def name(self) -> str:
-        """The name users select it by."""
+        """Name by which users select it."""
         ...
 
     @property
     def kind(self) -> DeviceKind | None:
-        """The first word of its devices' keys; None for the host."""
+        """First word of its devices' keys; None for the host."""
         ...
 
     @property
     def interval(self) -> float:
-        """0 for a source that is read when asked.
+        """Shortest time in seconds between two readings of the source; 0 for a source that is read on demand.
 
-        Otherwise it is read in the background, at most every so many seconds, and its latest reading is served with its
-        age (a command that takes seconds, a child that prints at its own pace).
+        A source with an interval is read in the background, and its latest reading is served with its age: a command that takes seconds, or
+        a child process that prints at its own pace.
         """
         ...
 
@@ -329,13 +330,17 @@ class Backend(Protocol):
         ...
 
     def open(self) -> Driver:
-        """Open the source, or raise ``SourceError`` saying why not and what to do about it."""
+        """Open the source.
+
+        Raises:
+            SourceError: It cannot be opened; the message says why and what to do.
+        """
         ...
 
     def coverage(self) -> Coverage:
-        """Return which metrics it gives. Cheap, without touching a driver, and the same at every call."""
+        """Return the metrics that it gives. Cheap: touches no driver, and returns the same at every call."""
         ...
 
     def own_metrics(self) -> Iterable[Metric]:
-        """List catalogue rows that only this backend knows: empty for built-in ones, whose rows stand in the catalogue."""
+        """List catalogue rows that only this backend knows. Empty for built-in backends, whose rows are in the catalogue."""
         ...

@@ -1,7 +1,7 @@
-"""The one place that catches whatever foreign code throws: vendor calls, plug-ins, exporters, callbacks.
+"""The one place that catches every exception of foreign code: vendor calls, plug-ins, exporters, callbacks.
 
-Everything else in the package catches only what it can name. A failure is turned into a reason, with the duration of the
-call beside it, and never travels on into the program that is being watched.
+The rest of the package catches only exceptions that it can name. :func:`guarded` turns a failure into a reason and measures the call, so
+that no exception reaches the watched program.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import kind_of
 
 LONGEST = 1000
-"""Characters of an exception's words that are kept: each metric that is missing for it carries them."""
+"""Most characters that are kept of an exception's message. Each metric that is missing because of it repeats the message."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Outcome(Generic[T]):
-    """What a guarded call came to.
+    """Result of a guarded call.
 
     Attributes:
-        value: What it returned, None when it failed.
-        failure: Why it failed, None when it did not.
-        error: The exception itself, for callers that tell kinds apart; its traceback is gone, whose frames would keep all that they hold.
-        seconds: How long it took.
+        value: The returned value; None if the call failed.
+        failure: Why it failed; None if it succeeded.
+        error: The exception, for callers that tell kinds apart. It has no traceback.
+        seconds: Duration of the call.
     """
 
     __slots__ = ("error", "failure", "seconds", "value")
@@ -44,11 +44,11 @@ class Outcome(Generic[T]):
 
 
 class Wait(NamedTuple):
-    """What a thread waits for.
+    """A tool that a thread waits for.
 
     Attributes:
-        tool: The path of a vendor's tool or library, or the name of a module that is imported.
-        since: Since when, in nanoseconds since the epoch.
+        tool: Path of a vendor's tool or library, or name of a module that is being imported.
+        since: Start of the wait, in nanoseconds since the epoch.
     """
 
     tool: str
@@ -56,11 +56,11 @@ class Wait(NamedTuple):
 
 
 WAITS: dict[int, Wait] = {}
-"""By thread, the tool that it waits for now."""
+"""The tool that each thread waits for now, by thread id."""
 
 
 def at_fork(**hooks: Callable[[], object]) -> None:
-    """Register functions as ``os.register_at_fork`` does; nothing where there are no forks."""
+    """Register hooks as ``os.register_at_fork`` does. Does nothing on systems without fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(**hooks)
 
@@ -70,7 +70,7 @@ at_fork(after_in_child=WAITS.clear)
 
 @contextmanager
 def waiting_for(tool: str) -> Iterator[None]:
-    """Note that this thread waits for a tool: a reading that is late for it can name it."""
+    """Record that this thread waits for a tool, so that a late reading can name the tool."""
     thread = threading.get_ident()
     before, WAITS[thread] = WAITS.get(thread), Wait(tool, time.time_ns())
     try:
@@ -82,7 +82,7 @@ def waiting_for(tool: str) -> Iterator[None]:
 
 
 def guarded(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
-    """Call foreign code; whatever it throws becomes a reason."""
+    """Call foreign code and return its value, or its exception as a reason. Raises only Ctrl-C and the program's own exit."""
     started = time.perf_counter()
     try:
         value = call(*args, **kwargs)
@@ -92,8 +92,8 @@ def guarded(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outco
     except BaseException as error:  # the package's one broad except: foreign code may throw anything
         seconds = time.perf_counter() - started
         if _of_a_signal(error):
-            raise  # the user's own: the program ends, or goes on as it says
-        if call is _put_down:  # it cannot be put into words
+            raise  # the user's own: the program ends, or its handler decides
+        if call is _put_down:  # putting the exception into words failed too: its type must do
             return Outcome(None, Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
         worded = guarded(_put_down, error)
         return Outcome(None, worded.value or Unavailable(Reason.DRIVER_ERROR, kind_of(error)), error, seconds)
@@ -105,41 +105,47 @@ def _put_down(error: BaseException) -> Unavailable:
 
 
 def _of_a_signal(error: BaseException | None) -> bool:
-    """Return whether a signal ends the call: Ctrl-C, or a handler of the program's that exits. What a call raises by itself is none.
+    """Return whether a signal caused the exception: Ctrl-C, or a signal handler of the program that exits.
 
-    A handler runs in the main thread, between two instructions of what it interrupts. The exception came through its frame, which has the
-    interrupted one as its second argument. Python's own handler of Ctrl-C has no frame: then the innermost frame has no ``raise``.
+    False for a ``KeyboardInterrupt`` or ``SystemExit`` that the called code raises itself.
     """
     if not issubclass(type(error), (KeyboardInterrupt, SystemExit)) or threading.current_thread() is not threading.main_thread():
         return False
     while error is not None:
         trace, innermost = error.__traceback__, None
         while trace is not None:
+            # Signal handlers run in the main thread, between two instructions of the interrupted frame. A handler gets
+            # that frame as its second argument. So the exception came from a signal if it passed through a frame that
+            # has its own caller among its variables.
             values = [value for found in trace.tb_frame.f_locals.values() for value in (found if type(found) is tuple else (found,))]
             if trace.tb_frame.f_back is not None and any(value is trace.tb_frame.f_back for value in values):
                 return True
             trace, innermost = trace.tb_next, trace
+        # Python's own handler of Ctrl-C has no frame: the exception appears in the innermost frame at an instruction
+        # that is no ``raise``.
         if isinstance(error, KeyboardInterrupt) and innermost is not None:
-            from opcode import opmap  # where a program is interrupted, and nowhere else
+            from opcode import opmap  # imported only after an interrupt, which is rare
 
             if innermost.tb_frame.f_code.co_code[innermost.tb_lasti] != opmap["RAISE_VARARGS"]:
                 return True
-        error = error.__context__  # a call may raise another one in the place of Ctrl-C
+        error = error.__context__  # cleanup code of the call may replace Ctrl-C by another exception
     return False
 
 
 def warn_user(words: str) -> None:
-    """Warn of an option or a variable of the user's that cannot act: seen in programs that set up no logging too. Raises nothing."""
+    """Warn about a user's option or variable that has no effect. Raises nothing."""
     import warnings
 
-    guarded(warnings.warn, f"accelmetrics: {words}", RuntimeWarning, stacklevel=3)  # a program may have made errors of warnings
+    # ``warnings`` rather than logging, since most programs set up no logging. Guarded, since a program may turn
+    # warnings into errors.
+    guarded(warnings.warn, f"accelmetrics: {words}", RuntimeWarning, stacklevel=3)
 
 
 class WarnOnce:
-    """Logs each kind of warning once, and raises nothing.
+    """Logger that logs each kind of warning once and raises nothing.
 
     Args:
-        head: What the words of each begin with.
+        head: Text that begins each warning.
     """
 
     def __init__(self, head: str = "") -> None:
@@ -147,23 +153,24 @@ class WarnOnce:
         self._known: set[object] = set()
 
     def __call__(self, kind: object, words: str, *details: object) -> None:
-        """Log a warning, unless there was one of this kind."""
+        """Log a warning unless one of this kind was logged before."""
         if kind not in self._known:
             self._known.add(kind)
-            from accelmetrics.schemas.log import log  # it loads logging, which a sample alone does not need
+            from accelmetrics.schemas.log import log  # loads logging, which a plain sample does not need
 
             bounded = [detail[:LONGEST] if type(detail) is str else detail for detail in details]
-            guarded(log.warning, (self._head + words)[:LONGEST], *bounded)  # a handler of the program may raise
+            guarded(log.warning, (self._head + words)[:LONGEST], *bounded)  # a log handler of the program may raise
 
     def user(self, kind: object, words: str) -> None:
-        """As :func:`warn_user`, unless there was a warning of this kind."""
+        """Warn with :func:`warn_user` unless there was a warning of this kind."""
         if kind not in self._known:
             self._known.add(kind)
             warn_user(self._head + words)
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Take the tracebacks from an exception and from those that led to it."""
+    """Remove the tracebacks from an exception and from its causes, and return it."""
+    # A traceback keeps all frames alive, and with them all local variables: buffers, handles, arrays of the program.
     led: BaseException | None = error
     while led is not None and led.__traceback__ is not None:
         led.__traceback__ = None
@@ -172,14 +179,17 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException) -> Unavailable:
-    """Word an unexpected exception as a reason: its type and words, without secrets; of the package's own errors the words alone."""
+    """Return an unexpected exception as a reason: its type and message, without secrets.
+
+    Exceptions of this package have their message only, without the type.
+    """
     reason, words = Reason.DRIVER_ERROR, ""
     if isinstance(error, PermissionError):
         reason, words = Reason.NO_PERMISSION, str(error)
     elif type(error).__module__.startswith("accelmetrics."):
         words = str(error)
     else:
-        import traceback  # knows how to put into words even an exception that cannot be printed
+        import traceback  # can word even an exception whose ``str`` fails
 
         words = "".join(traceback.format_exception_only(type(error), error)).strip()
     return Unavailable(reason, without_secrets(words)[:LONGEST])

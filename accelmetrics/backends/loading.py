@@ -1,10 +1,11 @@
-"""Imports and vendors' libraries, one after the other.
+"""Serialised imports and loading of vendors' libraries.
 
-The system's dynamic loader has a lock, which it holds while a library's constructor runs. An import of an extension module waits for
-that lock with the interpreter's own in hand: beside a constructor that never returns, it would stop the whole program. So both are
-done with :data:`loading` held, for which a thread waits alone, and no longer than one of them may take.
+An import of an extension module needs the lock of the system's dynamic loader, and waits for it while it holds the interpreter's lock. The
+loader holds its lock while a library's constructor runs. So a constructor that never returns would stop the whole program at the next
+import. Therefore both imports and loading happen under :data:`loading`. A thread waits for it without the interpreter's lock, and only for
+a limited time.
 
-A fork waits for it too, though not for ever: a module that another thread is in the middle of importing stays locked in the child.
+A fork waits for it too, for a limited time: a module that another thread is importing at that moment stays locked in the child.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.snapshot import rfc3339_second
 
 PATIENCE = 5.0
-"""Seconds since its beginning for which other threads wait for an import or a library that is being loaded."""
+"""Longest time in seconds, from its start, that other threads wait for an import or a library."""
 FORK_PATIENCE = 3.0
-"""Seconds since its beginning for which a fork waits for an import or a library that is being loaded."""
+"""Longest time in seconds, from its start, that a fork waits for an import or a library."""
 
 
 class LoadingLock:
-    """A lock that one thread may hold several times, for which others wait a limited time, and that is free in the child of a fork."""
+    """A reentrant lock with a limited wait, which is free in the child of a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -37,12 +38,13 @@ class LoadingLock:
         self._holder = 0
 
     def __enter__(self) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
-            SourceError: What is being loaded hangs (``timed_out``).
+            SourceError: The import or library that holds the lock hangs (``timed_out``).
         """
-        # A thread that has just taken the lock may not have noted it yet: the wait is repeated while the note changes.
+        # The holder stores the time after it has acquired the lock, so this thread may have read the time of an earlier holder.
+        # It waits again as long as the time changes.
         while not self._lock.acquire(timeout=max(0.0, min(PATIENCE, (since := self._since) + PATIENCE - time.monotonic()))):
             if since == self._since:
                 wait = WAITS.get(self._holder)
@@ -57,26 +59,28 @@ class LoadingLock:
         self._lock.release()
 
     def is_free(self) -> bool:
-        """Return whether no other thread holds it."""
+        """Return whether no other thread holds the lock."""
         free = self._lock.acquire(blocking=False)
         if free:
             self._lock.release()
         return free
 
     def before_fork(self) -> None:
-        """Wait for whatever is being loaded."""
+        """Wait for the import or library that is being loaded, for a limited time."""
         self._lock.acquire(timeout=max(0.0, self._since + FORK_PATIENCE - time.monotonic()) if self._since < math.inf else 0.0)
 
     def after_in_parent(self) -> None:
-        """Let others go on."""
-        with suppress(RuntimeError):  # it is another thread's still
+        """Release the lock in the parent."""
+        with suppress(RuntimeError):  # the wait was in vain: another thread still holds it
             self._lock.release()
 
     def after_in_child(self) -> None:
-        """Go on without the thread that held it, if that is another one; the system's loader forgets it as well."""
+        """Release the lock in the child, or replace it if the thread that held it does not exist here."""
         try:
             self._lock.release()
         except RuntimeError:
+            # Only the forking thread lives on in the child, so the holder can never release the lock. The system's
+            # loader resets its own lock too.
             self._lock, self._depth, self._since = threading.RLock(), 0, math.inf
 
 
@@ -85,12 +89,12 @@ at_fork(before=loading.before_fork, after_in_parent=loading.after_in_parent, aft
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules ahead of their use; what is wrong with one is told where it is used.
+    """Import modules ahead of their use. A failure is reported where the module is used, not here.
 
     Raises:
-        SourceError: Something else hangs while it is loaded (``timed_out``).
+        SourceError: Another import or library hangs (``timed_out``).
     """
     for name in names:
-        if name not in sys.modules:
+        if name not in sys.modules:  # a loaded module needs no lock, so it never waits
             with loading, waiting_for(name):
-                guarded(import_module, name)
+                guarded(import_module, name)  # the later import fails in the same way

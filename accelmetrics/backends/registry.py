@@ -1,9 +1,9 @@
-"""Which backends there are: the built-in ones and those that other packages register.
+"""Registry of all backends: the built-in ones and those that other packages register.
 
-A third-party package registers one object (or a callable without arguments that makes it) under the entry-point group
-``accelmetrics.backends``; the built-in ones are registered there too. Importing a plug-in must be cheap, and one whose import
-fails is reported as a backend that cannot be opened. A built-in backend whose row says how its hardware is recognised is
-imported only when it is opened.
+A third-party package registers one object, or a callable without arguments that returns it, under the entry-point group
+``accelmetrics.backends``. The built-in backends are registered there too. Importing a plug-in must be cheap. A plug-in whose import fails
+is reported as a backend that cannot be opened. A built-in backend whose row says how its hardware is recognised is imported only when it is
+opened.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 GROUP = "accelmetrics.backends"
 ENDPOINT = "openmetrics:"
-"""What stands before the address of an endpoint of metrics, which is a source too."""
+"""Prefix of the address of a metrics endpoint. The address with its prefix is a backend's name."""
 ALL, ACCELERATORS = GROUPS = ("all", "accelerators")
-"""What may stand for several backends in a selection."""
+"""Words that select several backends at once."""
 DISABLE = "ACCELMETRICS_DISABLE"
-"""The variable that names backends that this machine's user has switched off."""
+"""Environment variable with the names of the backends that the user switches off on this machine."""
 
 BackendChoice = str | Sequence[str | Backend]
-"""What a selection of backends is made of."""
+"""Selection of backends: one text with commas, or a list of names and backend objects."""
 
 
 class BuiltInBackend:
-    """A built-in backend whose module is imported when it is opened, not to find out whether its hardware is there."""
+    """A built-in backend that detects its hardware without importing its module. Opening it imports the module."""
 
     def __init__(self, row: built_in.Registration) -> None:
         self.name = row.name
@@ -48,11 +48,11 @@ class BuiltInBackend:
 
     @property
     def interval(self) -> float:
-        """As its module says; loads it."""
+        """The interval of its module. Imports the module."""
         return self._backend.interval
 
     def detect(self) -> Detection:
-        """Look for the hardware that its registration names."""
+        """Look for the hardware that its registration describes."""
         return find_registered(self._row)
 
     def open(self) -> Driver:
@@ -60,20 +60,20 @@ class BuiltInBackend:
         return self._backend.open()
 
     def coverage(self) -> Coverage:
-        """Return what its module says; loads nothing."""
+        """Return the coverage that its module declares, from a generated file. Imports nothing."""
         return declared(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
-        """Return none: the rows of built-in backends stand in the catalogue."""
+        """Return an empty tuple: the rows of built-in backends are in the catalogue."""
         return ()
 
     @property
     def sources(self) -> Sequence[str]:
-        """What its module can be read from, where one of several can be pinned."""
+        """Names of the sources that can be pinned; empty if there is only one."""
         return getattr(self._backend, "sources", ()) if hasattr(self._backend, "pinned") else ()
 
     def pinned(self, source: str) -> Backend:
-        """Return what its module makes of one source alone."""
+        """Return the backend with this source alone."""
         pinned: Backend = getattr(self._backend, "pinned")(source)  # noqa: B009 - not every backend has it
         return pinned
 
@@ -83,7 +83,7 @@ class BuiltInBackend:
 
 
 class BrokenBackend:
-    """Stands in for a plug-in that could not be loaded, so that it is reported like any source that does not open."""
+    """Placeholder for a plug-in that could not be loaded, so that it is reported like a source that does not open."""
 
     kind: DeviceKind | None = None
     interval = 0.0
@@ -94,43 +94,43 @@ class BrokenBackend:
         self._message = f"the plug-in {target} could not be loaded: {failure.detail}"
 
     def detect(self) -> Detection:
-        """Say that it is there, so that the failure is shown."""
+        """Return "present", so that the user sees the failure."""
         return Detection(True, self._message, advice=self.ADVICE)
 
     def open(self) -> Driver:
-        """Fail with the words of the import."""
+        """Raise ``SourceError`` with the message of the failed import."""
         raise SourceError(Reason.DRIVER_UNAVAILABLE, self._message, backend=self.name, advice=self.ADVICE)
 
     def coverage(self) -> Coverage:
-        """Return none: nothing is known."""
+        """Return an empty coverage."""
         return Coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
-        """Return none: none are known."""
+        """Return an empty tuple."""
         return ()
 
 
 class DisabledBackend(BrokenBackend):
-    """Stands in for a backend that the user has switched off: nothing of it is looked for, loaded or opened."""
+    """Placeholder for a backend that the user has switched off. It is neither detected nor loaded nor opened."""
 
     def __init__(self, name: str, kind: DeviceKind | None) -> None:
         self.name, self.kind = name, kind
         self._message = f"switched off by {DISABLE}"
 
     def detect(self) -> Detection:
-        """Say that nothing is there."""
+        """Return "not present"."""
         return Detection(False, self._message)
 
 
 def declared(name: str) -> Coverage:
-    """Return the coverage of a built-in backend, as it was when the package was built; nothing for any other name."""
+    """Return the coverage of a built-in backend, as generated when the package was built; empty for any other name."""
     from accelmetrics.schemas.coverage import COVERAGE
 
     return Coverage(**COVERAGE.get(name, {}))
 
 
 def names() -> tuple[str, ...]:
-    """List all backends by name, in numbering order."""
+    """List the names of all backends, in the order in which device numbers are assigned."""
     return (*(name for name in plug_ins.names(GROUP, built_in.BUILT_IN) if name != "host"), "host")
 
 
@@ -138,11 +138,11 @@ _loaded: dict[str, Backend] = {}
 
 
 def load(name: str) -> Backend:
-    """Load the backend registered under a name, one object in each process; a :class:`BrokenBackend` when its import fails.
+    """Return the backend with this name, the same object at every call; a :class:`BrokenBackend` if its import fails.
 
     Raises:
-        UnknownNameError: Nothing is registered under that name.
-        InvalidOptionError: It is the address of an endpoint, and cannot be used.
+        UnknownNameError: Nothing is registered under this name.
+        InvalidOptionError: The name is the address of an endpoint, and the address is invalid.
     """
     if name in _loaded:
         return _loaded[name]
@@ -154,6 +154,7 @@ def load(name: str) -> Backend:
         from accelmetrics.backends.openmetrics import OpenMetricsBackend
 
         backend = OpenMetricsBackend(name.removeprefix(ENDPOINT))
+    # A row that names no hardware belongs to a backend with its own detection, so its module is imported now.
     elif row is not None and (row.pci or row.nodes or row.drivers):
         backend = BuiltInBackend(row)
     elif row is None and name not in plug_ins.registered(GROUP):
@@ -163,13 +164,14 @@ def load(name: str) -> Backend:
         target = row.target if row is not None else plug_ins.registered(GROUP)[name].value
         failure = outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None")
         backend = BrokenBackend(name, target, failure) if outcome.value is None else outcome.value
-    # Two threads may both make one: both get the same, without a lock that a fork could copy.
+    # Two threads may both create an object. `setdefault` gives both the same one, without a lock that a fork could copy while it is held.
     return _loaded.setdefault(name, backend)
 
 
 @lru_cache(maxsize=1)
 def _switched_off(listed: str) -> frozenset[str]:
-    """Return the names in :data:`DISABLE`; the user is warned, once, of those that switch nothing off."""
+    """Return the names in :data:`DISABLE`. Warns the user once about each name that no backend has."""
+    # Cached by the variable's value: the warnings appear once, and a test may change the variable.
     off = frozenset(filter(None, map(str.strip, listed.split(","))))
     for name in sorted(off - built_in.BUILT_IN.keys()):
         if not name.startswith(ENDPOINT) and name not in plug_ins.registered(GROUP):
@@ -178,7 +180,7 @@ def _switched_off(listed: str) -> frozenset[str]:
 
 
 def forget() -> None:
-    """Look for plug-ins anew, and load everything anew: for tests."""
+    """Drop the cache of plug-ins and of loaded backends. For tests."""
     plug_ins.registered.cache_clear()
     _switched_off.cache_clear()
     _loaded.clear()
@@ -198,10 +200,10 @@ def _import(name: str) -> Backend:
 
 
 def prepare(backend: Backend) -> None:
-    """Import what opening and reading a built-in backend imports; what is wrong with a module is told when it is opened.
+    """Import the modules that a built-in backend needs for opening and reading. A failing import is reported when the backend is opened.
 
     Raises:
-        SourceError: A library hangs while it is loaded, so that no module can be imported now (``timed_out``).
+        SourceError: A library that is being loaded hangs, so no module can be imported now (``timed_out``).
     """
     row = built_in.BUILT_IN.get(backend.name)
     if row is not None and not isinstance(backend, DisabledBackend):
@@ -209,21 +211,21 @@ def prepare(backend: Backend) -> None:
 
 
 def _missing(candidate: object) -> list[str]:
-    """Return what a backend has and this object lacks."""
+    """Return the required attributes that this object does not have."""
     parts = ("name", "kind", "interval", "detect", "open", "coverage", "own_metrics")
     return [part for part in parts if not hasattr(candidate, part)]
 
 
 def is_registered(backend: Backend) -> bool:
-    """Return whether this very object is what its name stands for, rather than one made by hand."""
+    """Return whether this object is the registered backend of its name, rather than another object with the same name."""
     return (backend.name in built_in.BUILT_IN or backend.name in plug_ins.registered(GROUP)) and load(backend.name) is backend
 
 
 def items_of(selection: BackendChoice | None) -> tuple[str | Backend, ...] | None:
-    """List what a user asked for item by item, a text at its commas; None where nothing was asked for.
+    """Return the items of a selection, a text split at its commas; None if nothing was selected.
 
     Raises:
-        InvalidOptionError: It is no text and no list.
+        InvalidOptionError: The selection is neither a text nor a list.
     """
     if selection is None:
         return None
@@ -235,19 +237,20 @@ def items_of(selection: BackendChoice | None) -> tuple[str | Backend, ...] | Non
 
 
 def named(selection: BackendChoice | None) -> frozenset[str]:
-    """Return the names of the backends that a user asked for one by one: they are opened whatever detection says."""
+    """Return the names of backends that are selected one by one. They are opened even if detection finds nothing."""
     items = items_of(selection) or ()
     return frozenset(item if isinstance(item, str) else item.name for item in items) - {*GROUPS}
 
 
 def select(selection: BackendChoice | None) -> tuple[Backend, ...]:
-    """Select the backends that a user asked for, in numbering order; all when nothing was asked for.
+    """Return the selected backends in numbering order; all of them without a selection.
 
-    An item is a name, a backend object, ``all`` or ``accelerators``; ``-`` before a name excludes. With exclusions alone, all others.
+    An item is a name, a backend object, ``all`` or ``accelerators``. ``-`` before a name excludes it. A selection of exclusions alone means
+    all other backends.
 
     Raises:
-        UnknownNameError: A name that is not registered.
-        InvalidOptionError: The same backend twice, nothing at all, or what is no backend.
+        UnknownNameError: A name is not registered.
+        InvalidOptionError: A backend is selected twice, no backend is left, or an item is no backend.
     """
     items = items_of(selection)
     chosen: list[Backend] = []
@@ -283,42 +286,44 @@ def select(selection: BackendChoice | None) -> tuple[Backend, ...]:
         raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
     for backend in chosen:
         add_own_metrics(backend)
-    # Built-in backends first, then others by name, the host last.
+    # Device numbers follow this order: built-in backends, then others by name. The host comes last.
     order = {name: place for place, name in enumerate(built_in.BUILT_IN) if name != "host"}
     return tuple(sorted(chosen, key=lambda backend: (backend.name == "host", order.get(backend.name, len(order)), backend.name)))
 
 
 def _members(item: str) -> Iterable[str]:
-    """List what a group stands for, by name; a backend that could not be loaded may have devices."""
+    """Return the names that an item of a selection means."""
     if item == ACCELERATORS:
+        # A backend that could not be loaded may have devices: it counts as an accelerator, so that its failure is
+        # shown.
         return [name for name in names() if isinstance(backend := load(name), BrokenBackend) or backend.kind is not None]
     return names() if item == ALL else (item,)
 
 
 def add_own_metrics(backend: Backend) -> tuple[Metric, ...]:
-    """Add the rows that only this backend has to the catalogue; what is wrong with them is said when it is opened."""
+    """Add the rows that only this backend knows to the catalogue, and return them. Invalid rows are reported when it is opened."""
     rows: tuple[object, ...] = guarded(lambda: tuple(backend.own_metrics())).value or ()
     own = tuple(row for row in rows if isinstance(row, Metric))
     if own:
-        from accelmetrics.schemas.catalogue import add  # its tables are not loaded for a reading
+        from accelmetrics.schemas.catalogue import add  # a plain reading does not need the catalogue's tables
 
         add(own)
     return own
 
 
 def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tuple[Backend, ...]:
-    """Return the backends, of which those named in ``sources`` read the one source that is given there.
+    """Return the backends, each one named in ``sources`` reduced to its one source.
 
     Args:
         backends: The backends.
-        sources: By backend, the source's name; None for the best that opens.
+        sources: By backend name, the name of the source; None for the best source that opens.
 
     Raises:
-        UnknownNameError: The backend has no such source.
-        InvalidOptionError: The backend is not among those selected, or is another object that has no sources to choose from.
+        UnknownNameError: The backend has no source of this name.
+        InvalidOptionError: The backend is not selected, or has only one source.
     """
     wanted = {name: source for name, source in sources.items() if source is not None}
-    # Not every backend has sources to choose from.
+    # `pinned` is an optional method of the contract.
     pins: dict[str, Callable[[str], Backend]] = {each.name: getattr(each, "pinned") for each in backends if hasattr(each, "pinned")}  # noqa: B009
     for name, source in wanted.items():
         if name not in pins:

@@ -1,7 +1,7 @@
-"""The host: CPU, memory, disks, network and the watched process, with the cgroup's limits.
+"""The host: CPU, memory, disks, network and the watched process, measured against the limits of its cgroup.
 
-``linux`` and ``portable`` put the collectors together, ``collector`` says what each group of keys is and runs them; the other
-files hold one subject each. ``references`` asks psutil for the same, for ``accelmetrics verify``.
+``linux`` and ``portable`` assemble the collectors. ``collector`` has the table of keys, the reader and the driver. Each other file has one
+subject: memory, processor, processes, disks and network. ``references`` reads the same values with psutil, for ``accelmetrics verify``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from accelmetrics.backends.kit.tap import counted_at
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
-# Asked at run time and kept in a name: both branches are type-checked on every platform.
+# A variable rather than `sys.platform` in the conditions: mypy would check only the branch of its own platform.
 _ON_LINUX: bool = sys.platform.startswith("linux")
 
 
 class HostBackend:
-    """The machine itself: exactly one unit, whose names are whole keys."""
+    """The machine itself: exactly one unit, with whole keys as names."""
 
     name = "host"
     kind: DeviceKind | None = None
@@ -56,7 +56,7 @@ class HostBackend:
         return ()
 
     def references(self, options: ReadOptions) -> Sequence[Reference]:
-        """Return psutil."""
+        """Return psutil as the only reference."""
         from accelmetrics.backends.host.references import Psutil
 
         return (Psutil(options),)

@@ -1,8 +1,8 @@
-"""What every part of the host is collected with: one table of groups, a cache with a pace, counters, the reader and the driver.
+"""Common parts of the host's collectors: the table of groups, a cache with a pace, counters, the reader and the driver.
 
-A group is what comes from one place and is read together. Its collector puts each of the group's keys into the
-:class:`HostReader`, or raises, which gives the reason to the keys that it had not put yet. The reader runs the collectors in
-order, since later ones are measured against what earlier ones found (the cgroup's limits, the host's memory).
+A group is a set of keys that one source gives at once. Its collector puts a value for each key into the :class:`HostReader`. If it raises,
+the keys without a value get the exception as their reason. The reader runs the collectors in order, since later ones use results of earlier
+ones (the cgroup's limits, the host's memory).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.selection import MetricSelection
 
 MonotonicTime = Callable[[], float]
-"""Monotonic seconds."""
+"""Function that returns monotonic seconds."""
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 CPU_PACE = 0.45
-"""Seconds between two readings of the CPUs: the kernel counts in ticks of 10 ms, a tenth of a second would have ten steps."""
+"""Seconds between two readings of the CPUs. The kernel counts in ticks of 10 ms, so an interval of 0.1 s would have only ten steps."""
 SLOW_PACE = 0.95
-"""Seconds between two readings of everything else. A little less than one: a reading every second always finds it due."""
+"""Seconds between two readings of everything else. Slightly below one, so that a sampler that reads every second finds it due each time."""
 RARE_PACE = 9.5
-"""Seconds between two looks at what is arranged once: mounts, which interfaces are ports of another, which adapters there are."""
+"""Seconds between two looks at things that rarely change: mounts, network adapters, and interfaces that are ports of another interface."""
 
 FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
 RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")
@@ -70,7 +70,7 @@ PORT_FILES = {
     "cnpHandledTotal": "hw_counters/rp_cnp_handled",
     "ecnMarkedTotal": "hw_counters/np_ecn_marked_roce_packets",
 }
-"""Of a port of InfiniBand or RoCE: by the name of a value, the file below the port that has it."""
+"""Files below a port of InfiniBand or RoCE, by the name of their value."""
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "cpus": {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"},
@@ -119,40 +119,41 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "temperature": {"cpu.avg_temp": "/sys/class/hwmon (coretemp, k10temp, zenpower, cpu_thermal), else /sys/class/thermal"},
     "power": {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"},
 }
-"""All groups of keys that are read together, with the words that say where each is read. Keys are owed at every reading; templates stand
-for keys that exist while a CPU, disk or path does."""
+"""All groups of keys that are read together, with the words that say where each is read. Every reading has all plain keys; keys with a
+template exist while their CPU, disk or path does.
+"""
 
 AGAINST = {
     "memory": ("cgroup",),
     "process": ("cgroup", "memory"),
 }
-"""Groups that a group is measured against. They are read before it, and it is not read more often than they are."""
+"""Groups that a group needs for its percentages. They are read before it and at least as often."""
 
 
 def pace_of(group: str) -> float:
-    """Return the seconds for which a group's values are kept. Rates are over the intervals really taken."""
+    """Return the seconds for which the values of a group are kept."""
     return CPU_PACE if group == "cpus" else SLOW_PACE
 
 
 def needed_groups(metrics: MetricSelection) -> frozenset[str]:
-    """Find the groups that are read for a selection: those that may have something of it, and what those are measured against."""
+    """Return the groups to read for a selection: those with a selected key, and the groups that their percentages need."""
     wanted = {name for name, keys in GROUPS.items() if any(map(metrics.wants_some, keys))}
     return frozenset(wanted.union(*(AGAINST.get(name, ()) for name in wanted)))
 
 
 class Counter:
-    """Rising numbers of the system, counted from this reader's first sight of them and added up over their instances.
+    """Sum of rising system counters over their instances (disks, interfaces), counted from the first reading.
 
-    An instance that comes later counts from when it is first seen, one that goes leaves what it gained. A number smaller than
-    the last one means a reset, or a wrap where it is known how far the number goes: the total never falls and never jumps.
+    A new instance counts from its first reading. The total keeps the gain of an instance that disappears. A number below the last one is a
+    wrap if the largest value is known, else a reset. The total never falls and never jumps.
 
     Args:
-        largest: By instance, the number after which it begins again; those that are left out begin again at a reset only.
+        largest: Largest value of each instance that wraps. All other instances are only ever reset.
 
     Attributes:
-        total: What all instances gained since the first reading.
-        gain: What they gained since the last reading; None at the first, and when one of them began anew.
-        seen: How many times they were read.
+        total: Gain of all instances since the first reading.
+        gain: Gain since the last reading; None at the first reading, and if an instance was reset.
+        seen: Number of readings.
     """
 
     __slots__ = ("_elapsed", "_largest", "_last", "_then", "gain", "seen", "total")
@@ -166,17 +167,18 @@ class Counter:
         self.seen = 0
 
     def feed(self, values: Mapping[str, int], now: float = 0.0) -> None:
-        """Take the system's numbers by instance, one that has none under any name.
+        """Add a reading of the counters.
 
         Args:
-            values: The numbers.
-            now: When they were read, in monotonic seconds, where a rate is wanted.
+            values: The numbers by instance. A counter without instances uses any name.
+            now: Time of the reading in monotonic seconds; needed for a rate.
         """
         last, gain, whole = self._last, 0, self.seen > 0
         for name, value in values.items():
             before = last.get(name, value)
             if value >= before:
                 gain += value - before
+            # A wrap. RAPL's energy counters wrap at a value that the kernel reports.
             elif self._largest.get(name, 0) >= before:
                 gain += value + self._largest[name] - before
             else:
@@ -188,28 +190,25 @@ class Counter:
         self.seen += 1
 
     def per_second(self) -> float | Unavailable:
-        """Return the gain as a rate over the seconds since the last reading."""
+        """Return the gain per second since the last reading, or why there is none."""
         if self.gain is None:
             return FIRST if self.seen == 1 else RESET
         return self.gain / self._elapsed if self._elapsed > 0 else TOO_SOON
 
 
 class CachedCollector:
-    """Reads one group of keys at its pace, into a block whose names and reasons stay the same objects while they are equal.
-
-    The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval. A group that
-    cannot be read is tried again at the next reading, once, and then at its pace.
+    """Reads one group of keys at its pace. Its names and reasons stay the same objects while they are equal.
 
     Args:
-        group: The group's name in :data:`GROUPS`, kept as an attribute.
-        source: What is read, in words for the reasons.
-        collect: Puts the group's keys into the reader. May raise ``OSError`` and ``ValueError``.
+        group: Name of the group in :data:`GROUPS`, kept as an attribute.
+        source: The source in words, for the reasons.
+        collect: Puts the keys of the group into the reader. May raise ``OSError`` and ``ValueError``.
 
     Attributes:
         block: The latest values.
-        reasons: Why others are missing.
-        read_at: When they were read, by the reader's clock.
-        due: When they are wanted next, likewise.
+        reasons: Reasons of the missing values.
+        read_at: Time of the latest reading on the reader's clock.
+        due: Time of the next reading on the same clock.
     """
 
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
@@ -235,6 +234,8 @@ class CachedCollector:
         except (OSError, ValueError) as error:
             reader.fail(reason_of(error, self._source))
             failed = True
+        # The second reading is due at once, so that rates exist as soon as there is an interval. A group that fails is
+        # tried again at the next reading, once, and then at its pace.
         again = self._readings == 1 or (failed and not self._failed)
         self.due, self._failed = -math.inf if again else reader.now + self._pace, failed
         names = tuple(reader.values)
@@ -245,21 +246,21 @@ class CachedCollector:
 
 
 Times = tuple[int, int, int]
-"""CPU time in nanoseconds: all of it, that in user mode, that in system mode."""
+"""CPU time in nanoseconds: total, user mode, system mode."""
 
 
 class Process(NamedTuple):
-    """A process as it stands now.
+    """State of a process at one moment.
 
     Attributes:
-        pid: Its number.
-        start: When it began: with the number, what tells it from a later one of the same number.
-        parent: Its parent's number.
-        own: CPU time. The modes may be of a coarser clock than the whole.
-        waited: CPU time of children that have ended and were waited for, with theirs.
+        pid: Its process id.
+        start: Its start time. Id and start together identify a process, since the kernel reuses ids.
+        parent: Process id of its parent.
+        own: CPU time. User and system time may come from a coarser clock than the total.
+        waited: CPU time of children that have ended and were waited for, and of their children.
         threads: Number of threads.
         rss: Resident memory in bytes.
-        ended: Whether nothing but its entry is left (a zombie).
+        ended: Whether it is a zombie: it has ended and only its entry is left.
     """
 
     pid: int
@@ -273,34 +274,34 @@ class Process(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What stays the same while it lives and never comes again."""
+        """Process id and start time, which no other process ever has."""
         return self.pid, self.start
 
 
 class HostReader:
-    """One consumer's view. Differences are taken here, so that no other consumer shortens this one's intervals.
+    """One consumer's view of the host.
 
-    The collectors are given the reader: what it knows of the host and the reading in progress. A group that is not due leaves what
-    it found last.
+    Each consumer has its own counters, so that no other consumer shortens its intervals. Collectors get the reader as their argument. A
+    group that is not due keeps its last values.
 
     Args:
         collectors: The collectors, in the order in which they are read.
         pid: The watched process.
-        clock: The clock.
+        clock: Returns monotonic seconds.
 
     Attributes:
-        clock: The clock, for collectors that take differences: they stamp them where they read, as reads may wait.
-        now: When the reading began, by that clock.
-        progress: Where progress is reported, after each group and within those that may read many files.
+        clock: The clock. Collectors of rates read it again at the moment of their reading, since earlier reads may have waited.
+        now: Start of the current reading.
+        progress: List for progress, extended after each group and within groups that read many files.
         pid: The watched process.
-        process_seen: Whether it was ever there.
-        cpu_quota: The tightest cgroup quota in CPUs, None without one.
-        memory_levels: Limit in bytes and file of current use of each cgroup level that limits memory, the leaf first.
-        memory_limit: The tightest of them that is below the host's memory, None without one.
-        memory_total: The host's memory in bytes, None when unknown.
-        owed: Keys that the group being read owes.
-        values: Its values by key.
-        reasons: Its missing keys.
+        process_seen: Whether the process ever existed.
+        cpu_quota: Tightest cgroup quota in CPUs; None without a quota.
+        memory_levels: For each cgroup level that limits memory, from the leaf upwards: the limit in bytes and the file of the current use.
+        memory_limit: Tightest of these limits that is below the host's memory; None without one.
+        memory_total: The host's memory in bytes; None if unknown.
+        owed: Keys that the current group must give.
+        values: Values of the current group, by key.
+        reasons: Reasons of its missing keys.
     """
 
     def __init__(self, collectors: Sequence[CachedCollector], pid: int, clock: MonotonicTime) -> None:
@@ -322,7 +323,8 @@ class HostReader:
         self._latest = Reading()
 
     def kept(self, unit: int) -> Reading | None:
-        """Return what was found last, while nothing is due: no file is looked at."""
+        """Return the last reading while no group is due, else None. Reads no file."""
+        # Called on the sampling thread, which must never wait for a file.
         return None if self.clock() >= self._due else self._latest
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
@@ -342,34 +344,34 @@ class HostReader:
             self._due, oldest = min(self._due, collector.due), min(oldest, collector.read_at)
         if changed:
             self._unavailable = {key: why for collector in self._collectors for key, why in collector.reasons.items()}
-        # Of the oldest group: nothing in the reading is older than it says. Where no group is wanted it is of now each time.
+        # The time of the oldest group, so that no value is older than the reading says. Without any group the time is "now".
         self._latest = Reading(blocks, self._unavailable, read_at=oldest if blocks else None)
         return self._latest
 
     # For collectors:
 
     def put(self, key: str, value: Number | Unavailable) -> None:
-        """Note a key's value, or why it has none."""
+        """Set the value of a key, or the reason why it has none."""
         if isinstance(value, Unavailable):
             self.reasons[key] = value
         else:
             self.values[key] = value
 
     def put_counter(self, counter: Counter, total: str, rate: str = "", unit: int = 1) -> None:
-        """Note what a counter gained since the first reading in ``unit``, and per second since the last under ``rate``."""
+        """Set the counter's gain since the first reading under ``total``, divided by ``unit``, and its gain per second under ``rate``."""
         self.put(total, FIRST if counter.seen == 1 else counter.total if unit == 1 else counter.total / unit)
         if rate:
             self.put(rate, counter.per_second())
 
     def fail(self, why: Unavailable) -> None:
-        """Give a reason to the owed keys of the group that have neither value nor reason yet."""
+        """Set a reason for all required keys of the group that have neither a value nor a reason."""
         for key in self.owed:
             if key not in self.values:
                 self.reasons.setdefault(key, why)
 
     def fail_gone(self) -> None:
-        """Give the group's keys the reason of a watched process that does not exist."""
-        from accelmetrics.backends.kit.processes import no_process  # which readings of a process that is there do without
+        """Set the reason of a process that does not exist for the keys of the group."""
+        from accelmetrics.backends.kit.processes import no_process  # needed only if the process is missing
 
         self.fail(Unavailable(Reason.NOT_IN_USE, f"process {self.pid} has ended" if self.process_seen else no_process(self.pid)))
 
@@ -378,10 +380,10 @@ class HostDriver:
     """The host as one machine-wide unit without devices.
 
     Args:
-        source: What is read, in one word.
-        collectors: Makes the collectors of one reader, in the order in which they are read.
-        close: Gives back what is held open.
-        clock: Monotonic seconds; tests replace it.
+        source: Name of the source in one word.
+        collectors: Returns the collectors of one reader, in the order in which they are read.
+        close: Closes all open files.
+        clock: Returns monotonic seconds; tests replace it.
     """
 
     machine_wide = True

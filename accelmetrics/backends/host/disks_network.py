@@ -1,18 +1,18 @@
-"""What moves to and from disks and over the network, and how full the file systems of the watched paths are.
+"""Traffic of disks and network, and how full the file systems of the watched paths are.
 
-Totals count from this reader's first reading, rates are over its last interval.
+Totals count from this reader's first reading; rates cover its last interval.
 
-Disks that get keys of their own are whole devices and, though it is a partition, the device that a watched path lies on: W&B
-names that one. ``disk.in`` (read) and ``disk.out`` (written) add up whole devices that rest on no other: the partitions of a
-disk, and what ``dm-`` and ``md`` put on top of it, move the same bytes again. Loop devices and memory (``ram``, ``zram``) are
+Disks: whole devices have their own keys, and so does the device of a watched path even if it is a partition, since W&B names it.
+``disk.in`` (read) and ``disk.out`` (written) are sums over whole devices that are not built on other devices. Partitions, ``dm-`` and
+``md`` devices are left out of the sums, because they move the bytes of other devices again. Loop devices and memory (``ram``, ``zram``) are
 no disks.
 
-The network's bytes are those of all interfaces but loopback, and but the ports of a bond or bridge, whose bytes stand in its
-own numbers already.
+Network: the sum over all interfaces, without loopback and without the ports of a bond or bridge, because the bond or bridge counts their
+bytes too.
 
-Of InfiniBand and RoCE, each port of each adapter has its own counters in ``/sys/class/infiniband``, since its driver was loaded or they
-were reset. ``port_rcv_data`` and ``port_xmit_data`` count words of four bytes. A port has those files that its adapter knows: a counter
-without one has no key, and one that answers "N/A" says why. Which ports there are is looked up every ten seconds.
+InfiniBand and RoCE: each port of each adapter has counters in ``/sys/class/infiniband``, which count since the driver was loaded or the
+counters were reset. ``port_rcv_data`` and ``port_xmit_data`` count words of four bytes. A port has only the files that its adapter
+supports: a counter without a file has no key, and a counter that answers "N/A" has a reason. The list of ports is read every ten seconds.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from accelmetrics.backends.kit.tap import through
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.selection import MetricSelection
 
-# The kernel counts in sectors of 512 bytes whatever the device's own are.
+# The kernel counts in sectors of 512 bytes, also for devices with other sectors.
 _SECTOR = 512
 _NO_DISK = re.compile(r"^(?:loop|ram|zram)\d*$")
-# How partitions are named, for a tree without /sys/block: a disk whose name ends in a digit puts a p before the number.
+# Names of partitions, for a tree without /sys/block. A disk with a digit at the end of its name has a p before the partition number.
 _PARTITION = re.compile(r"^(?:(?:[shv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+|nbd\d+|md\d+)p\d+|mmcblk\d+(?:boot\d+|rpmb))$")
 _STACKED = re.compile(r"^(?:dm-|md)\d+")
 _LOOPBACK_FLAG = 0x8
@@ -50,16 +50,19 @@ ACTIVE = b"4"
 
 @through
 def file_system_usage(path: str) -> tuple[int, int]:
-    """Return the bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
+    """Return the bytes used in the file system of a path, and the bytes available to ordinary users.
+
+    Raises:
+        OSError: The path cannot be read.
+        ValueError: The path is invalid.
+    """
     stat = os.statvfs(path)
     return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
 
 def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable[str], reader: HostReader) -> None:
-    """Put how full the file system below each path is, as ``df`` counts: the administrators' reserve is not free space.
-
-    A path names the user's own view, so no other root is put in front of it.
-    """
+    """Put the usage of the file system of each path, as ``df`` computes it: space reserved for root is not free."""
+    # A path belongs to the user's own view of the machine, so the system root is not put in front of it.
     for path in dict.fromkeys(paths):
         reader.progress.append(None)
         percent: float | Unavailable = Unavailable(Reason.NOT_SUPPORTED, f"{path} lies on a file system without a size")
@@ -75,21 +78,22 @@ def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable
 
 
 DiskIo = tuple[int, int, tuple[int, int]]
-"""Bytes that one device moved since boot, read and written, and its major and minor number."""
+"""Bytes read and bytes written by a device since boot, and its major and minor number."""
 
 
 def parse_diskstats(data: bytes) -> dict[str, DiskIo]:
-    """Parse every device by name from ``/proc/diskstats``, partitions and idle ones too.
+    """Return the counters of every device in ``/proc/diskstats`` by name, also of partitions and idle devices.
 
     Raises:
-        ValueError: A line has too few fields, or one is not a number.
+        ValueError: A line has too few fields, or a field is not a number.
     """
     return dict([_parse_device(line) for line in data.split(b"\n") if line])
 
 
 @lru_cache(maxsize=256)
 def _parse_device(line: bytes) -> tuple[str, DiskIo]:
-    """Parse one device's line. Most are idle between two readings, and their lines the same."""
+    """Parse the line of a device."""
+    # Cached by line: most devices are idle between two readings, and their lines do not change.
     fields = line.split(None, 10)
     if len(fields) < 10:
         raise ValueError(f"{len(fields)} fields in a line, 10 are needed")
@@ -98,13 +102,13 @@ def _parse_device(line: bytes) -> tuple[str, DiskIo]:
 
 
 def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[str], list[str]]:
-    """Choose among the listed devices those that get keys of their own, and those that are added up.
+    """Return the names of the devices with their own keys, and of the devices that are summed up.
 
     Args:
         paths: The watched paths.
-        stats: What ``/proc/diskstats`` lists.
+        stats: The devices of ``/proc/diskstats``.
     """
-    below = set()  # the numbers of the devices that paths lie on
+    below = set()  # numbers of the devices that hold the paths
     for path in paths:
         with suppress(OSError, ValueError):
             device = os.stat(path).st_dev  # noqa: PTH116  the user's own path, as it is
@@ -114,9 +118,9 @@ def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[s
     for name, (_, _, number) in stats.items():
         if _NO_DISK.match(name):
             continue
-        entry = name.replace("/", "!")  # in sysfs no slash can stand in a name: cciss!c0d0
+        entry = name.replace("/", "!")  # sysfs writes a slash in a name as `!`: cciss!c0d0
         if listed:
-            # A path of an NVMe device with several is hidden behind the device itself.
+            # An NVMe device with several paths has a hidden device for each path. They move the same bytes.
             is_whole = entry in listed and read_text(f"/sys/block/{entry}/hidden") != "1"
             is_stacked = bool(list_directory(f"/sys/block/{entry}/slaves"))
         else:
@@ -131,11 +135,11 @@ def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[s
 def disk_collector(
     read: Callable[[], dict[str, DiskIo]], choose: Callable[[dict[str, DiskIo]], tuple[Iterable[str], Iterable[str]]]
 ) -> Callable[[HostReader], None]:
-    """Make the collector of what moved to and from the block devices, in MiB and in bytes per second.
+    """Return the collector of the bytes read and written by block devices, in MiB, and of their rates in bytes per second.
 
     Args:
-        read: The devices' counters by name.
-        choose: Names of those that get keys of their own, and of those that are added up.
+        read: Returns the counters of the devices by name.
+        choose: Returns the names of the devices with their own keys, and of the devices that are summed up.
     """
     names: tuple[str, ...] = ()
     summed: Iterable[str] = ()
@@ -149,7 +153,7 @@ def disk_collector(
         if tuple(stats) != names:
             names = tuple(stats)
             reported, summed = choose(stats)
-            # A device that was away is counted anew when it is back.
+            # A device that disappears and returns starts at 0.
             devices = {name: devices.get(name) or (Counter(), Counter()) for name in reported}
         for side, direction, rate in ((0, "in", "readBps"), (1, "out", "writeBps")):
             moved = {name: (io[0], io[1])[side] for name, io in stats.items()}
@@ -165,14 +169,14 @@ def disk_collector(
 
 
 def parse_net_dev(data: bytes) -> dict[str, tuple[int, int]]:
-    """Parse bytes received and sent since it came up of every interface, loopback too, from ``/proc/net/dev``.
+    """Return the bytes received and sent by each interface since it came up, from ``/proc/net/dev``.
 
     Raises:
-        ValueError: A line has too few fields, or one is not a number.
+        ValueError: A line has too few fields, or a field is not a number.
     """
     found = {}
     for line in data.split(b"\n"):
-        # Large numbers touch the colon, and an alias has one in its name.
+        # Split at the last colon: a large number follows it without a space, and the name of an alias contains a colon.
         name, colon, rest = line.rpartition(b":")
         if colon:
             fields = rest.split()
@@ -183,8 +187,8 @@ def parse_net_dev(data: bytes) -> dict[str, tuple[int, int]]:
 
 
 def counts_elsewhere(name: str) -> bool:
-    """Return whether an interface is loopback, or the port of another one."""
-    if name == "lo" or os.path.exists(f"{sysroot()}/sys/class/net/{name}/master"):  # noqa: PTH110  a tenth of what a Path costs
+    """Return whether an interface is a loopback, or a port of another interface that counts its bytes."""
+    if name == "lo" or os.path.exists(f"{sysroot()}/sys/class/net/{name}/master"):  # noqa: PTH110  ten times faster than a Path
         return True
     with suppress(ValueError):
         return bool(int(read_text(f"/sys/class/net/{name}/flags") or "", 16) & _LOOPBACK_FLAG)
@@ -192,12 +196,12 @@ def counts_elsewhere(name: str) -> bool:
 
 
 def network_collector(read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool]) -> Callable[[HostReader], None]:
-    """Make the collector of what went over the network, in bytes and in bytes per second.
+    """Return the collector of network traffic, in bytes and in bytes per second.
 
     Args:
-        read: Bytes received and sent by interface.
-        left_out: Whether an interface of that name does not count. Asked when interfaces come or go, and at a rare pace: one may
-            become the port of another.
+        read: Returns the bytes received and sent by interface.
+        left_out: Whether the interface of a name does not count. It is asked when interfaces come or go, and every :data:`RARE_PACE`
+            seconds, since an interface may become a port of another.
     """
     names: tuple[str, ...] = ()
     counted: list[str] = []
@@ -223,10 +227,10 @@ def network_collector(read: Callable[[], dict[str, tuple[int, int]]], left_out: 
 
 
 def parse_retransmits(data: bytes) -> int:
-    """Parse ``RetransSegs`` of the pair of lines in ``/proc/net/snmp`` that begin with ``Tcp:``.
+    """Return ``RetransSegs`` from the two lines of ``/proc/net/snmp`` that begin with ``Tcp:`` (names and numbers).
 
     Raises:
-        ValueError: There is none.
+        ValueError: The value is missing.
     """
     lines = [line.split() for line in data.split(b"\n") if line.startswith(b"Tcp:")]
     if len(lines) != 2 or b"RetransSegs" not in lines[0]:
@@ -238,7 +242,7 @@ def parse_retransmits(data: bytes) -> int:
 
 
 def collect_retransmits(read: Callable[[], int], counter: Counter, reader: HostReader) -> None:
-    """Put the TCP segments that were sent again."""
+    """Put the number of TCP segments that were sent again."""
     counter.feed({"": read()})
     reader.put_counter(counter, "network.tcpRetransmits")
 
@@ -246,16 +250,16 @@ def collect_retransmits(read: Callable[[], int], counter: Counter, reader: HostR
 # InfiniBand and RoCE
 
 RATES = {"rxBytesTotal": "rxBps", "txBytesTotal": "txBps"}
-"""By name of a counter of words, that of its rate."""
+"""Counters of words, with the name of their rate."""
 FORMS = {"linkActive": _STATE, "linkRate": _RATE}
-"""By name, how a file is written that holds more than a number: ``4: ACTIVE``, ``200 Gb/sec (4X HDR)``."""
+"""Files that hold more than a number, with their form: ``4: ACTIVE``, ``200 Gb/sec (4X HDR)``."""
 
 
 def parse_value(name: str, data: bytes) -> int | float:
-    """Parse the file of a value: bytes, Mbit/s of a link, 1 for one that is active and so carries data, plain numbers.
+    """Parse a port's file: bytes, the link's rate in Mbit/s, 1 for an active link and else 0, or a plain number.
 
     Raises:
-        ValueError: It holds something else.
+        ValueError: The file has another form.
     """
     if name not in FORMS:
         return count(data) * (WORD if name in RATES else 1)
@@ -266,10 +270,10 @@ def parse_value(name: str, data: bytes) -> int | float:
 
 
 def infiniband_collector(metrics: MetricSelection) -> Callable[[HostReader], None]:
-    """Make the collector of what ports moved and how they fare.
+    """Return the collector of the traffic and the errors of InfiniBand and RoCE ports.
 
     Args:
-        metrics: Those that are wanted: other files are not read, each of which may ask the adapter's firmware.
+        metrics: The selected metrics. Files of other metrics are not read, since reading a file may ask the adapter's firmware.
     """
     files = {
         name: file
@@ -285,6 +289,7 @@ def infiniband_collector(metrics: MetricSelection) -> Callable[[HostReader], Non
         if reader.now >= due:
             adapters = filter(_ADAPTER.fullmatch, list_directory(INFINIBAND))
             found = ((adapter, number) for adapter in adapters for number in list_directory(f"{INFINIBAND}/{adapter}/ports"))
+            # A bound, in case a driver lists an absurd number of ports.
             ports = list(islice((port for port in found if _NUMBER.fullmatch(port[1])), MOST_PORTS))
             due = reader.now + RARE_PACE
         known, counters = counters, {}
@@ -296,13 +301,13 @@ def infiniband_collector(metrics: MetricSelection) -> Callable[[HostReader], Non
                 try:
                     value = parse_value(name, read_once(f"{INFINIBAND}/{adapter}/ports/{number}/{file}").strip())
                 except FileNotFoundError:
-                    continue  # this adapter does not know it
+                    continue  # this adapter does not support it
                 except (OSError, ValueError) as error:
                     reader.put(key, reason_of(error, file))
                     continue
                 reader.put(key, value)
                 if name in RATES:
-                    # A port that was away is measured anew when it is back.
+                    # A port that disappears and returns starts with a new interval.
                     counter = counters[key] = known.get(key) or Counter()
                     counter.feed({"": int(value)}, reader.clock())
                     reader.put(f"{head}.{RATES[name]}", counter.per_second())

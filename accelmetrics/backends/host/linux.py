@@ -1,8 +1,9 @@
-"""The host on Linux: direct reads of ``/proc`` and ``/sys``, an order of magnitude cheaper than psutil's for the dear ones.
+"""The host on Linux, read directly from ``/proc`` and ``/sys``.
 
-What the system has belongs to the driver (open files, sensors found), what differences are taken from to the reader.
+The driver owns open files and the list of sensors. The reader owns the last counters, from which rates are computed.
 """
 
+# Not psutil: its costly calls take ten times as long as these direct reads.
 from __future__ import annotations
 
 import time
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 
 def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
-    """Open the host's files. The clock is monotonic seconds; tests replace it."""
+    """Return the driver of the host. ``clock`` returns monotonic seconds; tests replace it."""
     files = Files()
     temperatures, zones, own_numbers = find_temperatures(), find_rapl_zones(), numbers_are_ours()
 
@@ -60,7 +61,7 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
         disks = parsed("/proc/diskstats", parse_diskstats, pieces=True)
         interfaces = parsed("/proc/net/dev", parse_net_dev, pieces=True)
         segments = parsed("/proc/net/snmp", parse_retransmits)
-        # The order matters: limits and memory are what the process is measured against.
+        # The order matters: percentages of the process are shares of the cgroup's limits and of the host's memory.
         return [
             CachedCollector("cpus", "/proc/stat", cpu_collector(parsed("/proc/stat", parse_stat))),
             CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files, options.pid)),

@@ -1,18 +1,16 @@
-"""Memory, swap, and the watched process's cgroup: its limits, time throttled, kills for lack of memory.
+"""Memory, swap, and the watched process's cgroup: its limits, throttling, and kills by the out-of-memory killer.
 
-``memory_percent`` is what stands against the tightest limit, caches included, as the kernel counts it there; ``memory.usedBytes`` and
-``memory.totalBytes`` are its two numbers.
-``proc.memory.availableMB`` is what can still be had: the least that any level with a limit, or the host, has left.
-``proc.cpu.throttledPercent`` is the share of the quota's periods in which the quota ran out before the work did, at the level
-whose quota is the tightest. ``proc.memory.oomKills`` counts ``oom_kill`` of the process's own cgroup, with what lies below it.
+- ``memory_percent`` is ``memory.usedBytes`` ÷ ``memory.totalBytes``: the memory charged to the cgroup with the tightest limit, caches
+  included, and this limit. Without a limit they are the host's.
+- ``proc.memory.availableMB`` is the smallest amount that a level with a limit, or the host, has left.
+- ``proc.cpu.throttledPercent`` is the share of the quota's periods in which the process was throttled, at the level with the tightest
+  quota.
+- ``proc.memory.oomKills`` counts ``oom_kill`` of the process's own cgroup and the cgroups below it.
 
-Version 2 cgroups alone are read. The path comes from the line ``0::`` of ``/proc/<pid>/cgroup``, the mount from our own mount
-table, since it is through our own mounts that the files are opened. In a container the mount shows a part of the tree only (a
-bind mount, or a namespace): its root is stripped from the path. Limits hold for whole subtrees, so every level from the leaf
-up to the mount counts and the tightest one binds. What lies above a container's own mount cannot be seen from within.
-
-The files of limits stay open and are read each time. Which of them a level has, and whether there is a ``memory.events``, is looked
-up with the mounts: every ten seconds, and when another process moves. Our own cgroup is looked up with them.
+Only version 2 cgroups are read. The path comes from the line ``0::`` of ``/proc/<pid>/cgroup``, the mount point from our own mount table,
+since the files are opened through our own mounts. In a container, the mount shows only a part of the tree (a bind mount, or a namespace),
+so the root of the mount is removed from the path. A limit applies to a whole subtree, so every level from the leaf up to the mount is read
+and the tightest limit counts. Levels above a container's own mount are invisible from within.
 """
 
 from __future__ import annotations
@@ -32,6 +30,8 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 
 T = TypeVar("T")
 
+# Which files exist changes rarely, so it is looked up with the mounts: every ten seconds, and when the membership of
+# another process changes. The files of the limits stay open and are read each time.
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _USUAL_MOUNT = "/sys/fs/cgroup"
 _NO_SWAP = Unavailable(Reason.NOT_SUPPORTED, "no swap is configured")
@@ -40,12 +40,12 @@ _NO_PERIOD = Unavailable(Reason.NEEDS_INTERVAL, "no period of the CPU quota has 
 
 
 def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
-    """Put memory in use and memory left, of the host or within the cgroup's limit, and swap."""
+    """Put used and available memory, of the host or within the cgroup's limit, and swap."""
     reader.memory_limit = reader.memory_total = None
     try:
         memory = read()
     except (OSError, ValueError):
-        if reader.memory_levels:  # enough where the host's memory is unknown
+        if reader.memory_levels:  # a cgroup's limit is enough if the host's memory is unknown
             _put_limited(reader, reader.memory_levels, math.inf)
         raise
     reader.memory_total = memory.total
@@ -53,7 +53,7 @@ def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
         reader.values["swap.used_percent"] = 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total
     else:
         reader.reasons["swap.used_percent"] = _NO_SWAP
-    # A limit above what the host has limits nothing.
+    # A limit above the host's memory has no effect.
     levels = reader.memory_levels and [level for level in reader.memory_levels if level[0] < memory.total]
     if levels:
         _put_limited(reader, levels, memory.available)
@@ -69,13 +69,14 @@ def _put_used(reader: HostReader, used: int, total: int) -> None:
 
 
 def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
-    """Put memory as the cgroup's levels limit it; ``available`` is what the host has left, in bytes."""
+    """Put memory within the limits of the cgroup levels. ``available`` is the host's free memory in bytes."""
     reader.memory_limit = min(limit for limit, _ in levels)
     uses = []
     for limit, file in levels:
         try:
             uses.append((limit, count(file.read().strip())))
         except (OSError, ValueError) as error:
+            # The limit is known even if the current use is not.
             reader.put("memory.totalBytes", reader.memory_limit)
             for key in ("memory_percent", "memory.usedBytes", "proc.memory.availableMB"):
                 reader.put(key, reason_of(error, file.path))
@@ -86,12 +87,13 @@ def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], ava
 
 
 Level = tuple[str, KeptFile | None, KeptFile, KeptFile | None]
-"""One cgroup, of the watched process's own and those above it: where it lies, its limit of memory, its use of it, and its CPU quota.
-Limit and quota are None where it has no such file: at the root, and where the controller is off."""
+"""A cgroup of the watched process, or one above it: its directory, the limit of memory, the use of memory, and the CPU quota. Limit and
+quota are None if the file does not exist: at the root, and where the controller is off.
+"""
 
 
 def parse_path(data: bytes) -> str | None:
-    """Parse the version 2 path in ``/proc/<pid>/cgroup``; None on a host with version 1 alone."""
+    """Return the version 2 path in ``/proc/<pid>/cgroup``; None on a host with only version 1."""
     for line in os.fsdecode(data).split("\n"):
         if line.startswith("0::/"):
             return line[3:].removesuffix(" (deleted)")
@@ -99,22 +101,22 @@ def parse_path(data: bytes) -> str | None:
 
 
 def parse_mounts(data: bytes) -> list[tuple[str, str]]:
-    """Parse the version 2 mounts in a ``mountinfo`` file, in its order: the part of the hierarchy that is mounted, and where."""
+    """Return the version 2 mounts of a ``mountinfo`` file in order: the mounted part of the hierarchy, and the mount point."""
     found = []
     for line in os.fsdecode(data).split("\n"):
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
         if tail.startswith("cgroup2 ") and len(fields) >= 6:
-            # The kernel writes spaces, tabs and backslashes in octal.
+            # The kernel writes spaces, tabs and backslashes as octal numbers.
             root, point = (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])
             found.append((root, point))
     return found
 
 
 def directory_of(root: str, point: str, path: str) -> str | None:
-    """Return where a cgroup lies below a mount of the part below ``root``; None when the mount does not show it."""
+    """Return the directory of a cgroup below a mount of the part ``root``; None if the mount does not show it."""
     if ".." in (path + root).split("/"):
-        # The process sits outside of our cgroup namespace.
+        # The process is outside of our cgroup namespace.
         return None
     root = root.rstrip("/")
     if path == root or path.startswith(f"{root}/"):
@@ -123,7 +125,7 @@ def directory_of(root: str, point: str, path: str) -> str | None:
 
 
 def levels_of(point: str, directory: str) -> list[str]:
-    """List the directories from a cgroup up to its mount, the leaf first."""
+    """List the directories from a cgroup up to its mount point, the leaf first."""
     point = point.rstrip("/")
     levels = [directory]
     while levels[-1] != point and len(levels[-1]) > len(point):
@@ -132,10 +134,10 @@ def levels_of(point: str, directory: str) -> list[str]:
 
 
 def parse_quota(data: bytes) -> float | None:
-    """Parse ``cpu.max`` in CPUs; None for ``max``.
+    """Return ``cpu.max`` as a number of CPUs; None for ``max``.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: It is neither a quota nor ``max``.
     """
     quota, _, period = data.strip().partition(b" ")
     if quota == b"max":
@@ -147,35 +149,36 @@ def parse_quota(data: bytes) -> float | None:
 
 
 def parse_limit(data: bytes) -> int | None:
-    """Parse ``memory.max`` in bytes; None for ``max`` and for 0, under which nothing could run.
+    """Return ``memory.max`` in bytes; None for ``max`` and for 0.
 
     Raises:
         ValueError: It is neither a number nor ``max``.
     """
     word = data.strip()
+    # No process can run under a limit of 0, so it is no real limit.
     return None if word == b"max" else count(word) or None
 
 
 def parse_flat(data: bytes) -> dict[bytes, int]:
-    """Parse a file of ``key value`` lines, such as ``cpu.stat``. Lines of another form are left out."""
+    """Parse a file of ``key value`` lines, for example ``cpu.stat``. Other lines are ignored."""
     pairs = (line.partition(b" ") for line in data.split(b"\n"))
     return {key: int(value) for key, _, value in pairs if value.isdigit() and len(value) <= 20}
 
 
 def find_levels(files: Files, pid: int, path: str | None) -> list[Level]:
-    """Find a process's version 2 cgroup and those above it, the leaf first; none where it cannot be seen.
+    """Return the version 2 cgroup of a process and the cgroups above it, the leaf first; empty if it is invisible.
 
     Args:
-        files: Where their files are kept open.
+        files: Keeps the files open.
         pid: The process.
-        path: Its cgroup's path, as :func:`parse_path` gives it.
+        path: Its cgroup's path from :func:`parse_path`.
     """
 
     def kept(path: str) -> KeptFile | None:
         return files.keep(path) if exists(path) else None
 
     mounts = [("/", _USUAL_MOUNT)]
-    # Our own mounts; below another root (a host seen from a container) those of that root's first process.
+    # Our own mounts. Under another system root (a host that is seen from a container) the mounts of the root's first process.
     for owner in (1, pid, "self") if sysroot() else (os.getpid(),):
         with suppress(OSError):
             mounts = parse_mounts(read_once(f"/proc/{owner}/mountinfo"))
@@ -191,11 +194,11 @@ def find_levels(files: Files, pid: int, path: str | None) -> list[Level]:
 
 
 def read_limits(levels: Sequence[Level]) -> tuple[list[tuple[int, KeptFile]], float | None, str]:
-    """Read what limits a process.
+    """Read the limits of a process.
 
     Returns:
-        The limit in bytes and the file of current use of each level that limits memory, the leaf first; the tightest CPU quota in
-        CPUs, None without one; the directory of the level that sets it.
+        For each level that limits memory, the leaf first, the limit in bytes and the file of the current use; the tightest CPU quota in
+        CPUs, None without one; the directory of the level with this quota.
 
     Raises:
         OSError: A file cannot be read.
@@ -212,7 +215,7 @@ def read_limits(levels: Sequence[Level]) -> tuple[list[tuple[int, KeptFile]], fl
 
 
 def _read_limit(file: KeptFile, parse: Callable[[bytes], T]) -> T | None:
-    """Read a file that a level may have lost since its controller was switched off."""
+    """Read and parse a limit; None if the file is gone because the controller was switched off."""
     try:
         return parse(file.read())
     except OSError as error:
@@ -238,7 +241,7 @@ def limits_in_words(pid: int) -> str:
 
 
 class CgroupCollector:
-    """Throttling and kills in the watched process's cgroup; tells later collectors its limits.
+    """Collector of throttling and kills in the watched process's cgroup. It sets the reader's limits for later collectors.
 
     Args:
         files: The driver's open files.
@@ -248,7 +251,7 @@ class CgroupCollector:
     def __init__(self, files: Files, pid: int) -> None:
         self._files = files
         self._membership = files.keep(f"/proc/{pid}/cgroup")
-        self._known: bytes | None = None  # what the file of the membership said
+        self._known: bytes | None = None  # content of the membership file at the last look
         self._levels: list[Level] = []
         self._levels_due = -math.inf
         self._lacks_events: Unavailable | None = None
@@ -257,7 +260,9 @@ class CgroupCollector:
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
         try:
-            if reader.now >= self._levels_due or reader.pid != os.getpid():  # others end, and are moved where they begin
+            # Another process may end, and is often moved to its cgroup just after its start, so its membership is read
+            # each time.
+            if reader.now >= self._levels_due or reader.pid != os.getpid():
                 membership = self._membership.read()
                 if membership != self._known or reader.now >= self._levels_due:
                     self._levels = find_levels(self._files, reader.pid, parse_path(membership))
@@ -289,7 +294,7 @@ class CgroupCollector:
             reader.put("proc.cpu.throttledPercent", reason_of(error, self._stat.path))
 
     def _begin(self, leaf: str, quota_directory: str) -> None:
-        """Count anew: at first, and when the process or its tightest quota has moved to another cgroup."""
+        """Start new counters: at first, and when the process or its tightest quota moves to another cgroup."""
         self._counted = leaf, quota_directory
         self._stat = self._files.keep(f"{quota_directory}/cpu.stat")
         self._events = self._files.keep(f"{leaf}/memory.events")
@@ -300,6 +305,7 @@ class CgroupCollector:
             stat = parse_flat(self._events.read())
         except OSError as error:
             why = reason_of(error, self._events.path)
+            # A level without the file is not tried again before the next look at the mounts.
             self._lacks_events = why if error.errno == errno.ENOENT else None
             return why
         return stat.get(b"oom_kill", Unavailable(Reason.NOT_SUPPORTED, "the kernel's memory.events has no oom_kill"))
@@ -313,5 +319,5 @@ class CgroupCollector:
         periods, throttled = self._periods.gain, self._throttled.gain
         if periods is None or throttled is None:
             return FIRST if self._periods.seen == 1 else RESET
-        # At ten readings a second a period of 100 ms ends in most intervals, not in all.
+        # Periods last 100 ms by default. At ten readings a second an interval may have none.
         return min(100.0 * throttled / periods, 100.0) if periods else _NO_PERIOD

@@ -1,6 +1,6 @@
-"""The host where there is no ``/proc``: what psutil gives on macOS, Windows and the BSDs.
+"""The host on systems without ``/proc`` (macOS, Windows, the BSDs), read with psutil.
 
-The same groups with the same meaning. What only Linux counts is ``not_supported``.
+The groups of keys and their meaning are the same. A value that only Linux counts is ``not_supported``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MICROSECONDS = 1_000_000
 
 
 def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -> HostDriver:
-    """Open the host through psutil, which is imported here and not before.
+    """Return the driver of the host, and import psutil.
 
     Args:
-        clock: Monotonic seconds; tests replace it.
+        clock: Returns monotonic seconds; tests replace it.
         psutil: The module; tests replace it.
     """
     if psutil is None:
@@ -49,7 +49,7 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
             CachedCollector("process", f"process {options.pid}", process_collector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
-            # Not psutil's: on Windows, which has no load average, it begins with zeros.
+            # Not psutil.getloadavg: Windows has no load average, and psutil's imitation begins with zeros.
             CachedCollector("load", "getloadavg()", partial(collect_load, _reading(lambda _: os.getloadavg(), psutil))),
             CachedCollector("network", "psutil.net_io_counters", network),
             *(CachedCollector(group, group, partial(HostReader.fail, why=_LINUX_ONLY)) for group in linux_only),
@@ -59,7 +59,7 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
 
 
 def _reading(read: Callable[[Any], T], psutil: Any) -> Callable[[], T]:
-    """Make a psutil call raise the system's own errors, whatever psutil throws beside them."""
+    """Return a function that makes the psutil call and turns psutil's own errors into ``OSError``."""
 
     def call() -> T:
         try:
@@ -73,17 +73,18 @@ def _reading(read: Callable[[Any], T], psutil: Any) -> Callable[[], T]:
 
 
 def cpu_times(psutil: Any) -> dict[int, CpuTime]:
-    """Return times by CPU in whole microseconds. Guest time stands in user time, where the system tells it at all."""
+    """Return for each CPU the total and the idle time in whole microseconds."""
     found = {}
     for number, times in enumerate(psutil.cpu_times(percpu=True)):
         named = times._asdict()
+        # User time includes guest time on systems that report it.
         total = sum(value for name, value in named.items() if not name.startswith("guest"))
         found[number] = round(total * _MICROSECONDS), round((named["idle"] + named.get("iowait", 0.0)) * _MICROSECONDS)
     return found
 
 
 def memory(psutil: Any) -> Memory:
-    """Return the host's memory. Without swap space its numbers are None."""
+    """Return the host's memory in bytes. The swap numbers are None without swap space."""
     main = psutil.virtual_memory()
     try:
         swap = psutil.swap_memory()
@@ -93,23 +94,30 @@ def memory(psutil: Any) -> Memory:
 
 
 def file_system_usage(psutil: Any, path: str) -> tuple[int, int]:
-    """Return the bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
+    """Return the bytes used in the file system of a path, and the bytes available to ordinary users.
+
+    Raises:
+        OSError: The path cannot be read.
+        ValueError: The path is invalid.
+    """
     usage = psutil.disk_usage(path)
     return usage.used, usage.free
 
 
 def disk_io(psutil: Any) -> dict[str, DiskIo]:
-    """Return bytes by disk. Whole disks alone are listed here; device numbers mean nothing to psutil."""
+    """Return the bytes read and written by each disk. Device numbers are (0, 0), since psutil does not know them."""
+    # Without `nowrap`, psutil keeps its own totals, shared by all its users in the process; our `Counter` handles
+    # resets.
     counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: (io.read_bytes, io.write_bytes, (0, 0)) for name, io in counters.items()}
 
 
 def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
-    """Return bytes received and sent by interface."""
+    """Return the bytes received and sent by each network interface."""
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     return {name: (io.bytes_recv, io.bytes_sent) for name, io in counters.items()}
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether an interface is loopback, by the names that macOS, the BSDs and Windows give it."""
+    """Return whether an interface is a loopback, by its name on macOS, the BSDs and Windows."""
     return name in ("lo", "lo0") or name.startswith("Loopback")

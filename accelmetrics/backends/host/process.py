@@ -1,12 +1,8 @@
-"""The watched process, with its descendants where they are asked for: CPU share, by mode too, threads, resident memory.
+"""The watched process, with its descendants if they are selected: CPU share, also by mode, threads and resident memory.
 
-``cpu`` is CPU time over the interval ÷ the CPUs that the process may use (the cgroup's quota, where it is below the CPUs of
-its affinity). A process that has ended takes these keys with it, as ``not_in_use``: nothing is broken, there is just nothing
-left to measure. A later process of the same number is told apart by its start and is not mistaken for it.
-
-CPU time in ``/proc`` is cut to clock ticks of 10 ms, a tenth of an interval at ten readings a second; the process's CPU clock
-has nanoseconds. It and the affinity are asked by number, so only where ``/proc`` numbers processes as we do. User and system time are known
-in ticks alone.
+``cpu`` is CPU time over the interval ÷ the CPUs that the process may use: those of its affinity, or the cgroup's quota if that is less. If
+the process has ended, its keys are ``not_in_use``: nothing is broken. A later process with the same id has another start time and is not
+mistaken for it.
 """
 
 from __future__ import annotations
@@ -24,30 +20,34 @@ from accelmetrics.backends.kit.system import Files, count, read_once, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 _NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and no cgroup limits it")
-# Nanoseconds by which a process may seem to use more: user and system time may each be off by a clock tick of 10 ms at either end.
+# Nanoseconds by which the measured CPU time may exceed the real one: user and system time may each be off by a tick of 10 ms at both ends.
 _NOISE = 40_000_000
+# CPU time in `/proc` has the resolution of a clock tick, 10 ms. At ten readings a second this is a tenth of the
+# interval, so the total comes from the process's CPU clock, which counts nanoseconds. User and system time exist in
+# ticks only.
 _NO_TIME: Times = (0, 0, 0)
 _ALLOWED = re.compile(rb"^Cpus_allowed_list:(.*)$", re.MULTILINE)
 
 
 def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> Process:
-    """Parse a ``stat`` file. The name in brackets may hold spaces and brackets itself.
+    """Parse a ``stat`` file.
 
     Args:
         data: The file.
         tick: The kernel's clock tick in nanoseconds.
-        page: The kernel's page of memory in bytes.
-        own: The CPU time in nanoseconds from a finer clock than the file's, where there is one.
+        page: The kernel's page size in bytes.
+        own: CPU time in nanoseconds from a clock finer than the file's; None without one.
 
     Raises:
-        ValueError: It has too few fields, or one is not a number.
+        ValueError: It has too few fields, or a field is not a number.
     """
     pid, _, rest = data.partition(b" (")
+    # The name in parentheses may contain spaces and parentheses itself, so the fields begin after the last one.
     fields = rest[rest.rfind(b")") + 1 :].split(None, 22)
     if len(fields) < 22:
         raise ValueError(f"{len(fields)} fields after the name, 22 are needed")
     threads = count(fields[17])
-    # The first thread of a process may end before the others: it is a zombie then, the process is not.
+    # The first thread of a process may end before the others. Then the entry shows a zombie, but the process lives.
     ended = fields[0] in (b"Z", b"X") and threads <= 1
     user, system, waited_user, waited_system = map(count, fields[11:15])
     times = ((user + system) * tick if own is None else own, user * tick, system * tick)
@@ -56,25 +56,26 @@ def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> 
 
 
 Cpus = tuple[tuple[int, int], ...]
-"""CPUs by number: the first and last of each range."""
+"""Ranges of CPU numbers: the first and the last CPU of each."""
 
 
 @lru_cache(maxsize=8)
 def parse_cpus(data: bytes) -> Cpus:
-    """Parse a list of CPUs, such as ``0-3,6``. Remembered: it hardly ever changes.
+    """Parse a list of CPUs in the form ``0-3,6``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no list of CPUs.
     """
+    # Cached, since the list hardly ever changes.
     ranges = [word.strip().partition(b"-") for word in data.split(b",")]
     return tuple([(count(first), count(last if dash else first)) for first, dash, last in ranges])
 
 
 def parse_allowed(data: bytes) -> Cpus:
-    """Parse the CPUs of ``Cpus_allowed_list`` in a ``status`` file.
+    """Parse the line ``Cpus_allowed_list`` of a ``status`` file.
 
     Raises:
-        ValueError: There is no such line, or it is not a list of CPUs.
+        ValueError: The line is missing, or is no list of CPUs.
     """
     found = _ALLOWED.search(data)
     if found is None:
@@ -83,7 +84,7 @@ def parse_allowed(data: bytes) -> Cpus:
 
 
 def numbers_are_ours() -> bool:
-    """Return whether the ``/proc`` that is read numbers processes as this process's own PID namespace does."""
+    """Return whether the ``/proc`` that is read has the process ids of our own PID namespace."""
     try:
         return os.readlink(sysroot() + "/proc/self") == str(os.getpid())  # noqa: PTH115  the link's text is wanted
     except OSError:
@@ -91,9 +92,9 @@ def numbers_are_ours() -> bool:
 
 
 def cpu_clock(pid: int) -> int | None:
-    """Return CPU time of a process in nanoseconds; None where the kernel does not say."""
+    """Return the CPU time of a process in nanoseconds; None if the kernel does not know the process."""
     try:
-        # The kernel's number for "CPU time of the process with this number", as clock_getcpuclockid(3) makes it.
+        # The id of the CPU clock of a process, computed as clock_getcpuclockid(3) does.
         return time.clock_gettime_ns((~pid << 3) | 2)
     except (OSError, OverflowError):
         return None
@@ -105,7 +106,8 @@ class LinuxProcesses:
     Args:
         files: The driver's open files.
         pid: The watched process.
-        ours: Whether the kernel may be asked by the numbers of this ``/proc``.
+        ours: Whether this ``/proc`` has the process ids of our PID namespace. Only then can the CPU clock and the affinity be read, which
+            take an id of our namespace.
     """
 
     def __init__(self, files: Files, pid: int, ours: bool) -> None:
@@ -123,12 +125,12 @@ class LinuxProcesses:
 
         Raises:
             OSError: It has ended, or may not be read.
-            ValueError: Its entry makes no sense.
+            ValueError: Its entry is malformed.
         """
         return self._parse(self._file.read(), self._pid)
 
     def look(self, pid: int) -> Process | None:
-        """Read a process that may end at any moment; None once it has, or when its entry makes no sense."""
+        """Read a process that may end at any moment. None if it has ended or its entry is malformed."""
         try:
             process = self._parse(read_once(f"/proc/{pid}/stat"), pid)
         except (OSError, ValueError):
@@ -139,8 +141,8 @@ class LinuxProcesses:
         return parse_process(data, self._tick, self._page, cpu_clock(pid) if self._ours else None)
 
     def cpus(self) -> tuple[int, int]:
-        """Return how many CPUs the process may use, and how many there are."""
-        if not (self._ours and self._on):  # once is enough with an affinity, which leaves out CPUs that are off
+        """Return the number of CPUs that the process may use, and the number that are online."""
+        if not (self._ours and self._on):  # an affinity already leaves out offline CPUs, so one reading is enough
             try:
                 self._on = parse_cpus(self._online.read().strip())
             except (OSError, ValueError):
@@ -149,17 +151,17 @@ class LinuxProcesses:
         try:
             usable = len(os.sched_getaffinity(self._pid)) if self._ours else _in_common(parse_allowed(self._status.read()), self._on)
         except (OSError, ValueError):
-            # Nothing is known to hold the process to fewer CPUs than the host has.
+            # No limit is known, so the process may use all CPUs of the host.
             usable = there
         return usable or there, max(usable, there)
 
     def descendants(self, progress: list[Any]) -> list[Process]:
-        """Read everything below the process; ``progress`` grows with each process that is looked at."""
+        """Read all descendants. ``progress`` grows with each process that is read."""
         return [process for pid in descendants(self._pid, progress)[1:] if (process := self.look(pid)) is not None]
 
 
 class PsutilProcesses:
-    """The watched process and its descendants, in the same terms as ``/proc`` gives them."""
+    """The watched process and its descendants, read with psutil. It has the methods of :class:`LinuxProcesses`."""
 
     def __init__(self, psutil: Any, pid: int) -> None:
         self._psutil = psutil
@@ -167,7 +169,11 @@ class PsutilProcesses:
         self._process: Any = None
 
     def root(self) -> Process:
-        """Read the watched process. Raises ``OSError``."""
+        """Read the watched process.
+
+        Raises:
+            OSError: It has ended, or may not be read.
+        """
         psutil = self._psutil
         try:
             if self._process is None:
@@ -179,14 +185,14 @@ class PsutilProcesses:
             raise PermissionError(self._pid) from error
 
     def look(self, pid: int) -> Process | None:
-        """Read a process, None when it has ended or may not be read."""
+        """Read a process. None if it has ended or may not be read."""
         try:
             return self._read(self._psutil.Process(pid))
         except self._psutil.Error:
             return None
 
     def descendants(self, progress: list[Any]) -> list[Process]:
-        """Read everything below the process; those that end or may not be read cost themselves only."""
+        """Read all descendants. A process that ends or may not be read is left out."""
         try:
             children = self._process.children(recursive=True)
         except self._psutil.Error:
@@ -198,8 +204,9 @@ class PsutilProcesses:
         return [process for process in found if process is not None]
 
     def cpus(self) -> tuple[int, int]:
-        """Return how many CPUs the process may use, which Windows and FreeBSD limit by an affinity, and how many there are."""
+        """Return the number of CPUs that the process may use, and the number of CPUs."""
         there = os.cpu_count() or 1
+        # Windows and FreeBSD have an affinity, macOS has none.
         affinity = getattr(self._process, "cpu_affinity", None)
         try:
             return (len(affinity()) if affinity is not None else 0) or there, there
@@ -230,19 +237,19 @@ def _sum(*times: Times) -> Times:
 
 
 def _less(after: Times, before: Times) -> Times:
-    """Return the time between two readings; none where a clock went back."""
+    """Return the difference of two readings, 0 where a clock went back."""
     return max(after[0] - before[0], 0), max(after[1] - before[1], 0), max(after[2] - before[2], 0)
 
 
 class TreeCpuTime:
-    """CPU time that a tree of processes used between two readings, though members come and go.
+    """CPU time that a tree of processes used between two readings, although members start and end.
 
-    A process that ends hands its time, with what its own children had handed to it, to the parent that waits for it. So what an
-    ended member used after the last reading is what its parent's waited-for time rose by, less what had been counted already.
-    Time of a member that no other member waited for is lost with it, and the sum never falls below 0 for that.
+    When a process ends, its parent waits for it and inherits its time, with the time that the process inherited from its own children. So
+    the time that a member used between the last reading and its end is the rise of its parent's waited-for time, less the part that was
+    already counted. If no member waits for it, this time is lost. The sum never falls below 0.
 
     Args:
-        look: Reads one process by number; asked about members that are no longer listed.
+        look: Reads a process by id; used for members that are no longer listed.
     """
 
     def __init__(self, look: Callable[[int], Process | None]) -> None:
@@ -250,15 +257,15 @@ class TreeCpuTime:
         self._last: dict[tuple[int, int], Process] = {}
 
     def advance(self, members: Iterable[Process], possible: float) -> tuple[Times, list[Process]]:
-        """Take a new reading.
+        """Add a reading.
 
         Args:
             members: The watched process first, then its descendants.
-            possible: Nanoseconds that all CPUs together had in the interval. A member that is new to us with more than
-                that has not used it here: it was adopted, and counts from now on.
+            possible: Nanoseconds of CPU time that all CPUs had in the interval. A new member with more than this was adopted, and its time
+                counts from now on.
 
         Returns:
-            The time used since the last call, and the members, with those that the listing had missed.
+            The time used since the last call, and the members, including those that the listing missed.
         """
         now = {process.key: process for process in members}
         last, self._last = self._last, now
@@ -274,17 +281,18 @@ class TreeCpuTime:
         return used, list(now.values())
 
     def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], Times]:
-        """Return, by surviving member, the time that ended ones handed to it and that had been counted already."""
+        """Return for each living member the time it inherited from ended members that was already counted."""
         by_pid = {process.pid: process for process in last.values()}
         handed: dict[tuple[int, int], Times] = {}
         for key in last.keys() - now.keys():
             process = self._look(key[0])
             if process is not None and process.key == key:
-                # Still there: either the listing raced with an exit and missed it, or it left for another parent.
+                # It still lives. Either the listing missed it because another process ended meanwhile, or it has a new parent
+                # outside of the tree.
                 if any(member.pid == process.parent for member in now.values()):
                     now[key] = process
                 continue
-            # What it had handed over goes to the nearest ancestor that is still here.
+            # Its time was inherited by its nearest living ancestor.
             heir, passed = by_pid.get(last[key].parent), {key[0]}
             while heir is not None and heir.key not in now and heir.pid not in passed:
                 passed.add(heir.pid)
@@ -295,25 +303,26 @@ class TreeCpuTime:
 
 
 def cpu_share(used: int, elapsed: float, possible: float, capacity: float) -> float | Unavailable:
-    """Return CPU time in percent of what a process could have used.
+    """Return the CPU time in percent of the CPU time that the process could use.
 
     Args:
-        used: Nanoseconds that it used.
-        elapsed: Seconds in which it did.
-        possible: Nanoseconds that all CPUs together had.
-        capacity: The CPUs that it may use.
+        used: Nanoseconds of CPU time used.
+        elapsed: Length of the interval in seconds.
+        possible: Nanoseconds of CPU time that all CPUs had.
+        capacity: Number of CPUs that the process may use.
     """
     if elapsed <= 0:
         return TOO_SOON
     if used > possible:
         return Unavailable(Reason.INVALID_VALUE, "more CPU time than all CPUs had")
-    # The two clocks are read one after the other, and a quota may be used twice at the border of two periods.
+    # A little more than 100 % is normal: the two clocks are read one after the other, and a process may use the quotas of two
+    # adjacent periods in one interval.
     return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 
 
 @lru_cache(maxsize=8)
 def _in_common(some: Cpus, others: Cpus) -> int:
-    """Count the CPUs that are in both lists."""
+    """Return the number of CPUs that are in both lists."""
     return sum([max(0, min(last, end) - max(first, begin) + 1) for first, last in some for begin, end in others])
 
 
@@ -321,7 +330,7 @@ SHARES = ("cpu", "proc.cpu.userPercent", "proc.cpu.systemPercent")
 
 
 def process_collector(processes: LinuxProcesses | PsutilProcesses, children: bool) -> Callable[[HostReader], None]:
-    """Make the collector of CPU time, threads and memory of one process, or of it and its descendants."""
+    """Return the collector of CPU time, threads and memory of a process, with or without its descendants."""
     last: Process | None = None
     then = 0.0
     tree = TreeCpuTime(processes.look)

@@ -1,8 +1,8 @@
-"""The processor: how busy each CPU is, the load, how warm it is, what it draws.
+"""The processor: load of each CPU, load averages, temperature and power.
 
-Sensors are looked up once, when the source is opened. The temperature is the mean over the cores where each has a sensor
-(``coretemp``), else over the processors. Power is the energy that all processor packages used ÷ the interval; the kernel lets
-only root read it by default, since fine-grained power gives secrets away.
+Sensors are found once, when the source is opened. The temperature is the mean over the cores if each has a sensor (``coretemp``), else over
+the processors. Power is the energy that all processor packages used ÷ the interval. By default only root may read the energy, since
+fine-grained power reveals secrets.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from accelmetrics.backends.host.collector import FIRST, LOADS, RESET, TOO_SOON, 
 from accelmetrics.backends.kit.system import KeptFile, count, list_directory, read_text, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
 
-# Guest time stands in user and nice already, so the columns after steal are left out.
+# The columns after steal are guest times, which user and nice already include.
 _COLUMNS = 8
 _CPU_LINE = re.compile(rb"^cpu(\d{1,6}) +(\d[\d ]*)$", re.MULTILINE)
 
 _LOADS = re.compile(rb"(\d{1,9}\.\d{1,6}) (\d{1,9}\.\d{1,6}) (\d{1,9}\.\d{1,6})\b")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "scpi_sensors")
 _LABELS = (("Core ",), ("Tdie",), ("Tctl",), ("Package id", "Tccd"))
-"""Of a chip's sensors, those to prefer, by the beginning of their labels."""
+"""Beginnings of the labels of a chip's sensors, in order of preference."""
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc-thermal", "soc_thermal")
-# What silicon can have while it runs; drivers answer -128 or 255 for a sensor that does not.
+# Possible temperatures of running silicon. Drivers report -128 or 255 for a sensor that does not work.
 _COLDEST, _HOTTEST = -60.0, 200.0
 _NO_SENSOR = Unavailable(Reason.NOT_SUPPORTED, "no CPU temperature sensor in /sys/class/hwmon or /sys/class/thermal")
 NO_RAPL = Unavailable(Reason.NOT_SUPPORTED, "no RAPL energy counter in /sys/class/powercap")
 
 CpuTime = tuple[int, int]
-"""Time of one CPU since boot, and how much of it was idle, in clock ticks or any other unit."""
+"""Time of one CPU since boot, and its idle part, in clock ticks or any other unit."""
 
 
 def parse_stat(data: bytes) -> dict[int, CpuTime]:
-    """Parse the times of every CPU that is on, by number, from ``/proc/stat``.
+    """Return the times of each online CPU in ``/proc/stat``, by CPU number.
 
     Raises:
-        ValueError: The text names no CPU.
+        ValueError: The text lists no CPU.
     """
     found = {}
-    # Behind the CPUs stands a number for each interrupt, thousands on a large machine.
+    # The line after the CPUs has a number for each interrupt, thousands on a large machine. It is cut off before the search.
     for number, columns in _CPU_LINE.findall(data.partition(b"\nintr ")[0]):
         ticks = list(map(int, columns.split(None, _COLUMNS)[:_COLUMNS]))
-        # Waiting for a disk is idle time with a note on it.
+        # iowait is idle time during which a disk request was pending.
         found[int(number)] = sum(ticks), sum(ticks[3:5])
     if not found:
         raise ValueError("no CPU is listed")
@@ -54,13 +54,13 @@ def busy_percent(before: CpuTime, after: CpuTime) -> float | Unavailable:
     total, idle = after[0] - before[0], after[1] - before[1]
     if total <= 0:
         return TOO_SOON if total == 0 else RESET
-    if idle <= 0:  # the kernel corrects idle and iowait downwards at times
+    if idle <= 0:  # the kernel sometimes corrects idle and iowait downwards
         return 100.0
     return 100.0 * (1.0 - idle / total) if idle < total else 0.0
 
 
 def cpu_collector(read: Callable[[], dict[int, CpuTime]]) -> Callable[[HostReader], None]:
-    """Make the collector of the busy share of each CPU."""
+    """Return the collector of the busy share of each CPU."""
     last: dict[int, CpuTime] = {}
 
     def collect(reader: HostReader) -> None:
@@ -74,7 +74,7 @@ def cpu_collector(read: Callable[[], dict[int, CpuTime]]) -> Callable[[HostReade
 
 
 def parse_loads(data: bytes) -> tuple[float, ...]:
-    """Parse the load averages of ``/proc/loadavg``, of 1, 5 and 15 minutes.
+    """Return the load averages over 1, 5 and 15 minutes in ``/proc/loadavg``.
 
     Raises:
         ValueError: It does not begin with three numbers.
@@ -92,9 +92,9 @@ def collect_load(read: Callable[[], Sequence[float]], reader: HostReader) -> Non
 
 
 def find_temperatures() -> list[str]:
-    """Find paths of the sensors that say how warm the CPU is: of each chip its cores, else the die, else all.
+    """Return the paths of the CPU's temperature sensors: of each chip its core sensors, else its die sensors, else all.
 
-    Cheap: listings and names, no sensor is read.
+    Cheap: it reads lists and names, no sensor.
     """
     found = []
     for entry in list_directory("/sys/class/hwmon"):
@@ -105,21 +105,22 @@ def find_temperatures() -> list[str]:
             labelled = ([path for path, label in labels.items() if label.startswith(wanted)] for wanted in _LABELS)
             found += next(filter(None, labelled), list(labels))
     zones = [f"/sys/class/thermal/{entry}" for entry in list_directory("/sys/class/thermal") if entry.startswith("thermal_zone")]
+    # Thermal zones are the fallback for boards whose chip has no hwmon sensor.
     return found or [f"{zone}/temp" for zone in zones if (read_text(f"{zone}/type") or "").startswith(_CPU_ZONES)]
 
 
 def parse_millidegrees(data: bytes) -> float:
-    """Parse a sensor's reading in °C.
+    """Return a sensor's reading in °C.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is not a number.
     """
     word = data.strip()
     return (-count(word[1:]) if word.startswith(b"-") else count(word)) / 1000
 
 
 def collect_temperature(sensors: Sequence[KeptFile], reader: HostReader) -> None:
-    """Put the mean of the sensors that can be read."""
+    """Put the mean temperature of the sensors that can be read."""
     readings = []
     why = _NO_SENSOR
     for file in sensors:
@@ -136,11 +137,11 @@ def collect_temperature(sensors: Sequence[KeptFile], reader: HostReader) -> None
 
 
 def find_rapl_zones() -> dict[str, int]:
-    """Find the energy counter of each processor package, by path, and its largest value in µJ before it begins again (0 when unknown)."""
+    """Return the energy counters of the processor packages, by path, with the value in µJ at which each wraps (0 if unknown)."""
     found = {}
     for entry in list_directory("/sys/class/powercap"):
         base = f"/sys/class/powercap/{entry}"
-        # Beside packages there are zones within them (core, dram), the board (psys), and packages again by another way (mmio).
+        # Other zones are parts of packages (core, dram), the whole board (psys), or the packages read in another way (mmio).
         if entry.startswith("intel-rapl:") and (read_text(f"{base}/name") or "").startswith("package"):
             largest = read_text(f"{base}/max_energy_range_uj") or ""
             found[f"{base}/energy_uj"] = int(largest) if largest.isascii() and largest.isdigit() and len(largest) <= 20 else 0
@@ -148,7 +149,8 @@ def find_rapl_zones() -> dict[str, int]:
 
 
 def collect_power(packages: Sequence[KeptFile], counter: Counter, reader: HostReader) -> None:
-    """Put what the processor packages draw, all or none: a part of the sum would pass for the whole."""
+    """Put the power of all processor packages."""
+    # One unreadable package fails the whole key: a partial sum would look like the full power.
     counter.feed({file.path: count(file.read().strip()) for file in packages}, reader.clock())
     micro = counter.per_second()
     reader.put("cpu.powerWatts", micro if isinstance(micro, Unavailable) else micro / 1e6)

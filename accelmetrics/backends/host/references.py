@@ -1,7 +1,7 @@
-"""What psutil says of the same machine, for ``accelmetrics verify``.
+"""The host's values according to psutil, for ``accelmetrics verify``.
 
-On Linux the host is read without psutil, so that it is a second way. psutil knows no cgroups: where one limits the watched process, what is
-measured against the limit has no reference.
+The Linux backend does not use psutil, so psutil is an independent second way. psutil knows no cgroups: if one limits the watched process,
+the metrics that depend on the limit have no reference.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from accelmetrics.schemas.identity import DeviceSlot
 
 MIB, GIB = 2**20, 2**30
 TICK = 0.01
-"""Seconds: the kernel counts CPU time in steps of one."""
+"""Resolution of the kernel's CPU times in seconds."""
 LIMITED = "a cgroup limits it, and psutil knows no cgroups"
 _LINUX: bool = sys.platform.startswith("linux")
 
 
 class Psutil:
-    """psutil, for the machine and for the watched process alone.
+    """psutil as a reference for the machine and the watched process.
 
     Args:
-        options: Which process and which mount points.
+        options: The process and the mount points.
     """
 
     name = "psutil"
@@ -50,7 +50,7 @@ class Psutil:
         return dict([*self._memory(psutil), *_cpus(psutil), *self._process(psutil), *self._disks(psutil), *_network(psutil)])
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file stays open."""
 
     def _memory(self, psutil: Any) -> Iterator[tuple[str, Said | str]]:
         main, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -98,14 +98,15 @@ class Psutil:
             for way, rate, count in (("in", "readBps", moved.read_bytes), ("out", "writeBps", moved.write_bytes)):
                 yield f"disk.{name}.{way}", Said(count / MIB, over="counter")
                 yield f"disk.{name}.{rate}", Said(count, over="counter")
-        # What rests on other disks (dm, md) moves the same bytes again, and memory and files (ram, loop) are no disks: none has a device.
+        # Only real disks have a `device` entry. Devices built on other disks (dm, md) would count the same bytes twice; memory and
+        # files (ram, loop) are no disks.
         whole = [moved for name, moved in disks.items() if Path(f"/sys/block/{name}/device").exists()]
         if whole:
             yield "disk.in", Said(sum(moved.read_bytes for moved in whole) / MIB, over="counter")
             yield "disk.out", Said(sum(moved.write_bytes for moved in whole) / MIB, over="counter")
 
     def _limited(self, file: str) -> bool:
-        """Tell whether a cgroup of version 2, the process's own or one above it, limits what a file says."""
+        """Return whether ``file`` sets a limit in the process's version 2 cgroup or in one above it."""
         with suppress(OSError):
             for line in Path(f"/proc/{self._pid}/cgroup").read_text().splitlines():
                 path = line.removeprefix("0::").strip("/")
@@ -119,8 +120,9 @@ class Psutil:
 
 
 def _cpus(psutil: Any) -> Iterator[tuple[str, Said | str]]:
+    # The reference's own formula: the backend computes idle time, this sums up the busy times.
     times = psutil.cpu_times(percpu=True)
-    if len(times) == os.sysconf("SC_NPROCESSORS_CONF"):  # with one of them off, psutil's places are no numbers
+    if len(times) == os.sysconf("SC_NPROCESSORS_CONF"):  # if a CPU is offline, psutil's positions are not CPU numbers
         for number, one in enumerate(times):
             busy = sum(value for name, value in one._asdict().items() if name not in ("idle", "iowait", "guest", "guest_nice"))
             yield f"cpu.{number}.cpu_percent", Said(100 * busy, step=100 * TICK, over="counter")
@@ -130,7 +132,7 @@ def _cpus(psutil: Any) -> Iterator[tuple[str, Said | str]]:
 
 
 def _network(psutil: Any) -> Iterator[tuple[str, Said | str]]:
-    """Give what went over the interfaces; loopback is none, and what went over ports of a bond or bridge stands in its numbers too."""
+    """Yield the traffic of all interfaces, without loopback and without ports of a bond or bridge, which counts their bytes too."""
     loopbacks = {name for name, one in psutil.net_if_stats().items() if "loopback" in one.flags.split(",")}
     moved = psutil.net_io_counters(pernic=True, nowrap=False)
     counted = [one for name, one in moved.items() if name not in loopbacks and not Path(f"/sys/class/net/{name}/master").exists()]
