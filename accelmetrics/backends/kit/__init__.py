@@ -1,20 +1,18 @@
-"""What a vendor's backend is made of. The documentation begins with it: ``docs/backends.md``.
+"""Building blocks for a vendor's backend. ``docs/backends.md`` explains how to write one.
 
-- :mod:`~accelmetrics.backends.kit.fields`: which metric is read from where in a vendor's record, in which unit,
-  and what can be true (:mod:`~accelmetrics.backends.kit.bounds`);
-- :mod:`~accelmetrics.backends.kit.parsing`: what tools print, as records;
-- :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once, and which device a record is about;
+- :mod:`~accelmetrics.backends.kit.fields`: tables that map a vendor's record to metrics, with units;
+- :mod:`~accelmetrics.backends.kit.bounds`: the range of plausible values;
+- :mod:`~accelmetrics.backends.kit.parsing`: parsers for the output of tools;
+- :mod:`~accelmetrics.backends.kit.polled`: backends whose source reports all devices at once, and how devices are recognised;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
-  :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
-- :mod:`~accelmetrics.backends.kit.fdinfo`: what programs use of devices with DRM drivers;
-- :mod:`~accelmetrics.backends.kit.asking`: commands that are asked for a list of fields, or once for each device;
-- :mod:`~accelmetrics.backends.kit.watchdog`: what is started never outlives us;
-- :mod:`~accelmetrics.backends.kit.library`: vendors' shared libraries, loaded without holding up the program;
-- :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: files of the system, and the hardware and the
-  processes that they tell of;
-- :mod:`~accelmetrics.backends.kit.sources`: backends of which one of several drivers is used.
-
-Names load on first use: detection imports :mod:`~accelmetrics.backends.kit.system` alone, and none of what a reading takes.
+  :mod:`~accelmetrics.backends.kit.sysfs`: sources that are commands, commands that print a stream, and directories of files;
+- :mod:`~accelmetrics.backends.kit.asking`: commands that are called with a list of fields, or once for each device;
+- :mod:`~accelmetrics.backends.kit.fdinfo`: memory and engine time of programs on devices with DRM drivers;
+- :mod:`~accelmetrics.backends.kit.watchdog`: child processes that never outlive this one;
+- :mod:`~accelmetrics.backends.kit.library`: shared libraries, loaded without blocking the program;
+- :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: system files, the hardware they list, and
+  processes;
+- :mod:`~accelmetrics.backends.kit.sources`: backends that choose one of several drivers.
 """
 
 from __future__ import annotations
@@ -91,6 +89,7 @@ _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.sp
 __all__ = tuple(_HOMES)
 
 
+# Names load on first use, because detection imports `system` alone and must not pay for the modules that a reading needs.
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Commands that are asked in more than one way: for a list of fields, and once for each device.
+"""Commands that take a list of fields, or that run once for each device.
 
 ::
 
@@ -22,22 +22,25 @@ from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 SIDE_BY_SIDE = 8
-"""Runs of one command at the same time."""
+"""Most runs of one command at the same time."""
 
 
 class Query:
-    """Connects a polled backend to a command that is asked for named fields and prints a row of commas for each device.
+    """Connects a polled backend to a command that takes a list of fields and prints one comma-separated row per device.
 
-    One field that a release does not know makes such tools refuse the whole query. It is found, left out until the tool changes, and stands
-    in each record as its reason. Permission that is refused for a field is asked for again when the backend is opened anew.
+    These tools refuse the whole query if a release does not know one of the fields. The query finds that field, leaves it out until
+    the
+    tool's file changes, and reports it as missing in each record. A field that was refused for lack of permission is tried again
+    when the
+    backend is reopened.
 
     Args:
         command: The command.
-        fields: The fields. The first two are those that every release knows, which identify a device: what is not answered for these alone
-            is no refusal of a field but a failure of the tool.
-        arguments: What it is called with; ``{fields}`` stands for the fields, joined by commas. Where no argument has ``noheader``, the
-            names are those of the heading that is printed.
-        sample: From the texts of a row, by field, to the device.
+        fields: The fields. The first two identify a device, and every release knows them. If the tool does not answer for these two
+            alone, the tool has failed and no field is to blame.
+        arguments: The command's arguments. ``{fields}`` is replaced by the fields, joined by commas. If no argument contains
+            ``noheader``, the column names come from the printed heading.
+        sample: Makes the device from the texts of a row, by field.
     """
 
     def __init__(
@@ -54,10 +57,12 @@ class Query:
     def __call__(self) -> PollOnce:
         """Find the command."""
         self._command.find()
+        # Permissions may have been granted since the backend was last opened, so those fields are tried again.
         self._refused = {name: why for name, why in self._refused.items() if why.reason == Reason.NOT_SUPPORTED}
         return self._poll
 
     def _poll(self) -> Iterator[DeviceSample]:
+        # Another release may know the fields that this one refused.
         tool = tool_state(self._command.find())
         if tool != self._tool:
             self._tool, self._refused = tool, {}
@@ -66,16 +71,20 @@ class Query:
             yield self._sample({**self._refused, **row})
 
     def _ask(self, fields: Sequence[str]) -> tuple[list[dict[str, str]], Completed]:
-        """Ask for some fields. No rows: it was refused, or there is no device."""
+        """Run the query for some fields. Without rows, the query was refused or there is no device."""
         completed = self._command.run(*(each.replace("{fields}", ",".join(fields)) for each in self._arguments))
         found = rows(completed.stdout, () if self._has_heading else fields)
-        return [row for row in found if row.get(fields[1]) != fields[1]], completed  # not the names themselves: an error that repeats them
+        # A row that contains the field names is an error message that repeats the query.
+        return [row for row in found if row.get(fields[1]) != fields[1]], completed
 
     def _without_refused(self, asked: Sequence[str]) -> list[dict[str, str]]:
-        """Find out which fields are refused, by the tool's words or by asking for fewer, and return the rows of the others.
+        """Find the refused fields, and return the rows of the other fields.
+
+        A refused field is named in the tool's message. If the message names none, or all, the fields are halved until a query fails
+        for one field.
 
         Raises:
-            SourceError: The tool does not answer for the fields that every release knows either.
+            SourceError: The tool does not answer for the first two fields either.
         """
         known, pending = list(asked[:2]), [list(asked[2:])]
         found, completed = self._ask(known)
@@ -89,19 +98,21 @@ class Query:
                 continue
             said = f"{completed.stdout}\n{completed.stderr}"
             named = [name for name in part if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", said)]
-            if len(part) > 1 and len(named) in (0, len(part)):  # it does not say, or it repeats the query
+            if len(part) > 1 and len(named) in (0, len(part)):
+                # The message names no field, or repeats the whole query: bisect.
                 pending += [part[: len(part) // 2], part[len(part) // 2 :]]
                 continue
             denied = self._command.failure(completed).reason == Reason.NO_PERMISSION
             for name in named or part:
                 words = f'{self._command.names[0]} refuses the field "{name}": {quoted(completed.words)}'
                 self._refused[name] = Unavailable(Reason.NO_PERMISSION if denied else Reason.NOT_SUPPORTED, words)
+            # The fields that the message does not name may still be known.
             pending += [left] if (left := [name for name in part if name not in self._refused]) else []
         return found
 
 
 class _Unread(DeviceRecord):
-    """A device of which only the identity is known, and why that is."""
+    """A device that could only be identified: every other value is missing, for one reason."""
 
     def __init__(self, known: Mapping[str, object], why: Unavailable) -> None:
         super().__init__({name.lower(): value for name, value in known.items()})
@@ -118,15 +129,16 @@ def each_device(
     arguments: Sequence[str],
     parse: Callable[[str], Iterable[Mapping[str, Any]]],
 ) -> Connect:
-    """Connect a polled backend to a command that is run once for each device, several at a time.
+    """Connect a polled backend to a command that runs once for each device, up to ``SIDE_BY_SIDE`` at a time.
 
-    All runs of one poll together have the command's timeout. A run that fails is the reason for all values of its device, and of no other.
+    All runs of one poll share the command's timeout. If a run fails, the values of its device are missing for that reason; other
+    devices are not affected.
 
     Args:
         command: The command.
-        find: Lists the devices at each poll: what is known of each, which is part of its record.
-        arguments: What it is called with; ``{name}`` stands for that part of what is known.
-        parse: From the text of one run to its record, or several where one run tells of several devices.
+        find: Lists the devices at each poll. It returns the known parts of each device, and these become part of its record.
+        arguments: The command's arguments; ``{name}`` is replaced by that part of the known parts.
+        parse: Makes a record from the output of one run, or several records if one run covers several devices.
     """
 
     def ask(known: Mapping[str, object], until: float) -> list[DeviceSample]:
@@ -137,6 +149,7 @@ def each_device(
         try:
             found = [DeviceSample({**known, **record}) for record in parsed(command.names[0], parse, completed.stdout)]
         except SourceError as error:
+            # The vendor's known messages explain more than a parser's error.
             raise command.said(completed) or error from error
         if not found:
             raise command.failure(completed)
@@ -153,7 +166,7 @@ def each_device(
             why = asked.failure
             answers[place] = [DeviceSample(_Unread(devices[place], why))] if why is not None else asked.value or []
 
-        # No pool of the standard library: at its end the interpreter waits for their threads.
+        # ThreadPoolExecutor is no option: the interpreter waits for its threads at exit, and one of these may hang in a tool.
         name = f"accelmetrics {command.names[0]}"
         workers = [threading.Thread(target=work, args=(place,), name=name, daemon=True) for place in range(len(devices))]
         with waiting_for(command.find()):

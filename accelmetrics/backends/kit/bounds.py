@@ -1,10 +1,11 @@
-"""What can be true of a device: by unit, by metric, and of values that stand together. What cannot is ``invalid_value``.
+"""Plausible values of a device: by unit, by metric, and in relation to one another. Any other value is ``invalid_value``.
 
-- Sensors that are not there answer numbers: 65535 or -273 °C, an all-ones register of microwatts 4294.97 W.
+- Absent sensors answer with numbers: 65535 or -273 °C, or an all-ones register of microwatts that reads as 4294.97 W.
 - No device has a limit, a size, a link, a threshold or a highest clock of 0.
-- A device draws up to ten times its power limit, for a moment. A limit of less than half a watt is none.
-- A chip is colder than 0 °C only at rest in a cold place. The temperature is not believed while the chip computes, draws more than a
-  quarter of its limit, or has another sensor at ``WARM`` or more; nor below -40 °C, for which no chip is made.
+- A device may draw up to ten times its power limit for a moment. A limit of less than half a watt means that there is no limit.
+- A chip is below 0 °C only if it is idle in a cold place. A negative temperature is rejected if the chip computes, draws more than
+  a quarter of its limit, or has another sensor at ``WARM`` or more. Temperatures below -40 °C are always rejected, since no chip is
+  made for them.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ BY_UNIT: dict[str, tuple[float, float]] = {
     "us": (0, 1e15),
     "1": (0, 2**53),
 }
-"""By unit of the catalogue, the smallest and the largest value."""
+"""Smallest and largest value by the catalogue's unit."""
 AT_LEAST = {"enforcedPowerLimitWatts": 0.5, "tempLimit.slowdown": 20, "tempLimit.shutdown": 20}
-"""By metric, the smallest value where that is more."""
+"""Smallest value by metric, where it is above the unit's smallest value."""
+# Registers of absent sensors read as all ones.
 ALL_ONES = (2**32 - 1, 2**64 - 1)
 STEADY = frozenset(
     {
@@ -43,24 +45,24 @@ STEADY = frozenset(
 )
 """Metrics that seldom change: limits, sizes, links, highest clocks."""
 NEVER_ZERO = STEADY | {"energyJoules"}
-"""Metrics of which a 0 says that there is no value."""
+"""Metrics for which 0 means that there is no value."""
 TIMES_LIMIT = 10
-"""How often its power limit a device may draw."""
+"""Highest plausible power draw, as a multiple of the power limit. Short peaks above the limit are real."""
 AT_WORK = 0.25
-"""The share of its limit above which a device works."""
+"""Share of the power limit above which a device is taken to be working."""
 WARM = 20
-"""Degrees Celsius that no chip at rest in a cold place has anywhere."""
+"""Degrees Celsius that no sensor of an idle chip reaches in a cold place."""
 POWER, LIMIT = "powerWatts", "enforcedPowerLimitWatts"
 ACTIVITY = ("gpu", "utilization", "ipu utilisation (%)", "neuroncore_utilization", "dutyCycle")
 
 
 @lru_cache(maxsize=1024)
 def possible(metric: Metric, high: float | None = None) -> tuple[float, float]:
-    """Return the smallest and the largest value that a metric may have.
+    """Return the smallest and the largest plausible value of a metric.
 
     Args:
         metric: Its row of the catalogue.
-        high: The largest one, where that is not what the unit allows.
+        high: The largest value, if it differs from the unit's.
     """
     low, most = BY_UNIT.get(metric.unit, (-math.inf, math.inf))
     low, most = AT_LEAST.get(metric.name, low), most if high is None else high
@@ -71,7 +73,7 @@ def possible(metric: Metric, high: float | None = None) -> tuple[float, float]:
 
 
 def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
-    """Replace the values of one device that others speak against.
+    """Replace implausible values of one device by a reason, judged by its other values.
 
     Args:
         found: Its values and reasons, by metric.
@@ -84,6 +86,7 @@ def hold_together(found: dict[str, Value], temperatures: Iterable[str]) -> None:
         found[POWER] = Unavailable(Reason.INVALID_VALUE, f"above {TIMES_LIMIT} times the limit of {limit:g} W")
     degrees = {name: known[name] for name in temperatures if name in known}
     cold = [name for name, value in degrees.items() if value < 0]
+    # Without a known limit no draw counts as work.
     is_drawing = (power or 0) > AT_WORK * (math.inf if limit is None else limit)
     if cold and (is_drawing or any(known.get(name, 0) > 0 for name in ACTIVITY) or max(degrees.values()) >= WARM):
         found.update(dict.fromkeys(cold, Unavailable(Reason.INVALID_VALUE, "below 0 °C, of a chip that works")))

@@ -1,4 +1,4 @@
-"""Commands: found, run to their end within bounds, and never left behind.
+"""Commands: found on this machine, run within bounds of time and output, and never left behind.
 
 ::
 
@@ -6,21 +6,21 @@
     COMMAND.run().stdout                           # or SourceError: not installed, may not be run, late
     connect = COMMAND.poll(parse)                  # what PolledBackend connects with: parse(text) gives the devices
 
-What a run promises, whatever the command does:
+Every run keeps these promises, however the command behaves:
 
-- an absolute path and an argument list, never a shell; closed standard input; ``LC_ALL=C`` and an environment reduced to
-  what such tools need; a temporary working directory that is removed afterwards;
-- it ends: at the deadline, when the output grows beyond its bound, or a short grace after the command itself has ended,
-  even if a child that it left behind keeps the output open;
-- when it ends early, or when our process ends in whatever way, the command and all its children are killed, those too that left
-  its process group or were handed to ``init`` (each run marks its environment, which children inherit): see
-  :mod:`~accelmetrics.backends.kit.watchdog`;
-- no threads, no signal handlers and nothing at interpreter exit, which waits for nothing.
+- The command is an absolute path with an argument list, never a shell line. Standard input is closed. The environment is reduced to
+  the variables that these tools need, plus ``LC_ALL=C``. The working directory is temporary and is removed afterwards.
+- The run ends at the deadline, when the output exceeds its bound, or a short grace after the command itself has ended, even if a
+  child of the command keeps the output open.
+- If the run ends early, or our process ends in any way, the command and all its children are killed. This includes children that
+  left its process group or were reparented to ``init``: each run marks its environment, and children inherit the mark. See
+  :mod:`~accelmetrics.backends.kit.watchdog`.
+- It needs no thread and no signal handler, and interpreter exit waits for nothing.
 
-What is deliberately not done: a command that ended by itself in time, and closed its output, may leave a daemon behind.
+One thing is allowed on purpose: a command that ends in time by itself and closes its output may leave a daemon behind.
 
-:class:`Child` is the one place where processes are started and read: by :func:`run` to their end, and by
-:mod:`~accelmetrics.backends.kit.line_process` for records, for as long as they live.
+:class:`Child` is the only place where processes are started and read. :func:`run` reads one to its end;
+:mod:`~accelmetrics.backends.kit.line_process` reads records for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -55,34 +55,35 @@ if TYPE_CHECKING:
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of standard output and standard error together."""
 GRACE = 0.2
-"""Seconds for which output is still read after the command itself has ended."""
+"""Seconds for which output is still read after the command itself has ended: a child of it may keep the pipe open."""
 GLANCE = 0.25
-"""Seconds between two looks at a command that prints nothing."""
+"""Seconds between two checks on a command that prints nothing."""
 REAP = 2.0
-"""Seconds for a watchdog to be gone; one that is not is reaped when another is."""
+"""Seconds to wait for a watchdog's end. One that takes longer is reaped when another process is started or ended."""
 CHUNK = 65536
 CONTROL = 2
-"""Stands for the watchdog's socket beside the two outputs."""
+"""Stream number of the watchdog's socket; 0 and 1 are the two outputs."""
 SHOWN = 300
-"""Characters of a command's own words that are told."""
+"""Longest quotation of a command's own words, in characters."""
 
 MARK = "ACCELMETRICS_COMMAND"
-"""The environment variable by which the descendants of one run are recognised."""
+"""Environment variable that identifies the descendants of one run."""
+# The reduced environment: the variables of our own that these tools need.
 KEPT = ("HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LOGNAME", "TMPDIR", "USER")
 KEPT_PREFIXES = ("AMD_", "GPU_DEVICE_", "HIP_", "HSA_", "ROCM_", "ROCR_", "TPU_")
 SAFE_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class Completed(NamedTuple):
-    """What a command came to.
+    """The result of a command.
 
     Attributes:
-        stdout: What it printed, as text; bytes that are no UTF-8 are replaced.
-        stderr: What it complained about.
+        stdout: Its standard output as text; bytes that are not UTF-8 are replaced.
+        stderr: Its standard error as text.
         returncode: Its exit status, negative for the signal that ended it.
         seconds: How long it took.
-        truncated: Whether it was killed since it printed more than the bound.
-        written: The text of the file that was asked for; None where it wrote none, or one above ``MAX_OUTPUT``.
+        truncated: Whether it was killed because it printed more than the bound.
+        written: The text of the requested file; None if the command wrote none, or one larger than ``MAX_OUTPUT``.
     """
 
     stdout: str
@@ -94,7 +95,7 @@ class Completed(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The last line of its complaints, else of its output, at most 300 characters."""
+        """The last line of standard error, or else of standard output; at most 300 characters."""
         lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return lines[-1].strip()[-SHOWN:] if lines else ""
 
@@ -103,16 +104,17 @@ class Command:
     """A vendor's tool.
 
     Args:
-        names: What it is called, by preference: the first name that is found is used.
-        arguments: What it is run with.
-        directories: Where the vendor installs it, searched after ``PATH``; ``*`` stands for part of a name.
-        environment: Variables besides the reduced environment. ``{directory}`` stands for the working directory, ``{bin}`` for
+        names: Its names, in order of preference: the first that is found is used.
+        arguments: The arguments of every run.
+        directories: Where the vendor installs it, searched after ``PATH``; ``*`` matches part of a name.
+        environment: Variables added to the reduced environment. ``{directory}`` is replaced by the working directory, ``{bin}`` by
             the directory of the command.
-        output: A file that it writes in its working directory and that is read instead of what it prints.
-        proof: Where another vendor has a tool of the same name: arguments with which it says whose it is, and at last a regular
-            expression for what the right one prints then. One that prints something else is passed over.
-        install: What to do where it is not installed.
-        says: The tool's own words, and what they mean where it lists no device: the first that fit a line of its output.
+        output: A file that it writes in its working directory. The file is read instead of standard output.
+        proof: Tells the tool from another vendor's tool of the same name: arguments that make it identify itself, then a regular
+            expression that the right tool's answer matches. A tool with another answer is skipped.
+        install: What to do if it is not installed.
+        says: The tool's own messages and their meaning, for runs that list no device. The first that matches a line of the output
+            counts.
         timeout: Seconds after which a run is killed.
     """
 
@@ -135,6 +137,7 @@ class Command:
         self.environment = environment
         self.output = output
         self.proof = tuple(proof)
+        # By the tool's state: why it belongs to another vendor; empty for the right tool.
         self._proven: dict[tuple[object, ...], str] = {}
         self.install = install
         self.says = tuple(says)
@@ -160,19 +163,20 @@ class Command:
         if not found:
             places = ", ".join(("PATH", *self.directories))
             raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{' or '.join(self.names)} was not found in {places}", advice=self.install)
+        # If this user may run none of them, running the first says so.
         return next(filter(may_run, found), found[0])
 
     def disown(self, words: str) -> None:
-        """Pass the file that is found over from now on, until it changes: what it printed shows that it is another vendor's.
+        """Skip the file that is found now, until it changes, because its output shows that it belongs to another vendor.
 
         Args:
-            words: What it is, after its path.
+            words: A description of the file, written after its path.
         """
         path = self.find()
         self._proven[tool_state(path)] = f"{path} {words}"
 
     def _foreign(self, path: str) -> SourceError | None:
-        """Return why this file is not the vendor's tool; None where it is. It is asked once, until the file changes."""
+        """Return why this file is not the vendor's tool; None if it is. The file is asked once, until it changes."""
         if not (self.proof or self._proven):
             return None
         state = tool_state(path)
@@ -181,6 +185,7 @@ class Command:
             try:
                 said = run([path, *arguments], timeout=self.timeout, environment=self.environment)
             except SourceError as error:
+                # The caller keeps this error, and a traceback would keep its frames alive.
                 return error.with_traceback(None)
             ours = re.search(pattern, f"{said.stdout}\n{said.stderr}", re.IGNORECASE)
             self._proven[state] = "" if ours else f"{path} is a tool of another vendor: {quoted(said.words)}"
@@ -188,15 +193,15 @@ class Command:
         return SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=self.install) if words else None
 
     def argv(self, *more: str) -> list[str]:
-        """Return the absolute path, the arguments and more of them. Raises as :meth:`find`."""
+        """Return the absolute path, the arguments and ``more``. Raises as :meth:`find`."""
         return [self.find(), *self.arguments, *more]
 
     def run(self, *more: str, timeout: float | None = None) -> Completed:
-        """Run it once, with more arguments after its own.
+        """Run the command once, with ``more`` after its own arguments.
 
         Args:
-            more: The arguments.
-            timeout: Seconds after which it is killed, where that is not the command's own.
+            more: Further arguments.
+            timeout: Seconds after which it is killed; the command's own timeout if None.
 
         Raises:
             SourceError: It is not installed, could not be started, or was late.
@@ -205,13 +210,13 @@ class Command:
         return run(self.argv(*more), timeout=seconds, environment=self.environment, output=self.output)
 
     def poll(self, parse: Callable[[str], Iterable[DeviceSample]], *more: str) -> Connect:
-        """Connect a polled backend to this command: each poll runs it and parses what it printed.
+        """Connect a polled backend to this command: each poll runs it and parses its output.
 
-        The status is not looked at where devices come out. Where none do, the failure quotes the command.
+        If the output lists devices, the exit status is ignored. If it lists none, the error quotes the command.
 
         Args:
-            parse: From the text to the devices.
-            more: Arguments after its own: sources that ask one tool in several ways share what is found out about it.
+            parse: Makes the devices from the text.
+            more: Further arguments. Sources that call one tool with different arguments share its path and its proof.
         """
 
         def poll() -> Iterable[DeviceSample]:
@@ -224,9 +229,12 @@ class Command:
                     found = True
                     yield sample
             except SourceError as error:
+                # Devices came before the error, so the tool itself works: report the parser's error.
                 if found:
                     raise
                 said = self.said(completed)
+                # A JSON document without complaints that does not parse is a new format, so the parser's error says more than the
+                # tool's words.
                 is_document = ("{" in text or text.lstrip().startswith("[")) and not completed.stderr.strip()
                 if said is None and (not failed or is_document):
                     raise
@@ -241,7 +249,7 @@ class Command:
         return connect
 
     def failure(self, completed: Completed) -> SourceError:
-        """Return what a run without devices means: ``no_permission`` where its words say so, else ``driver_error`` or ``parse_error``."""
+        """Return the error of a run without devices: from the vendor's known messages, else from its exit status and last words."""
         said = self.said(completed)
         if said is not None:
             return said
@@ -255,7 +263,7 @@ class Command:
         return SourceError(reason, f"{name} listed no device (exit status {completed.returncode}): {words}")
 
     def said(self, completed: Completed) -> SourceError | None:
-        """Return what the vendor's words in a run's output mean, one line of which is quoted; None where there are none."""
+        """Return the error for the first of the vendor's known messages in a run's output, with the line quoted; None without one."""
         lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
         for each in self.says:
             line = next((line for line in lines if re.search(each.pattern, line, re.IGNORECASE)), None)
@@ -269,13 +277,14 @@ class Command:
 def find(name: str, extra_directories: Iterable[str] = (), passed_over: Container[str] = ()) -> str | None:
     """Find the absolute path of a command.
 
-    A file that may be executed is preferred; one that may not is still given, so that running it can say so.
+    A file that this user may execute is preferred. If there is only one that the user may not execute, it is returned, so that the
+    run can report it.
 
     Args:
         name: The bare name of the command.
-        extra_directories: Where the vendor installs it, searched after ``PATH``; ``*`` stands for part of a name. Relative directories
-            are passed over.
-        passed_over: Paths that are not looked for.
+        extra_directories: Where the vendor installs it, searched after ``PATH``; ``*`` matches part of a name. Relative directories
+            are ignored.
+        passed_over: Paths to skip.
     """
     absolute = [directory for directory in extra_directories if directory.startswith("/")]
     vendor = [path for each in absolute for path in (map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,))]
@@ -285,10 +294,10 @@ def find(name: str, extra_directories: Iterable[str] = (), passed_over: Containe
 
 
 def tool_state(path: str) -> tuple[object, ...]:
-    """Return what is another when a tool was exchanged: its path, and size and time of change of its file."""
+    """Return a key that changes when the tool is replaced: its path, and its file's size and modification time."""
     try:
         state = os.stat(path)  # noqa: PTH116 - pathlib's costs more
-    except OSError:  # a recording answers in its place
+    except OSError:  # a recording is replayed: the file need not exist on this machine
         return (path,)
     return path, state.st_size, state.st_mtime_ns
 
@@ -314,8 +323,8 @@ def run(
         argv: Absolute path and arguments.
         timeout: Seconds after which it is killed.
         max_output: Bytes of output after which it is killed.
-        environment: Variables besides the reduced environment, as :class:`Command` takes them.
-        output: A file that it writes in its working directory and that is read when it has ended.
+        environment: Variables added to the reduced environment, as :class:`Command` takes them.
+        output: A file that it writes in its working directory. It is read after the command has ended.
 
     Raises:
         SourceError: It could not be started (``driver_unavailable``, ``no_permission``) or was late (``timed_out``).
@@ -342,27 +351,27 @@ def run(
 
 
 class Child:
-    """A command under its watchdog, and everything that goes with it. A context manager: leaving it leaves nothing.
+    """A running command with its watchdog, pipes and working directory. Leaving this context manager cleans all of them up.
 
     Args:
         argv: Absolute path and arguments.
-        environment: Variables besides the reduced environment, as :class:`Command` takes them.
-        files: Names and texts of files that are put into its working directory, which no other user may enter.
+        environment: Variables added to the reduced environment, as :class:`Command` takes them.
+        files: Names and texts of files for its working directory, which no other user may enter.
 
     Attributes:
         process: Its watchdog.
-        directory: Its working directory. Where no file system may be written to there is none, and the command starts in ``/``.
-        returncode: When it was left: the exit status, negative for the signal that ended it.
+        directory: Its working directory. Empty if no file system is writable; the command then starts in ``/``.
+        returncode: The exit status once the context is left, negative for the signal that ended the command.
 
     Raises:
         ValueError: The path is not absolute.
-        SourceError: The command is not there, may not be executed, or cannot be started.
+        SourceError: The command does not exist, may not be executed, or cannot be started.
     """
 
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        self.returncode = -signal.SIGKILL  # stands for a status that does not come
+        self.returncode = -signal.SIGKILL  # until the status is known
         self._finished = False
         self._path = argv[0]
         mark = os.urandom(16).hex()
@@ -374,7 +383,7 @@ class Child:
         kept = {name: os.environ.get(name, "") for name in list(os.environ) if name in KEPT or name.startswith(KEPT_PREFIXES)}
         reduced = kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
         own = {name: value.format(**words) for name, value in environment.items()}
-        # This Python runs the watchdog; the system's where a program embeds or freezes it.
+        # This Python runs the watchdog. If a program embeds or freezes it, sys.executable is no interpreter: use the system's.
         interpreter = (not getattr(sys, "frozen", False) and sys.executable) or find("python3")
         if not interpreter:
             why = "a command runs under a watchdog, which needs a Python interpreter: there is none"
@@ -399,13 +408,14 @@ class Child:
         """Read both outputs until they are closed and the command has ended, or the time is up.
 
         Args:
-            seconds: For how long; a command that has ended leaves ``GRACE`` seconds at most.
+            seconds: How long to read. Once the command has ended, reading continues for ``GRACE`` seconds at most.
 
         Yields:
-            0 for standard output or 1 for standard error, and a piece of it; an empty one when nothing came for ``GLANCE`` seconds.
+            0 for standard output or 1 for standard error, and a piece of it. The piece is empty if nothing came for ``GLANCE``
+            seconds.
 
         Raises:
-            SourceError: The command could not even be started.
+            SourceError: The command could not be started.
         """
         until = time.monotonic() + seconds
         process = self.process
@@ -415,7 +425,7 @@ class Child:
                 selector.register(descriptor, selectors.EVENT_READ, number)
             left = seconds
             while selector.get_map() and left > 0:
-                left = until - time.monotonic()  # once it is over, what came meanwhile is still read
+                left = until - time.monotonic()  # may be negative: output that has arrived by then is still read
                 ready = selector.select(max(0.0, min(GLANCE, left)))
                 for key, _ in ready:
                     if key.data == CONTROL:
@@ -432,6 +442,7 @@ class Child:
                         yield key.data, piece
                     else:
                         selector.unregister(key.fd)
+                # An empty piece lets the caller check its own deadline.
                 if not ready:
                     yield 0, b""
             self._finished = not selector.get_map()
@@ -442,9 +453,9 @@ class Child:
     def __exit__(self, *_: object) -> None:
         process = self.process
         if self._finished and process.status is not None:
-            process.release()  # what it left behind may live
+            process.release()  # a daemon that the command left behind may go on
         elif process.ended and process.status is None:
-            process.kill()  # the watchdog was killed
+            process.kill()  # the watchdog was killed, so nothing else kills the command
         else:
             process.end()
         process.await_end(REAP, REAP)
@@ -453,12 +464,12 @@ class Child:
         process.close()
         reap()
         if self.directory:
-            shutil.rmtree(self.directory, ignore_errors=True)  # the watchdog did, unless it was killed
+            shutil.rmtree(self.directory, ignore_errors=True)  # the watchdog has removed it, unless it was killed
 
 
 @through
 def start(argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> Child:
-    """Start a command that goes on; see :class:`Child`."""
+    """Start a command that keeps running; see :class:`Child`."""
     return Child(argv, environment=environment, files=files)
 
 

@@ -1,6 +1,7 @@
-"""What programs use of the devices of DRM drivers: GPUs below ``/dev/dri``, NPUs below ``/dev/accel``.
+"""Memory and engine time of programs on devices of DRM drivers: GPUs below ``/dev/dri``, NPUs below ``/dev/accel``.
 
-``/proc/PID/fdinfo/FD`` of a descriptor of a device tells it, in the form of all DRM drivers (``drm-usage-stats.rst`` of the kernel)::
+For a descriptor of a device, ``/proc/PID/fdinfo/FD`` lists both, in one format for all DRM drivers (the kernel's
+``drm-usage-stats.rst``)::
 
     drm-driver:     amdgpu                          drm-driver:     xe
     drm-pdev:       0000:03:00.0                    drm-pdev:       0000:03:00.0
@@ -9,9 +10,13 @@
     drm-engine-gfx: 123456789 ns                    drm-cycles-ccs: 28257900
     drm-engine-compute:     987654321 ns            drm-total-cycles-ccs:   7655183225
 
-A client is one opening of the device; descriptors that were duplicated or inherited show the same one. Devices that are not on the PCI bus
-have no ``drm-pdev``: the descriptor's device node says which it is. A client that was closed between two looks is not seen in the second
-one, and what a new client had done before it was seen first is not counted, so that shares err on the low side.
+A client is one opening of the device. Duplicated or inherited descriptors show the same client. Devices that are not on the PCI bus
+have
+no ``drm-pdev``; the descriptor's device node identifies them.
+
+Shares of time are underestimated rather than overestimated: a client that closes between two looks is missing from the second, and
+the
+time that a new client used before its first look is not counted.
 """
 
 from __future__ import annotations
@@ -33,12 +38,12 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 
 UNITS = {"": 1, "ns": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 MOST = 2**50
-"""Bytes; more is no count."""
+"""Largest plausible number of bytes; a larger number is ignored."""
 EITHER = "either"
 TYPES = ("compute", "graphics", EITHER)
-"""Words for engines of which a process's type and its share of the device's time are made; of one that does both its share alone."""
+"""Engine words that determine a process's type and its share of the device's time. ``either`` counts for the share alone."""
 CLASSES = {"/dev/dri/": "drm", "/dev/accel/": "accel"}
-"""By directory of device nodes, the class that the devices have below ``/sys/class``."""
+"""Device class below ``/sys/class`` by directory of device nodes."""
 FIRST_LOOK = Unavailable(Reason.NEEDS_INTERVAL, "the first look at the programs: a share of time needs two")
 
 _COUNT = re.compile(r"^drm-([a-z0-9_-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
@@ -46,14 +51,15 @@ _ADDRESS = re.compile(r"^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.
 
 
 class DrmKeys(NamedTuple):
-    """What a driver calls engines and memory.
+    """A driver's names for its engines and memory.
 
     Attributes:
-        engines: By a word of ours, the names behind ``drm-engine-`` or ``drm-cycles-``. ``compute`` and ``graphics`` make a process's type
-            and share, ``either`` its share; any other word is for rows of the device: ``busy``, say, for all that the driver counts.
-        memory: Groups of names behind ``drm-memory-``, ``drm-resident-`` or ``drm-total-``. A client's memory is that of the first group
-            of which it has any, added up.
-        wakes: Whether the driver may wake a device to say what programs use of it: those of one that sleeps are not looked at then.
+        engines: The names after ``drm-engine-`` or ``drm-cycles-``, by a word of this package. ``compute`` and ``graphics``
+            determine a process's type and share, ``either`` its share alone. Any other word is for metrics of the device, for
+            example ``busy`` for all engines that the driver counts.
+        memory: Groups of names after ``drm-memory-``, ``drm-resident-`` or ``drm-total-``. A client's memory is the sum over the
+            first group with any value.
+        wakes: Whether reading fdinfo may wake a suspended device. If so, the fdinfo of suspended devices is not read.
     """
 
     engines: Mapping[str, Sequence[str]]
@@ -62,12 +68,12 @@ class DrmKeys(NamedTuple):
 
 
 class Client(NamedTuple):
-    """One opening of one device.
+    """A single opening of a device by a program.
 
     Attributes:
         device: The device's PCI address, or its name on another bus.
         number: The kernel's number for the client.
-        counts: By the key's name behind ``drm-``, bytes, nanoseconds, cycles.
+        counts: Bytes, nanoseconds or cycles, by the part of the key after ``drm-``.
     """
 
     device: str
@@ -75,11 +81,11 @@ class Client(NamedTuple):
     counts: Mapping[str, int]
 
     def memory(self, groups: Sequence[Sequence[str]]) -> int | None:
-        """Return the bytes that it holds; None where the driver does not say."""
+        """Return the memory that the client holds, in bytes; None if the driver does not report it."""
         for group in groups:
             sizes = []
             for region in group:
-                # In what is there, as older kernels and newer ones spell it, else in all that was asked for.
+                # Memory in use comes first: "memory" is its key on older kernels, "resident" on newer. "total" is all that was allocated.
                 said = [self.counts.get(f"{kind}-{region}", MOST + 1) for kind in ("memory", "resident", "total")]
                 sizes += [size for size in said if size <= MOST][:1]
             if sizes:
@@ -87,25 +93,26 @@ class Client(NamedTuple):
         return None
 
     def busy(self, before: Client, seconds: float, engine: str) -> float | None:
-        """Return the share (0 to 1) of the time since ``before`` in which an engine worked for it; None where that is not counted."""
+        """Return the share (0 to 1) of the time since ``before`` in which an engine worked for this client; None if not counted."""
         worked, cycles, all_cycles = (
             self.counts[key] - before.counts[key] if key in self.counts and key in before.counts else None
             for key in (f"engine-{engine}", f"cycles-{engine}", f"total-cycles-{engine}")
         )
         share = worked / 1e9 / seconds if worked is not None else cycles / all_cycles if cycles is not None and all_cycles else None
+        # Engines of one name are counted together; the capacity is their number.
         return None if share is None or share < 0 else share / max(1, self.counts.get(f"engine-capacity-{engine}", 1))
 
     def used(self, engine: str) -> int | None:
-        """Return what it ever used of engines of one name, in the driver's unit; None where that is not counted."""
+        """Return the engine time since the client opened, in the driver's unit (ns or cycles); None if not counted."""
         return self.counts.get(f"engine-{engine}", self.counts.get(f"cycles-{engine}"))
 
 
 def parse(text: str, node: str = "") -> Client | None:
-    """Read one file; None when it is not that of such a device.
+    """Parse one fdinfo file. Returns None if it does not belong to a DRM device.
 
     Args:
-        text: The file.
-        node: The device node that the descriptor leads to, for devices that are not on the PCI bus.
+        text: The file's text.
+        node: The device node that the descriptor leads to. It identifies devices that are not on the PCI bus.
     """
     address = _ADDRESS.search(text)
     counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in _COUNT.findall(text)}
@@ -114,26 +121,26 @@ def parse(text: str, node: str = "") -> Client | None:
 
 
 def device_of(node: str) -> str:
-    """Return what the device of a node is called on its bus; empty where the kernel does not show it."""
+    """Return the bus name of a device node's device; empty if the kernel does not show it."""
     return next((link_name(f"/sys/class/{name}/{node[len(at) :]}/device") for at, name in CLASSES.items() if node.startswith(at)), "")
 
 
 def is_drm(node: str) -> bool:
-    """Return whether a device node is that of a DRM driver's device."""
+    """Return whether a path is the device node of a DRM driver."""
     return node.startswith(tuple(CLASSES))
 
 
 class DrmClients:
-    """The programs on all devices of one driver. Several workers may ask; one looks, the others get what it found last.
+    """The programs on all devices of one driver. Any thread may ask: one thread scans, others get the latest result.
 
     Args:
-        keys: What the driver calls engines and memory.
-        pools: By device, the one group of memory that counts, where that is not for all devices the same.
-        holders: Where the processes are looked for.
-        clock: What shares of time are taken from.
+        keys: The driver's names for engines and memory.
+        pools: By device, the group of memory names that counts, if it differs between devices.
+        holders: Finds the processes that hold device nodes.
+        clock: Clock for shares of time.
 
     Attributes:
-        pools: The same, to which may be added.
+        pools: As above; entries may be added later.
     """
 
     def __init__(
@@ -147,7 +154,8 @@ class DrmClients:
         self._keys = keys
         self._clock = clock or SYSTEM_CLOCK
         self._holders = holders or NodeHolders(is_drm)
-        self._holders.look([])  # the first pass takes longer than later ones
+        # The first pass takes longer than later ones, so it is done here and not within a reading.
+        self._holders.look([])
         self._looking = threading.Lock()
         self._until = self._at = -math.inf
         self._was_complete = False
@@ -157,7 +165,7 @@ class DrmClients:
         self._is_second = False
 
     def on(self, device: str, progress: list[Any]) -> tuple[DeviceProcess, ...] | Unavailable:
-        """Return the processes on one device, as of at most a second ago; a reason where none was found, and there may be some."""
+        """Return the processes on one device, at most a second old; a reason if none was found but some may be hidden."""
         now = self._clock.monotonic()
         if now >= self._until and self._looking.acquire(blocking=False):
             try:
@@ -167,12 +175,12 @@ class DrmClients:
         return self._found.get(device, () if self._holders.complete else UNSEEN)
 
     def total(self, device: str, what: str, progress: list[Any]) -> Value:
-        """Return what all programs use of a device together; a reason where not all programs can be seen.
+        """Return the use of a device by all programs together; a reason if not all programs are visible.
 
         Args:
             device: Its PCI address, or its name on another bus.
-            what: ``memory``, in bytes; or a word for engines: the share of time in percent, that of the busiest of them.
-            progress: Where each descriptor that was read is noted.
+            what: ``memory``, in bytes; or an engine word, for the share of time of the busiest of its engines, in percent.
+            progress: Grows with each descriptor that is read.
         """
         self.on(device, progress)
         if not self._holders.complete:
@@ -205,10 +213,11 @@ class DrmClients:
                     continue
                 client = parse(read_text(f"/proc/{pid}/fdinfo/{descriptor}") or "", node)
                 progress.append(descriptor)
-                # A client that was handed on shows in every process that holds it: it is counted with the first.
+                # A client that was passed to other processes appears in each of them. It is counted once, for the first.
                 if client is not None and client[:2] not in clients:
                     clients[client[:2]] = client
                     held.setdefault((client.device, pid), []).append(client)
+        # In a replayed recording all looks have the same time: no shares can be computed.
         now = counted_at(now)
         seconds, every = now - self._at, {engine for engines in self._keys.engines.values() for engine in engines}
         pairs = ((client, before) for key, client in clients.items() if seconds > 0 and (before := self._clients.get(key)) is not None)
@@ -222,7 +231,7 @@ class DrmClients:
             shares = [share for _, client, name in engines if (share := self._shares.get((device, client.number, name))) is not None]
             busy = min(100.0, 100 * sum(shares)) if shares else None
             found[device] = (*found.get(device, ()), DeviceProcess(pid, "+".join(types), sum(sizes) if sizes else None, busy))
-        # The same object while nothing changed.
+        # Unchanged lists stay the same object, so that consumers notice without comparing.
         kept = self._found
         self._found = {device: kept[device] if kept.get(device) == each else each for device, each in found.items()}
         self._is_second, self._was_complete = self._was_complete and seconds > 0, self._holders.complete
