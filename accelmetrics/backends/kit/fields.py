@@ -1,7 +1,7 @@
-"""Which metric is read from where in a vendor's record, in which unit.
+"""Tables that map a vendor's record to metrics, with the place and the unit of each value.
 
-A record is what a source says of one device: a document's object, a row of a table, a directory of files. A table of rows says what
-becomes of it::
+A record holds the values of one device as a source reports them: an object of a document, a row of a table, a directory of files. A
+table of rows maps it to metrics::
 
     FIELDS = (
         Field("powerWatts", "card_power", "W"),
@@ -11,7 +11,8 @@ becomes of it::
         Rate("gpu", "busy_time", "us"),                                    # from a counter
     )
 
-What a row gives is in the catalogue's unit, possible, and never a stand-in: every other answer becomes a reason.
+Values are in the catalogue's unit and within the plausible range. Placeholders such as ``N/A`` are never values: every other answer
+becomes the reason why the metric is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from accelmetrics.schemas.named_tuple import NamedTuple
 from accelmetrics.schemas.text import clipped, printable
 
 PRINTED = "printed"
-"""As a field's unit: the number must have its unit beside it."""
+"""A field's unit that means: the source must print a unit after the number."""
 
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf(?:inity)?))\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
 _ABSENT = re.compile(
@@ -43,20 +44,20 @@ _ABSENT = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 DENIED = re.compile(r"permi(ssion|tted)|privilege|superuser", re.IGNORECASE)
-"""How tools say that this user may not."""
+"""Matches a tool's message that this user lacks permission."""
 _PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST = 120
-"""Characters: no value is longer, and longer ones are not worth matching."""
+"""Longest value in characters. Longer texts are never values, and are not worth matching."""
 _LONGEST_PATH = 1000
-"""Characters of a path into a document: no row looks deeper."""
+"""Longest path into a document in characters; no row looks deeper."""
 _MOST_PLACES = 100_000
-"""Places of a document: more is noise."""
+"""Most places of one document; a larger document is noise."""
 _MOST_INSTANCES = 10_000
-"""Rows that are made for instances of a record over a table's life: a source whose links have ever new names gives no more."""
+"""Most rows for instances over a table's life. The bound is for a source that gives its links a new name at every reading."""
 _MOST_KNOWN = 2048
-"""Texts of a table whose numbers are kept: some dozen rows of 64 devices."""
+"""Most texts of a table with a kept number: some dozen rows for 64 devices."""
 _LARGEST = 1e200
-"""What is larger is no measurement, and could not be converted."""
+"""Largest number. A larger one is no measurement, and its conversion would overflow."""
 
 _UNITS: dict[str, tuple[str, float]] = {
     **{"1": ("1", 1), "gt/s": ("gt/s", 1), "rpm": ("rpm", 1)},
@@ -66,73 +67,76 @@ _UNITS: dict[str, tuple[str, float]] = {
     **{"mc": ("c", 1e-3), **dict.fromkeys(("c", "cel", "celsius", "celsius degree", "degree c"), ("c", 1))},
     **{"ghz": ("hz", 1e9), "mhz": ("hz", 1e6), "khz": ("hz", 1e3), "hz": ("hz", 1)},
     **{"s": ("s", 1), "ms": ("s", 1e-3), "us": ("s", 1e-6), "ns": ("s", 1e-9)},
-    # Every vendor's tool that prints MB of memory means 1,048,576 bytes.
+    # Memory counts in powers of 1024: every vendor's tool that prints MB of memory means 1,048,576 bytes.
     **dict.fromkeys(("b", "by", "byte", "bytes"), ("b", 1)),
     **{f"{prefix}{unit}": ("b", 1024**power) for power, prefix in enumerate("kmgt", 1) for unit in ("b", "ib", "iby")},
     **{f"{prefix}{unit}": ("b/s", 1000**power) for power, prefix in enumerate(("", *"kmg")) for unit in ("b/s", "by/s")},
     **{f"{prefix}ib/s": ("b/s", 1024**power) for power, prefix in enumerate("kmg", 1)},
     "mbit/s": ("b/s", 125_000),
 }
-"""By unit in lower case: the base unit of what is measured, and how many of that it is."""
+"""Base unit and factor by unit in lower case."""
 PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
-"""By a counter's base unit, the unit of its rise per second."""
+"""Unit of a counter's rise per second, by the counter's base unit."""
 _SPELLINGS = str.maketrans({"°": "", "'": "", "℃": "C", "µ": "u", "μ": "u"})
 GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
-"""By GT/s of a lane, the PCIe generation."""
+"""PCIe generation by GT/s of a lane."""
 _SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 _MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
 
 def quoted(value: object) -> str:
-    """Return what was printed, for a reason's detail, cut to a sensible length."""
+    """Return a printed value for use in a reason's detail, shortened to 120 characters."""
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
-        return f"a number of {value.bit_length()} bits"  # beyond 4,300 digits Python refuses to print it
-    # A document may be too deep, or too long, to be written down whole.
+        return f"a number of {value.bit_length()} bits"  # Python refuses to print more than 4,300 digits
+    # A document may be too deep or too long for repr().
     said = value.strip() if isinstance(value, str) else reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
     return printable(clipped(said, _LONGEST))
 
 
 def is_absent(value: object) -> bool:
-    """Return whether this is how a tool says that it has no value: ``N/A``, ``[Not Supported]``, ``-``, ``None``, nothing at all."""
+    """Return whether a tool prints this for a missing value: ``N/A``, ``[Not Supported]``, ``-``, ``None``, or nothing at all."""
     return value is None or (isinstance(value, str) and len(value) <= _LONGEST and _ABSENT.fullmatch(value) is not None)
 
 
 def text(value: object) -> str:
-    """Return a name or an identifier as printed, cut to a sensible length; empty where the source has none."""
+    """Return a name or an identifier as printed, shortened to 120 characters; empty if the source has none."""
     return "" if is_absent(value) or isinstance(value, bool) or not isinstance(value, (str, int)) else quoted(value)
 
 
 def whole(value: object) -> int | None:
-    """Return a whole number that is an identifier (an index, a process); None where it is none."""
+    """Return a whole number that identifies something (an index, a process); None if the text is none."""
     digits = text(value)
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
 
 
 def coded(**codes: int) -> Callable[[object], object]:
-    """Make a field's ``convert`` of words that stand for numbers, in any case and with ``_`` for a blank. Others stay what they are."""
+    """Make a field's ``convert`` that maps words to numbers, ignoring case and treating ``_`` as a blank.
+
+    A text that is none of the words is returned unchanged.
+    """
     known = {word.replace("_", " "): code for word, code in codes.items()}
     return lambda said: known.get(text(said).lower().replace("_", " "), said)
 
 
 switched = coded(on=1, enable=1, enabled=1, off=0, disable=0, disabled=0)
-"""Take a text for 1 where it says that something is on, for 0 where it says that it is off."""
+"""Convert ``on`` and ``enabled`` to 1, ``off`` and ``disabled`` to 0; return other texts unchanged."""
 
 
 def number(printed: object, unit: str = "", target: str = "1") -> Value:
-    """Read a printed value.
+    """Parse a printed value.
 
     Args:
-        printed: Text, a number, or a reason, which stays what it is.
-        unit: The unit of a number that has none beside it; :data:`PRINTED` where it must have one.
+        printed: A text or a number. A reason is returned unchanged.
+        unit: The unit of a number printed without one; :data:`PRINTED` if the number must have one.
         target: The unit to convert to.
 
     Returns:
-        The number, a whole one as an int; or ``not_supported``, ``parse_error``, ``invalid_value``.
+        The number, as an int if it is whole; or ``not_supported``, ``parse_error``, ``invalid_value``, ``no_permission``.
     """
     if isinstance(printed, Unavailable):
         return printed
     if isinstance(printed, str) and printed.isdecimal() and printed.isascii() and len(printed) <= _LONGEST:
-        printed = int(printed)  # as nearly all files say it
+        printed = int(printed)  # the fast way: nearly all files hold a plain number
     if is_absent(printed):
         return Unavailable(Reason.NOT_SUPPORTED, quoted(printed) or "empty")
     beside, value = "", printed
@@ -145,49 +149,49 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
-    if not abs(value) <= _LARGEST:  # NaN is not either
+    if not abs(value) <= _LARGEST:  # in this form it is true for NaN as well
         return Unavailable(Reason.INVALID_VALUE, quoted(printed))
     converted = None if unit == PRINTED and not beside else convert(value, beside or unit or target, target)
     return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}") if converted is None else converted
 
 
 def convert(value: Number, unit: str, target: str) -> Number | None:
-    """Convert a number to another unit; None where that measures something else, or is unknown."""
+    """Convert a number to another unit; None if the units measure different things, or one is unknown."""
     factor, more = _factor(unit, target)
     return None if not factor else value * factor if more else value / factor
 
 
 @lru_cache(maxsize=1024)
 def _factor(unit: str, target: str) -> tuple[Number, bool]:
-    """Return by what a number is multiplied, or divided, to convert it; 0 where it cannot be converted."""
+    """Return the factor of a conversion, and whether to multiply by it (else divide); 0 if there is no conversion."""
     source, wanted = _scale(unit), _scale(target)
     if source is None or wanted is None or source[0] != wanted[0]:
         return 0, False
-    # Whole factors are exact where their fractions are not.
+    # A whole factor is exact and its fraction (0.001) is not, so a conversion to the larger unit divides.
     factor = max(source[1], wanted[1]) / min(source[1], wanted[1])
     return round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor, source[1] >= wanted[1]
 
 
 @lru_cache(maxsize=256)
 def _scale(unit: str) -> tuple[str, float] | None:
-    """Return the base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
-    multiple = _MULTIPLE.fullmatch(unit)  # of a unit that a row declares: none that is printed begins with a digit
+    """Return a unit's base unit and factor. A unit may have a multiple in front: ``0.01 C`` is a hundredth of a degree."""
+    multiple = _MULTIPLE.fullmatch(unit)  # only rows declare multiples: no printed unit begins with a digit
     measured = _UNITS.get((multiple[2] if multiple else unit).translate(_SPELLINGS).strip().lower())
     return (measured[0], measured[1] * float(multiple[1])) if measured and multiple else measured
 
 
 def base_unit(unit: str) -> str:
-    """Return the base unit of what a unit measures; one that is unknown stays what it is."""
+    """Return the base unit of a unit; an unknown unit is returned unchanged."""
     measured = _scale(unit)
     return unit if measured is None else measured[0]
 
 
 def pcie_generation(speed: object, per: float = 1) -> object:
-    """Return the PCIe generation of a speed; what is no speed stays what it is.
+    """Return the PCIe generation of a speed; any other value is returned unchanged.
 
     Args:
-        speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
-        per: What 1e9 of them are in the speed's unit.
+        speed: Transfers per lane and second, as ``16.0 GT/s PCIe`` or ``16``.
+        per: Value of 1 GT/s in the speed's unit.
     """
     match = _SPEED.fullmatch(quoted(speed))
     if match is None:
@@ -197,14 +201,14 @@ def pcie_generation(speed: object, per: float = 1) -> object:
 
 
 class Says(NamedTuple):
-    """A vendor's own words, and what they mean.
+    """A vendor's message and its meaning.
 
     Attributes:
-        pattern: A regular expression for them; case makes no difference.
-        reason: The reason that they stand for.
-        message: What they mean, in a sentence's words; they are quoted after it.
+        pattern: A regular expression for the message, ignoring case.
+        reason: The reason that it means.
+        message: An explanation in words; the vendor's message is quoted after it.
         advice: What to do.
-        gone: Whether they say that the driver is not there: it is then opened again when it is back.
+        gone: Whether the message means that the driver is gone. The driver is then opened again once it is back.
     """
 
     pattern: str
@@ -215,20 +219,22 @@ class Says(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One metric that stands in the record.
+    """A metric that is read directly from the record.
 
     Attributes:
-        metric: The catalogue's name; one that begins with ``_`` is for derived rows only. One with a placeholder (``{link}``) is read
-            once for each instance that the record has: a link, a chip.
-        where: Its place: a key, or a path of keys and list positions joined by dots, in any case; several are tried in order. One that
-            has no value makes way for the next, until one had a value; one whose value is wrong does not. ``{}`` stands for the instance.
-        unit: The unit of a number that has none beside it; :data:`PRINTED` where it must have one; the metric's own when left out.
-        convert: What is done first to what stands there: gives text, a number, a reason, or None for nothing.
-        zero_is_missing: Whether a 0 is no measurement; for limits, sizes and links that needs not be said.
-        high: The largest possible value in the metric's unit, where that is not what the unit allows.
-        in_use: Whether the source has it only while a program uses the device.
-        words: Where it is read, for the documentation; its place when left out.
-        of_whole: Whether it is the value of the card or board that the device is a part of: the first part alone has it.
+        metric: The catalogue's name. A name that begins with ``_`` is an input of derived rows only. A name with a placeholder
+            (``{link}``) is read once for each instance in the record: a link, a chip.
+        where: The place in the record: a key, or a path of keys and list positions joined by dots, ignoring case. Several places
+            are tried in order until one has a value. A wrong value ends the search; a missing one does not. Once a place had a
+            value, only that place is read. ``{}`` is replaced by the instance.
+        unit: The unit of a number printed without one; :data:`PRINTED` if the number must have one; the metric's own unit by
+            default.
+        convert: Applied to the raw value first. Returns text, a number, a reason, or None for nothing.
+        zero_is_missing: Whether a 0 is no measurement. Limits, sizes and links imply it.
+        high: The largest plausible value in the metric's unit, if it differs from the unit's.
+        in_use: Whether the source reports it only while a program uses the device.
+        words: The place in words, for the documentation; made from ``where`` by default.
+        of_whole: Whether the value belongs to the card or board that the device is a part of. Only the first part then reports it.
     """
 
     metric: str
@@ -243,21 +249,23 @@ class Field(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """A metric that is the rise of a counter between two readings of one consumer.
+    """A metric that is a counter's rise between two readings of the same consumer.
 
-    The unit is the counter's: energy gives power, time the share of time, bytes bytes per second, a count a number per second.
+    The counter's unit determines the metric: energy gives power, time a share of time, bytes give bytes per second, a count a
+    number per second.
 
     Attributes:
         metric: The catalogue's name.
         where: The counter's place, as in :class:`Field`.
         unit: The counter's unit.
-        bits: After how many bits it wraps; 0 for one that starts anew when it falls.
-        pace: Seconds between two differences at least; meanwhile the last one stands.
-        rose: Whether only that it rose is told: 1 or 0.
+        bits: The width of a counter that wraps, in bits; 0 for a counter that restarts when it falls.
+        pace: Shortest interval of a rate in seconds. Until it has passed, the last rate is repeated.
+        rose: Whether to report only that the counter rose, as 1 or 0.
         words: As in :class:`Field`.
         of_whole: As in :class:`Field`.
-        within: Seconds in which it may wrap: longer ones give no rate. 0 for a counter that does not wrap that soon.
-        zero_is_missing: Whether a counter at 0 counts nothing, and makes way for the next place, and one that stands still gives no rate.
+        within: Seconds within which the counter may wrap. Longer intervals give no rate. 0 if it does not wrap that soon.
+        zero_is_missing: Whether a counter at 0 is unused. The next place is then tried, and a counter that does not move gives no
+            rate.
     """
 
     metric: str
@@ -273,13 +281,13 @@ class Rate(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """A metric that is made of others of the same device; missing for the reason of the first that is missing.
+    """A metric computed from other metrics of the same device. If an input is missing, the reason of the first missing one applies.
 
     Attributes:
         metric: The catalogue's name.
-        inputs: The names of the others.
-        compute: From their numbers to its own.
-        words: How, for the documentation.
+        inputs: The names of the inputs.
+        compute: Computes the value from the inputs' numbers.
+        words: The formula, for the documentation.
     """
 
     metric: str
@@ -296,12 +304,12 @@ def _places(row: Field | Rate) -> tuple[str, ...]:
 
 
 def share(metric: str, part: str, of: str) -> Derived:
-    """Make a metric that is one as a percentage of another."""
+    """Make a metric that is one metric as a percentage of another."""
     return Derived(metric, (part, of), lambda some, all_: 100 * some / all_, f"{part} / {of}")
 
 
 def difference(metric: str, whole_: str, part: str) -> Derived:
-    """Make a metric that is one less another."""
+    """Make a metric that is one metric minus another."""
     return Derived(metric, (whole_, part), lambda all_, some: all_ - some, f"{whole_} - {part}")
 
 
@@ -314,22 +322,22 @@ MEMORY = (
     share("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"),
     difference("memoryFreeBytes", "memoryTotalBytes", "memoryAllocatedBytes"),
 )
-"""What follows from the memory that is used and the memory that there is."""
+"""Share and free bytes, from the used and the total memory."""
 POWER_SHARE = share("powerPercent", "powerWatts", "enforcedPowerLimitWatts")
 
 
 class DeviceRecord:
-    """What a source says of one device, by place: made of a document by :func:`flat`, or a subclass that reads when it is asked."""
+    """The values that a source reports of one device, by place. :func:`flat` makes one from a document; subclasses read on demand."""
 
     def __init__(self, places: Mapping[str, object]) -> None:
         self._places = places
 
     def get(self, place: str) -> object:
-        """Return what stands at a place, in any case; None where there is nothing."""
+        """Return the raw value at a place, ignoring case; None if there is nothing."""
         return self._places.get(place.lower())
 
     def instances(self, place: str) -> Iterable[str]:
-        """Return what stands where a place has ``{}``, for rows that are read of each: the positions of a list, the keys of an object."""
+        """Return the instances that replace ``{}`` in a place: the positions of a list, the keys of an object."""
         below = f"{place.lower().partition('.{}')[0]}."
         return dict.fromkeys(path[len(below) :].partition(".")[0] for path in self._places if path.startswith(below))
 
@@ -338,10 +346,11 @@ Printed = Mapping[str, Any] | DeviceRecord
 
 
 def flat(document: object) -> DeviceRecord:
-    """Make a record of a document: ``{"Memory": {"Used ": 1}}`` has ``memory.used``, a list its positions and itself.
+    """Make a record from a document: ``{"Memory": {"Used ": 1}}`` has the place ``memory.used``.
 
-    An object with a ``value`` is that value, with its ``unit`` beside it. A record stays what it is. What no row looks for is left
-    out: what lies too deep, has too long a name, or comes after the first 1,024 of a list or an object.
+    A list has its positions as places, and itself. An object with a ``value`` becomes that value, with its ``unit`` after it. A
+    record is returned unchanged. Parts that no row looks up are left out: places that are too deep, names that are too long, and
+    items after the first 1,024 of a list or an object.
     """
     if isinstance(document, DeviceRecord):
         return document
@@ -366,29 +375,32 @@ def flat(document: object) -> DeviceRecord:
 
 NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read")
 Chosen = dict[str, tuple[str, str]]
-"""By metric, the source and the place that gave its first value, kept for as long as the device is open: no other may stand in for them."""
+"""Source and place of each metric's first value, kept while the device is open. No other source or place replaces them later, so that
+a metric never changes its origin.
+"""
 COMPUTED = ""
-"""The place of a value that is made of others."""
+"""Place of a derived value."""
 Counters = dict[tuple[Field | Rate, str], tuple[float, Number, Value]]
-"""By row and place, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then. By row and
-:data:`NO_PLACE`, when a value of a steady metric was read, and that value."""
+"""One consumer's state by row and place, for rates: when the counter was read, its count, and the rate at that time. By row and
+:data:`NO_PLACE`: when a steady metric was read, and its value.
+"""
 NO_PLACE = ""
 
 
 class Table:
-    """A vendor's rows, bound to the catalogue. A metric may have several: it is the value of the first that has one.
+    """A vendor's rows, bound to the catalogue. A metric may have several rows: the first one with a value counts.
 
     Args:
-        source: What the record is from, in one word.
-        kind: The kind of devices; empty for rows whose metrics are whole keys.
+        source: The record's source in one word.
+        kind: The kind of devices; empty if the rows' metrics are whole keys.
         rows: The rows.
         own: Catalogue rows that only this vendor has.
-        says: The vendor's words in the place of a number, and what they mean.
+        says: The vendor's words in place of a number, and their meaning.
 
     Attributes:
-        words: By every name that is given, where it is read.
-        derived: Those names among them that are made of others.
-        of_whole: Metrics that are read of the card or board that a device is a part of.
+        words: Where each name is read, in words.
+        derived: The names that are computed from others.
+        of_whole: Metrics that belong to the card or board that a device is a part of.
 
     Raises:
         UnknownNameError: The catalogue has no such metric.
@@ -417,9 +429,9 @@ class Table:
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
     def needed(self, wants: Callable[[str], bool]) -> frozenset[str]:
-        """Find the metrics that have a name which is wanted, and those that they are made of."""
+        """Find the metrics with a wanted name, and the inputs they are computed from."""
         found = {metric for metric in self._metrics if any(map(wants, self.names(metric)))}
-        for row in reversed(self._derived):  # one may be made of another that stands before it
+        for row in reversed(self._derived):  # in reverse, since an input may be a derived row before this one
             found.update(row.inputs if row.metric in found else ())
         return frozenset(found)
 
@@ -433,16 +445,16 @@ class Table:
         chosen: Chosen | None = None,
         pace: float = 0.0,
     ) -> dict[str, Value]:
-        """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
+        """Read a record and return the values and reasons by metric. Derived rows are left to :meth:`derive`.
 
         Args:
             record: The record.
-            counters: What this consumer's rates are taken from.
+            counters: The state of this consumer's rates.
             at: When the record was read, on the monotonic clock.
             idle: Whether it is known that no program uses the device.
-            given: Metrics that a better source has given: they are not read.
-            chosen: Where this device's metrics were read first, to which new ones are added; None where any place may give them.
-            pace: Seconds for which values of steady metrics are kept, of a record that reads.
+            given: Metrics that a better source has reported; they are skipped.
+            chosen: Source and place of each metric's first value. New ones are added. None if any place will do.
+            pace: Seconds for which values of steady metrics are kept, for a record that reads on demand.
         """
         found: dict[str, Value] = {}
         chosen = {} if chosen is None else chosen
@@ -456,6 +468,7 @@ class Table:
             source, only = chosen.get(metric, anywhere)
             if source != self._source or (only is not None and only not in _places(row)):
                 continue
+            # Limits and sizes rarely change, and each is a file or a call: they are not read at every reading.
             is_steady = pace > 0 and metric in STEADY and isinstance(row, Field)
             kept = counters.get((row, NO_PLACE)) if is_steady else None
             if kept is not None and 0 <= at - kept[0] < pace:
@@ -470,13 +483,14 @@ class Table:
             else:
                 value, place = self._rate(row, record, counters, at, only)
                 value = self._possible(row, value)
+            # A first rate has no value yet, but its place is known to have the counter.
             if place is not None and only is None and (not isinstance(value, Unavailable) or value.reason == Reason.NEEDS_INTERVAL):
                 chosen[metric] = (self._source, place)
             merge(found, metric, value)
         return found
 
     def _each(self, record: DeviceRecord) -> Iterator[Field | Rate]:
-        """Return the rows that are read, one with a placeholder once for each of the record's instances."""
+        """Yield the rows to read, with a placeholder row repeated for each of the record's instances."""
         for row in self._rows:
             if "{" not in row.metric:
                 yield row
@@ -493,12 +507,12 @@ class Table:
                 yield self._instances[row, instance]
 
     def value(self, metric: str, record: DeviceRecord) -> Value:
-        """Read one metric that stands in a record."""
+        """Read a single metric from a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
         return NOT_READ if row is None else self._field(row, record)[0]
 
     def derive(self, found: dict[str, Value], chosen: Chosen | None = None) -> None:
-        """Hold values that stand together to one another, and add the derived metrics that were not read as such."""
+        """Check values against one another, and add the derived metrics that were not read directly."""
         hold_together(found, self._temperatures)
         chosen = {} if chosen is None else chosen
         for row in self._derived:
@@ -516,23 +530,23 @@ class Table:
                 chosen.setdefault(row.metric, (self._source, COMPUTED))
 
     def names(self, metric: str) -> tuple[str, ...]:
-        """Return the names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
+        """Return the catalogue's name of a metric and its aliases; none for an input that only derived rows need."""
         return self._names.get(metric, ())
 
     def missing(self, why: Unavailable) -> dict[str, Value]:
-        """Return every metric that is read as missing for one reason; instances are not known."""
+        """Return every metric of the rows as missing for one reason, without instances, which are unknown."""
         return {row.metric: why for row in self._rows if "{" not in row.metric}
 
     def _field(self, row: Field | Rate, record: DeviceRecord, only: str | None = None) -> tuple[Value, str | None]:
-        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit.
+        """Read the first of a row's places that has a value. A counter is returned in its base unit.
 
         Args:
             row: The row.
             record: The record.
-            only: The one place to read.
+            only: The single place to read.
 
         Returns:
-            The number or the reason, and the place where it stands; None where nothing stands anywhere.
+            The number or the reason, and the place that gave it; None as the place if there was nothing anywhere.
         """
         why: Unavailable | None = None
         for place in _places(row) if only is None else (only,):
@@ -542,12 +556,12 @@ class Table:
                 return value, place
             why = why or value
         sought = only or _places(row)[0]
-        # A pattern of files is nothing to read for a person, and the first of several places may be another driver's.
+        # A pattern of files is unreadable for a person, and the first of several places may belong to another driver.
         words = f"not found: {row.words}" if "[" in sought and row.words else f'{self._source} gives no "{sought}"'
         return why or Unavailable(Reason.NOT_SUPPORTED, words), None
 
     def _same(self, row: Field, place: str, said: str) -> Value | None:
-        """Return the same as :meth:`_value`, kept: most texts are the same at the next reading, but for counters'."""
+        """Like :meth:`_value`, but cached: most texts are the same at the next reading, except counters'."""
         asked = (row, place, said)
         if asked not in self._known:
             if len(self._known) >= _MOST_KNOWN:
@@ -556,7 +570,7 @@ class Table:
         return self._known[asked]
 
     def _value(self, row: Field | Rate, place: str, said: object) -> Value | None:
-        """Return the number that stands at a place, or what is wrong with it; None where nothing stands there."""
+        """Return the number at a place, or the reason why it is none; None if there is nothing."""
         if said is not None and isinstance(row, Field) and row.convert is not None and not isinstance(said, Unavailable):
             said = row.convert(said)
         if said is None or isinstance(said, Unavailable):
@@ -574,6 +588,7 @@ class Table:
         base, metric = base_unit(row.unit), self._metrics.get(row.metric)
         count, place = self._field(row, record, only)
         if isinstance(count, Unavailable) or place is None:
+            # After a gap, the next count starts a new interval.
             for each in _places(row):
                 counters.pop((row, each), None)
             return count, place
@@ -581,6 +596,7 @@ class Table:
         if before is not None and (at <= before[0] or at - before[0] < row.pace):
             return before[2], place
         risen = 0 if before is None else count - before[1]
+        # A counter of known width that falls has wrapped.
         if risen < 0 and row.bits:
             risen += convert(2**row.bits, row.unit, base) or 0
         rate: Value
@@ -607,7 +623,7 @@ class Table:
         return row.metric in NEVER_ZERO or (isinstance(row, Field) and row.zero_is_missing)
 
     def _possible(self, row: Row, value: Value) -> Value:
-        """Return the value where it is possible, in the form that the catalogue asks for."""
+        """Return the value in the catalogue's form if it is plausible, or else a reason."""
         metric = self._metrics.get(row.metric)
         if isinstance(value, Unavailable) or metric is None:
             return value
@@ -619,16 +635,16 @@ class Table:
             return Unavailable(Reason.NOT_SUPPORTED, f"{self._source} gives 0 for {row.words}, which is no measurement")
         low, high = possible(metric, row.high if isinstance(row, Field) else None)
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
-            return metric.maximum  # counter and clock are not read in the same instant
+            return metric.maximum  # counter and clock are not read at the same instant, so a full share comes out slightly above it
         if low <= value <= high and value not in ALL_ONES:
             return value
-        # Without the number: it may differ at each reading, and a reason that differs makes a new header of each.
+        # The number is left out: it may differ at each reading, and each new reason would make a new header.
         wrong = "all bits are set, in" if value in ALL_ONES else f"below {low:g}" if value < low else f"above {high:g}"
         return Unavailable(Reason.INVALID_VALUE, f"{wrong} {metric.unit}")
 
 
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:
-    """Note what one more row or source says of a metric: a value beats a reason, and of two values the first stands."""
+    """Record the value of one more row or source: a value replaces a reason, and the first of two values is kept."""
     known = found.get(metric)
     if known is None or (isinstance(known, Unavailable) and not isinstance(value, Unavailable)):
         found[metric] = value
@@ -637,7 +653,7 @@ def merge(found: dict[str, Value], metric: str, value: Value) -> None:
 
 
 def joined_words(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Say, by name, where each row or source reads it, the best first."""
+    """Return by name where each row or source reads it, the best first."""
     found: dict[str, str] = {}
     for name, words in pairs:
         known = found.setdefault(name, words)
@@ -647,12 +663,13 @@ def joined_words(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
-    """Say why a value is missing that two sources could give: in the words of both.
+    """Combine the reasons of two sources for one missing value, with the details of both.
 
-    A source that is there says more than one that is not, and one that may have the value later more than one that never has it.
+    The reason of a source that is present outweighs that of an absent one. A value that may come later outweighs one that is never
+    available.
     """
     ranks: dict[str, int] = {Reason.DRIVER_UNAVAILABLE: 0, Reason.NOT_SUPPORTED: 1}
-    telling = max(one, other, key=lambda each: ranks.get(each.reason, 2))  # of two alike the first
+    telling = max(one, other, key=lambda each: ranks.get(each.reason, 2))  # the first of two equal ranks
     return Unavailable(telling.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
 
 
@@ -677,10 +694,10 @@ def make_reading(
     """Make the reading of a unit.
 
     Args:
-        found: By metric, its value or why there is none.
-        processes: The processes that use the device, or why they are not known; None where the source lists none of any device.
+        found: Each metric's value or the reason why it is missing.
+        processes: The processes that use the device, or why they are not known; None if the source lists processes of no device.
         read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
-        used: By metric, what the watched process uses of the device.
+        used: The watched process's use of the device, by metric.
     """
     values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
     reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}

@@ -1,8 +1,8 @@
-"""Shared libraries of vendors, loaded so that one whose constructor never returns costs only the thread that loads it.
+"""Loading of vendors' shared libraries. A library that hangs in its constructor blocks only the loading thread.
 
-``ctypes.CDLL`` holds the interpreter's lock while the system's loader works. Here libc's own functions do the work, which are called
-without that lock. What needs the loader after that waits (:mod:`~accelmetrics.backends.loading`), so whatever this package imports
-later is imported before.
+``ctypes.CDLL`` holds the interpreter's lock (GIL) while the system's loader works. This module calls libc's own functions instead,
+without that lock. Anything that needs the loader after that waits for it (:mod:`~accelmetrics.backends.loading`), so modules that
+this package imports later are imported before.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ LATER = (
     "_opcode",  # of inspect
     *(("fcntl", "_posixsubprocess") if os.name == "posix" else ()),
 )
-"""Modules of Python's that need the loader, and that a reading, the document made of it or another sampler imports where it needs them.
+"""Python's own modules that need the loader and that a reading, its document or another sampler imports later.
 
-Where a caller of ours would import them beside a library that hangs, the program would stand still. Of whole packages of Python's (for
-one ``importlib.metadata``, which finds plug-ins) only the part is named that is a shared library.
+If one of them were imported while a library hangs, the program would stop. Of whole packages (for example ``importlib.metadata``,
+which finds plug-ins) only the part that is a shared library is listed.
 """
 
 
 class SharedLibrary(ctypes.CDLL):
-    """A loaded library. Its functions are looked up by the system's loader too, so without the interpreter's lock."""
+    """A loaded library. It looks its functions up through libc as well, so without the interpreter's lock."""
 
     def __getitem__(self, name: Any) -> Any:
         address = _LIBC.dlsym(self._handle, name.encode())
@@ -52,9 +52,10 @@ def load_library(name: str) -> ctypes.CDLL:
     """Load a shared library by its path, or by a name that the system's loader finds.
 
     Raises:
-        OSError: It is not there, or cannot be loaded.
-        SourceError: Another one hangs while it is loaded (``timed_out``).
+        OSError: It does not exist, or cannot be loaded.
+        SourceError: Another library hangs while it is loaded (``timed_out``).
     """
+    # These imports need the loader, which is not free again if this library hangs.
     import_modules(LATER)
     with loading, waiting_for(name):
         if _LIBC is None:
@@ -66,38 +67,38 @@ def load_library(name: str) -> ctypes.CDLL:
 
 
 def loading_failure(name: str, error: OSError | ImportError, *, seen: bool = False) -> Unavailable | None:
-    """Say in the loader's words why a library that is there does not load; None where it is not there.
+    """Return in the loader's words why an existing library does not load; None if it does not exist.
 
-    A library that another one needs and that is missing is told apart by its name: the loader says which file it did not find.
+    The loader names the file that it did not find. That tells a missing library from one that lacks a dependency.
 
     Args:
-        name: What was loaded.
-        error: What :func:`load_library` or :func:`import_library` raised.
-        seen: The file is known to be there; of a path this is found out.
+        name: The name that was loaded.
+        error: The error of :func:`load_library` or :func:`import_library`.
+        seen: Whether the file is known to exist; checked if ``name`` is a path.
     """
     said = str(error)
-    missing = any(words in said for words in (os.strerror(errno.ENOENT), "(no such file)"))  # macOS lists where it looked
+    missing = any(words in said for words in (os.strerror(errno.ENOENT), "(no such file)"))  # macOS lists the places where it looked
     if isinstance(error, (FileNotFoundError, ModuleNotFoundError)) or (missing and name in said and "needed by" not in said):
         if not (seen or os.path.isfile(name)):  # noqa: PTH113 - a module's name is no path
             return None
-        # glibc passes such a file over, and then says that it found none.
+        # glibc skips a file for another architecture, and then reports that it found none.
         said += " (so the loader says, too, of a file for another architecture)"
     refused = os.strerror(errno.EACCES) in said
     return Unavailable(Reason.NO_PERMISSION if refused else Reason.DRIVER_UNAVAILABLE, f"{name} is there and does not load: {said}")
 
 
 def load_first(name: str, places: Sequence[str], install: str, broken: str = "") -> ctypes.CDLL:
-    """Load a library from the first of several places where it is.
+    """Load a library from the first of several places where it exists.
 
     Args:
-        name: What it is called.
+        name: Its name in messages.
         places: As for :func:`load_library`.
-        install: What to do where none is there.
-        broken: What to do where one is there and does not load.
+        install: What to do if it is nowhere.
+        broken: What to do if it exists and does not load.
 
     Raises:
-        SourceError: None is there, or one is and does not load (``driver_unavailable``, ``no_permission``); another one hangs while it is
-            loaded (``timed_out``).
+        SourceError: It is nowhere, or exists and does not load (``driver_unavailable``, ``no_permission``); or another library
+            hangs while it is loaded (``timed_out``).
     """
     for place in places:
         try:
@@ -110,7 +111,7 @@ def load_first(name: str, places: Sequence[str], install: str, broken: str = "")
 
 @through
 def import_library(name: str) -> ModuleType:
-    """Import a vendor's Python module; one that is a shared library itself is loaded as such first.
+    """Import a vendor's Python module. A module that is itself a shared library is loaded through libc first.
 
     Raises:
         ImportError: It is not installed, or cannot be imported.
@@ -119,13 +120,14 @@ def import_library(name: str) -> ModuleType:
     """
     with loading:
         found = find_spec(name) if name not in sys.modules else None
+        # Import holds the interpreter's lock while the loader works. After this, it only looks up what is loaded.
         if found is not None and found.origin is not None and found.origin.endswith(tuple(EXTENSION_SUFFIXES)):
             load_library(found.origin)
         return importlib.import_module(name)
 
 
 def _bound_libc() -> Any:
-    """Bind the loader's functions of this process; None where it has none of that form (Windows)."""
+    """Bind libc's loader functions; None on a system without them (Windows)."""
     if not hasattr(os, "RTLD_NOW"):
         return None
     libc = ctypes.CDLL(None)
@@ -138,8 +140,9 @@ def _bound_libc() -> Any:
 
 
 def _exit_past_the_loader(on_exit: Any, exit_now: Any) -> None:
-    """Have libc end the process before it comes to its loader, which would wait for that."""
+    """Make libc end the process before it runs its loader's exit code, which would wait for the hanging library."""
     if not loading.is_free():
+        # libc runs its exit functions in reverse order: registered this late, _exit comes before the loader's.
         on_exit(exit_now, None)
 
 

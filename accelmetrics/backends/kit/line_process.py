@@ -1,21 +1,22 @@
-"""A supervised child that prints records for as long as it lives: ``neuron-monitor``, ``macmon pipe``, ``xpu-smi dump``.
+"""A supervised child process that prints records as long as it runs: ``neuron-monitor``, ``macmon pipe``, ``xpu-smi dump``.
 
 ::
 
-    process = LineProcess(["/usr/bin/macmon", "pipe"], silence=5.0)    # starts at once, on a thread of its own
-    process.wait(2.0)                                                  # for the first record, where that is worth waiting for
+    process = LineProcess(["/usr/bin/macmon", "pipe"], silence=5.0)
+    process.wait(2.0)
     record = process.latest()                                          # LineRecord(line, arrived, number), or None
-    process.failure                                                    # why there is nothing newer; None when all is well
+    process.failure
     process.close()
 
-What it promises, whatever the command does:
+It keeps these promises, however the command behaves:
 
-- it is started like every command (:mod:`~accelmetrics.backends.kit.commands`), and ends with us, by whatever death;
-- a record is a line, or a block of lines that a pattern begins; the latest whole one is kept, with the time at which its end arrived.
-  Lines may be of any length up to a bound; a longer one is dropped and said. Standard error is drained, and its last words are kept;
-- when it dies, or gives no record for too long, what is left of it is killed, all its children too, it is reaped, and started
-  again after a pause that doubles from ``FIRST_PAUSE`` to ``LAST_PAUSE`` until it runs steadily; nothing here ever spins;
-- interpreter exit waits for nothing; after a fork the new process neither reads nor kills it: there it is closed, and says so.
+- The child starts like every command (:mod:`~accelmetrics.backends.kit.commands`), and ends when our process ends in any way.
+- A record is a line, or a block of lines that begins with a pattern. The latest complete record is kept, with the time at which its
+  end arrived. Lines have a largest length; a longer line is dropped and reported. Standard error is drained, and its end is kept.
+- If the child dies, or prints no record for too long, the rest of it is killed with all its children. It is reaped and restarted
+  after a pause. The pause doubles from ``FIRST_PAUSE`` to ``LAST_PAUSE`` until the child runs steadily, so nothing ever spins.
+- Interpreter exit waits for nothing. After a fork, the new process neither reads nor kills the child: its copy is closed, and
+  ``failure`` says so.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import DeviceSample
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
-"""Seconds between the end of a child and the start of the next: doubled from the first to the last."""
+"""Shortest and longest pause in seconds between the end of a child and the start of the next; doubled after each end."""
 STEADY = 60.0
-"""Seconds after which a child has run well: the pause after its end is the first again."""
+"""Seconds after which a child counts as steady: the pause after its end is the shortest again."""
 START_UP = 10.0
-"""Seconds that a child may take to its first record, if that is longer than the silence allowed to it later."""
+"""Seconds that a child may take to its first record, if that is longer than the silence allowed later."""
 ENDING = 5.0
-"""Seconds that closing waits for the thread."""
+"""Longest time in seconds that closing waits for the thread."""
 MAX_LINE = 16 * 1024 * 1024
 MAX_WORDS = 2048
-"""Bytes of standard error that are kept."""
+"""Most bytes of standard error that are kept."""
 
 CLOSED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it is closed")
 FORKED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it belongs to the process that this one was forked from")
 
 
 class Lines:
-    """Puts lines together from the pieces in which a pipe gives them. A line above the bound is passed over and counted."""
+    """Joins the pieces read from a pipe into lines. A line above the bound is skipped and counted."""
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -64,22 +65,22 @@ class Lines:
         self.dropped = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the lines that end in this piece, without their ends and without empty ones."""
+        """Return the lines that end in this piece, stripped and without empty ones."""
         *ended, begun = (self._begun + piece).split(b"\n")
-        self._begun = begun[: self._bound + 1]  # enough to know that it is too long
+        self._begun = begun[: self._bound + 1]  # one byte above the bound marks it as too long
         fitting = [line.strip() for line in ended if len(line) <= self._bound]
         self.dropped += len(ended) - len(fitting)
         return [line for line in fitting if line]
 
 
 class Blocks:
-    """Puts blocks of lines together. A block is whole when the next begins, or when nothing follows it for a while.
+    """Joins lines into blocks. A block is complete when the next begins, or when no line follows for a while.
 
     Args:
-        begins: What the first line of a block matches.
+        begins: Matches the first line of a block.
 
     Attributes:
-        heading: The lines before the first block, which are put in front of each.
+        heading: The lines before the first block; they are put in front of each block.
     """
 
     def __init__(self, begins: re.Pattern[bytes]) -> None:
@@ -100,7 +101,7 @@ class Blocks:
         return complete
 
     def quiet(self) -> list[bytes]:
-        """Return the block after which nothing came, if it has as many lines as the one before."""
+        """Return the pending block after a pause in the output, if it has as many lines as the block before."""
         return [self._take()] if self._lines and self._usual and len(self._lines) >= self._usual else []
 
     def _take(self) -> bytes:
@@ -110,12 +111,12 @@ class Blocks:
 
 
 class LineRecord(NamedTuple):
-    """The latest whole record.
+    """The latest complete record.
 
     Attributes:
         line: Its bytes, without the line's end.
         arrived: When its end arrived, on the process's clock.
-        number: Counted from 1, over all children of this process.
+        number: Its number from 1, counted over all children of this process.
     """
 
     line: bytes
@@ -124,25 +125,25 @@ class LineRecord(NamedTuple):
 
 
 class LineProcess:
-    """One command, kept running. Every method may be called from any thread.
+    """A single command, kept running. Any thread may call any method.
 
     Args:
         argv: Absolute path and arguments.
         silence: Seconds without a record after which the child is replaced.
-        environment: Variables besides the reduced environment.
+        environment: Variables added to the reduced environment.
         files: Names and texts of files in its working directory, which only this user may enter.
-        opening: How a record begins: the first bytes of its line, others being no records (banners, warnings) but words; or a
-            pattern that the first line of a block matches, where a record is a block of lines.
+        opening: The beginning of a record. Bytes: a record is a line that begins with them, and other lines (banners, warnings) are
+            kept like standard error. A pattern: a record is a block of lines, and the first line matches.
         max_line: Bytes above which a line is dropped.
-        clock: Where the age of a record and the silence are taken from.
+        clock: Clock for the age of a record and the silence.
         first_pause: Seconds before a child is replaced for the first time.
 
     Attributes:
-        name: What the command is called.
-        clock: What times are taken from.
+        name: The command's name.
+        clock: Its clock.
         starts: How often it was started.
         ends: How often it has ended, was killed, or could not be started.
-        failure: Why there is no newer record: what the command ended with, its last words; None after a record.
+        failure: Why there is no newer record: how the command ended, and its last words. None after a record.
 
     Raises:
         ValueError: The path is not absolute.
@@ -190,13 +191,13 @@ class LineProcess:
         return self._record
 
     def wait(self, seconds: float) -> LineRecord | None:
-        """Return the newest record; waits so long for the first, but no longer than until the command has failed once."""
+        """Return the newest record. Waits up to ``seconds`` for the first, or until the command has failed once."""
         with waiting_for(self._argv[0]), self._news:
             self._news.wait_for(lambda: self._record is not None or self.ends > 0 or self._closed, seconds)
         return self.latest()
 
     def close(self) -> None:
-        """End the child and all that it started. They are gone when this returns, unless the kernel holds on to one."""
+        """End the child and everything that it started. All are gone on return, unless the kernel holds one back."""
         if self.failure is FORKED:
             return
         with self._news:
@@ -208,11 +209,11 @@ class LineProcess:
             self._thread.join(ENDING)
 
     def forget(self) -> None:
-        """Start over in the new process after a fork: the child is not this process's, nor are the thread and the owner of the lock."""
+        """Close this copy in the new process after a fork: the child, the thread and the lock's owner belong to the parent."""
         self._news = threading.Condition()
         self._closed, self.failure, self._record, self._child = True, FORKED, None, None
 
-    # From here on: what the process's own thread does.
+    # The methods from here on run on the process's own thread.
 
     def _supervise(self) -> None:
         while not self._closed:
@@ -221,6 +222,7 @@ class LineProcess:
                 failure = self._run()
             except SourceError as error:
                 failure = error.unavailable
+            # Only a child that ran for a while resets the pause, so that one that crashes at once is not restarted every second.
             if self.clock.monotonic() - started >= STEADY:
                 self._pause = self._first_pause
             self._fail(failure)
@@ -232,7 +234,7 @@ class LineProcess:
             self._pause = min(LAST_PAUSE, self._pause * 2)
 
     def _run(self) -> Unavailable:
-        """Run one child from its start to its end, and return why it has ended."""
+        """Run one child from its start to its end, and return why it ended."""
         with start(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
                 self._words = b""
@@ -242,8 +244,9 @@ class LineProcess:
                     return CLOSED
             self.starts += 1
             self._listen(child)
-            child.process.end()  # what it left behind, too
+            child.process.end()  # with everything that it left behind
         if not child.process.ended:
+            # Lines came, but none was a record: the command prints something else.
             strange = self.failure is not None and self.failure.reason == Reason.PARSE_ERROR
             reason = Reason.PARSE_ERROR if strange else Reason.TIMED_OUT
             return self._told(reason, f"gave no record for {self._silence:g} s and was killed")
@@ -286,7 +289,7 @@ class LineProcess:
                 self.failure = failure
 
     def _note(self, chunk: bytes) -> None:
-        """Keep words: standard error, and lines that are no records."""
+        """Keep the end of standard error, and of lines that are not records."""
         self._words = (self._words + chunk)[-MAX_WORDS:]
 
     def _told(self, reason: Reason, what: str) -> Unavailable:
@@ -310,9 +313,9 @@ class LinePoll:
 
     Args:
         process: The command.
-        parse: From a record's text to the devices.
+        parse: Makes the devices from a record's text.
         stale: Seconds after which a record is too old.
-        first: Seconds after the start of the command for which polls wait for its first record.
+        first: Seconds after the command's start during which polls wait for its first record.
 
     Attributes:
         process: The command.
@@ -331,7 +334,7 @@ class LinePoll:
         self._misread: SourceError | None = None
 
     def __call__(self) -> Iterable[DeviceSample]:
-        """Return the devices of the latest record that was understood; each is parsed once.
+        """Return the devices of the latest record that could be parsed; each record is parsed once.
 
         Raises:
             SourceError: There is none, or it is too old.
@@ -369,17 +372,18 @@ def stream(
     files: Mapping[str, str] = NOTHING,
     first: float = 5.0,
 ) -> Callable[[], LinePoll]:
-    """Connect a polled backend to a command that prints a record per interval for as long as it lives.
+    """Connect a polled backend to a command that prints a record per interval as long as it runs.
 
-    A record that is not understood is passed over while the one before it is fresh.
+    A record that cannot be parsed is skipped while the one before it is fresh.
 
     Args:
         command: The command.
-        parse: From a record's text to the devices.
-        interval: Seconds between two records; one that is older than three is stale, and after ten the command is started anew.
+        parse: Makes the devices from a record's text.
+        interval: Seconds between two records. A record older than three intervals is stale; after ten without a record the command
+            is restarted.
         begins: A regular expression for the first line of a record of several lines. The lines before the first record (a heading)
             are put in front of each.
-        opening: How a record of one line begins.
+        opening: The beginning of a record of one line.
         files: Names and texts of files in the command's working directory.
         first: Seconds to wait for the first record.
     """

@@ -1,21 +1,25 @@
-"""A small process between us and one that we start, run as a script: it ends that one when we ask for it, or are gone.
+"""Small process between ours and one that we start, run as a script. It ends that process on request, or when ours is gone.
 
-How it knows that we are gone, in whatever way, and on every POSIX system:
+It notices that our process is gone, for any cause and on every POSIX system, in three ways:
 
-- the socket between us: the kernel closes our end;
-- a fork of our program may hold a copy of our end, so every ``LOOK`` milliseconds it looks whether its parent is still the same;
-- a service manager, or a batch system that ends a job, tells each process of it to end: that means the same here.
+- The kernel closes our end of the socket between us.
+- A fork of our program may hold a copy of our end, so every ``LOOK`` milliseconds it checks that its parent is still the same.
+- A service manager, or a batch system that ends a job, signals each process of it to end. That means the same here.
 
-It then kills the process, its group and, given a mark, every descendant that left the group, waits for them to be gone, and removes
-their directory, as it does after an end in time. None of this depends on which thread started it, as the kernel's parent-death signal
-does, nor needs code between fork and exec. It cannot act when it is killed itself.
+It then kills the process, its group and, given a mark, every descendant that left the group. It waits for them to be gone and
+removes
+their directory, as it does after an end in time. Unlike the kernel's parent-death signal, this does not depend on the thread that
+started it, and it needs no code between fork and exec. It cannot act if it is killed itself.
 
-Usage: ``parent_watchdog.py PARENT CONTROL SIZE MARK DIRECTORY COMMAND [ARGUMENT…]``. On the socket CONTROL it receives SIZE bytes, the
-files of the directory as ``marshal`` writes a dict. There it tells the exit status (negative by a signal), ``!errno`` when the command
-cannot be started and ``?errno`` when its files cannot be written; then it receives a byte that says that what the command left behind
-may live. The command has our standard streams; MARK and DIRECTORY may be empty.
+Usage: ``parent_watchdog.py PARENT CONTROL SIZE MARK DIRECTORY COMMAND [ARGUMENT…]``. On the socket CONTROL it receives SIZE bytes,
+the
+files of the directory as ``marshal`` writes a dict. It sends back the exit status (negative for a signal), ``!errno`` if the
+command
+cannot be started, or ``?errno`` if its files cannot be written. Then it receives a byte that allows the command's left-over
+processes
+to live. The command inherits our standard streams. MARK and DIRECTORY may be empty.
 
-A command waits for this interpreter to start, so only modules are imported that take no time.
+A command waits for this interpreter to start, so this file imports only modules that load fast.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # without its enumerations, which take as long as the interpreter
@@ -27,19 +31,19 @@ from errno import EAGAIN
 from select import POLLIN, poll
 
 LOOK = 500
-"""Milliseconds between two looks at the parent."""
+"""Milliseconds between two checks of the parent."""
 FIRST_PAUSE, LAST_PAUSE = 0.001, 0.3
-"""Seconds between two looks for what is to be killed, doubled from the first to the last: 0.5 in all."""
+"""Seconds between two searches for processes to kill, doubled from the first value to the last: 0.5 in all."""
 
 
 def main(parent: int, control: int, size: int, mark: str, directory: str, argv: list[str]) -> None:
-    """Start the command, report its end, and wait for the word or for the end of the process that started us."""
+    """Start the command, report its end, and wait for the final byte or for the end of our process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.set_inheritable(control, False)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program may block or ignore signals, for what it starts too
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # our program may block or ignore signals, and children inherit that
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os.dup2(nothing, control, False))  # whatever reads the socket finds its end
+        signal.signal(number, lambda *_: os.dup2(nothing, control, False))  # every reader of the socket sees its end
     files = b""
     while len(files) < size:
         piece = _read(control, size - len(files))
@@ -49,7 +53,7 @@ def main(parent: int, control: int, size: int, mark: str, directory: str, argv: 
     try:
         if _prepare(directory, files, control):
             pid = os.posix_spawn(argv[0], argv, os.environ, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))
-            for stream in range(3):  # only the command has them from here on: when it closes them, they are closed
+            for stream in range(3):  # only the command keeps them: the reader sees their end once the command closes them
                 os.dup2(nothing, stream)
             _thread.start_new_thread(lambda: _tell(control, b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), ())
     except (OSError, RuntimeError) as error:
@@ -65,19 +69,19 @@ def main(parent: int, control: int, size: int, mark: str, directory: str, argv: 
 def _read(control: int, size: int) -> bytes:
     try:
         return os.read(control, size)
-    except OSError:  # our end was closed before all that was told there was read
+    except OSError:  # our end was closed with data unread
         return b""
 
 
 def _tell(control: int, what: bytes) -> None:
     try:
         os.write(control, what)
-    except OSError:  # we are gone
+    except OSError:  # our process is gone
         return
 
 
 def _prepare(directory: str, files: bytes, control: int) -> bool:
-    """Make the directory with its files, and enter it. Where there can be none, a command without files starts without."""
+    """Make the directory with its files, and enter it. If it cannot be made, a command without files starts without it."""
     try:
         if directory:
             os.mkdir(directory, 0o700)  # noqa: PTH102  pathlib is slow to import
@@ -96,7 +100,7 @@ def _prepare(directory: str, files: bytes, control: int) -> bool:
 
 
 def _told(parent: int, control: int) -> bytes:
-    """Wait for the word; empty when there will be none."""
+    """Wait for the final byte; empty if it will not come."""
     heard = poll()
     heard.register(control, POLLIN)
     while not heard.poll(LOOK):
@@ -106,12 +110,15 @@ def _told(parent: int, control: int) -> bytes:
 
 
 def _kill(mark: str) -> None:
-    """Kill until none is left: one that is being killed may have started another. One that the kernel holds on to is left to it."""
+    """Kill until no process is left, because one that is being killed may have started another.
+
+    A process that the kernel holds on to is given up after the last pause.
+    """
     pause = FIRST_PAUSE
     while pause < LAST_PAUSE:
         members = _members(mark)
         if not members:
-            try:  # nor is the command a zombie, which it would stay in a container whose first process reaps none
+            try:  # the command is reaped too: in a container whose first process reaps none it would stay a zombie
                 if os.waitpid(-1, os.WNOHANG)[0]:
                     return
             except ChildProcessError:
@@ -137,7 +144,7 @@ def _remove(directory: str) -> None:
 
 
 def _members(mark: str) -> set[int]:
-    """List living processes of this group; with a mark, also those below this one, and those that carry it in their environment."""
+    """List the living processes of this group. With a mark, add descendants and marked processes that left the group."""
     parents, members = {}, set()
     for pid, parent, group in _proc() if os.path.isdir("/proc/self") else _ps():  # noqa: PTH112
         parents[pid] = parent
@@ -166,7 +173,7 @@ def _proc() -> list[tuple[int, int, int]]:
 
 
 def _ps() -> list[tuple[int, int, int]]:
-    """List the same where there is no ``/proc``."""
+    """List the same from ``ps``, on systems without ``/proc``."""
     import subprocess
 
     with subprocess.Popen(["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=subprocess.PIPE, text=True) as listing:
