@@ -1,6 +1,6 @@
-"""What vendors' tools print, as records: JSON with noise around it, CSV, tables drawn with bars, indented sections, XML.
+"""Parsers for the output of vendors' tools: JSON with noise around it, CSV, tables drawn with bars, indented sections, XML.
 
-Names come from what is printed: a heading, a key, a tag. No record depends on the order of devices, rows or columns.
+Names come from the output itself: a heading, a key, a tag. No parser relies on the order of devices, rows or columns.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = MOST_DEVICES + 1
-"""Rows, sections, and attempts to find a document: more is noise, and more than all devices is enough to refuse them."""
+"""Most rows, sections, and attempts to find a document. It is one above the most devices, so that a longer list is refused, not cut."""
 
 _START = re.compile(r"[\[{]")
 _UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]")
 _RULE = re.compile(r"\s*(?=\S*[-=_\u2500-\u257f]{3})[-=_|+*:.\u2500-\u257f]+\s*")
-"""A line of a table that only separates others."""
+"""A line of a table that only separates other lines."""
 _CELL = re.compile(r"[^|\u2502\u2503\u2506\u2507\u250a\u250b\u2551]+")
 _SIDE = r"(n/?a|-+|\[[^\]]*\]|[+-]?[\d.]+ ?[a-z%\u00b0\u2103]*)"
 _PAIR = re.compile(rf"{_SIDE}\s*(?:/\s*{_SIDE}|\(\s*{_SIDE}\s*\))", re.IGNORECASE)
 _UNIT_AT_END = re.compile(r"[+-]?[\d.]+ ?([^\d\s.]+)")
 _LONGEST = 120
-"""Characters: no value is longer."""
+"""Longest value in characters."""
 _HEADING, _WORD = re.compile(r"\S+(?: \S+)*"), re.compile(r"\S+")
 _Span = tuple[int, int, str]
-"""A heading, and where in the line it begins and ends."""
+"""A heading: where it begins and ends in the line, and its text."""
 
 
 def json_documents(text: str) -> Iterator[Any]:
-    """Find the objects and lists that stand in a text, whatever stands around them; one that is cut or malformed is passed over."""
+    """Yield the JSON objects and lists in a text, ignoring other text around them, and skipping incomplete or malformed ones."""
     decoder, position = json.JSONDecoder(), 0
     for _ in range(MOST):
         start = _START.search(text, position)
@@ -47,20 +47,20 @@ def json_documents(text: str) -> Iterator[Any]:
             return
         try:
             value, position = decoder.raw_decode(text, start.start())
-        except (ValueError, RecursionError):  # no document begins here, or it is cut, or holds a number too long for int()
+        except (ValueError, RecursionError):  # no document begins here, or it is incomplete, or has a number too long for int()
             position = start.start() + 1
         else:
             yield value
 
 
 def json_document(text: str) -> Any:
-    """Find the first object or list of a text that is not empty.
+    """Return the first object or list of a text that is not empty. An object, or a list with objects or lists, is preferred.
 
     Raises:
         SourceError: There is none (``parse_error``).
     """
     documents = [document for document in json_documents(text) if document]
-    # A list of words or numbers is noise: "WARNING [2]".
+    # A list of plain words or numbers is noise, as in "WARNING [2]", unless there is nothing else.
     records = (each for each in documents if isinstance(each, dict) or any(isinstance(item, (dict, list)) for item in each))
     document = next(records, documents[0] if documents else None)
     if document is None:
@@ -69,15 +69,15 @@ def json_document(text: str) -> Any:
 
 
 def parsed(name: str, parse: Callable[[str], Iterable[T]], text: str) -> Iterator[T]:
-    """Yield what a vendor's parser makes of a text. What it throws at a document of another form is a ``parse_error``.
+    """Yield the results of a vendor's parser. Its exceptions on unexpected output become ``parse_error``.
 
     Args:
         name: The tool.
         parse: The parser.
-        text: What the tool printed.
+        text: The tool's output.
 
     Raises:
-        SourceError: The text is not understood, from some device on.
+        SourceError: The output could not be parsed, possibly after some devices.
     """
     try:
         yield from parse(text)
@@ -88,7 +88,7 @@ def parsed(name: str, parse: Callable[[str], Iterable[T]], text: str) -> Iterato
 
 
 def with_units(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Put units that names have in brackets beside the values: ``{"Power (W)": "30"}`` becomes ``{"Power": "30 W"}``."""
+    """Move units from bracketed names to the values: ``{"Power (W)": "30"}`` becomes ``{"Power": "30 W"}``."""
     found: dict[str, Any] = {}
     for key, value in record.items():
         name, unit = _unit_of(key)
@@ -98,21 +98,21 @@ def with_units(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unit_of(name: str) -> tuple[str, str]:
-    """Return a heading or a key without the unit that stands in brackets at its end, and that unit."""
+    """Split the unit in brackets at its end off a heading or a key. The unit is empty if there is none, or an unknown one."""
     found = _UNIT.fullmatch(name)
     return (found[1], found[2]) if found and not found[2][:1].isdigit() and convert(1, found[2], found[2]) is not None else (name, "")
 
 
 def rows(text: str, names: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Parse the rows of a table whose cells are separated by commas, by column; lines with another number of cells are passed over.
+    """Parse the rows of a comma-separated table, by column. Lines with another number of cells are skipped.
 
     Args:
         text: The table.
-        names: The columns; taken from the first row of several cells when left out. A unit in brackets there (``power.draw [W]``) is put
-            beside each value.
+        names: The columns; by default the first row with several cells. A unit in brackets in that row (``power.draw [W]``) is
+            added to each value.
 
     Raises:
-        SourceError: It is no table (``parse_error``).
+        SourceError: It is not a table (``parse_error``).
     """
     try:
         lines = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), skipinitialspace=True)]
@@ -130,28 +130,29 @@ def rows(text: str, names: Sequence[str] = ()) -> list[dict[str, str]]:
 
 
 def table(text: str, heading: str, wrapped: bool = False) -> Iterator[dict[str, str]]:
-    """Parse a table that is drawn with bars, one device in as many lines as there are lines of headings.
+    """Parse a table that is drawn with bars. Each device takes as many lines as the heading has.
 
-    A cell may have several headings beside one another: each word belongs to the heading that it stands under. A cell with two values
-    (``75W / 350W``, ``0MiB(81920MiB)``) gives ``<heading>.0`` and ``<heading>.1`` too. A unit of a heading is put beside each value.
+    A cell may have several headings side by side: each word belongs to the heading above it. A cell with two values (``75W /
+    350W``,
+    ``0MiB(81920MiB)``) gives ``<heading>.0`` and ``<heading>.1`` too. A heading's unit is added to each value.
 
     Args:
-        text: The text. What does not belong to the table is passed over.
-        heading: A regular expression that the first line of headings contains; case makes no difference.
-        wrapped: Whether a device has one line, and further lines of headings only continue the first.
+        text: The text. Anything outside the table is skipped.
+        heading: A regular expression that the first line of headings contains, ignoring case.
+        wrapped: Whether a device takes one line, and further lines of headings only continue the first.
 
     Yields:
-        Of each device the texts by heading.
+        The texts of each device, by heading.
 
     Raises:
-        SourceError: After the devices that are whole, that the table ends within one (``parse_error``).
+        SourceError: The table ends within a device; raised after the complete devices (``parse_error``).
     """
     blocks: list[list[list[tuple[int, str]]]] = [[]]
     ruled = False
     for line in text.expandtabs().splitlines():
         rule = _RULE.fullmatch(line) is not None
         if any(blocks[1:]) and (not line.strip() or (rule and ruled)):
-            break  # another table follows
+            break  # an empty line, or two rules in a row, ends the table
         if rule and blocks[-1]:
             blocks.append([])
         elif not rule and (blocks[0] or re.search(heading, line, re.IGNORECASE)):
@@ -169,23 +170,25 @@ def table(text: str, heading: str, wrapped: bool = False) -> Iterator[dict[str, 
             elif len(taken) < len(shape) and number == len(blocks) and len(taken[0]) == shape[0]:
                 raise SourceError(Reason.PARSE_ERROR, "the table ends within a device")
             else:
-                del block[0]  # a message in the place of a device
+                del block[0]  # a message in place of a device
 
 
 def _cells(line: str) -> list[tuple[int, str]]:
-    """Return the cells of a line between bars, each with the place where it begins."""
+    """Return the cells of a line between bars, each with the column where it begins."""
     cells = [(found.start(), found[0]) for found in _CELL.finditer(line)]
+    # Some tables draw no bar at the left or right edge, so only an empty first or last cell is outside the table.
     inner = slice(int(not cells[0][1].strip()), len(cells) - (not cells[-1][1].strip())) if cells else slice(0)
     return cells[inner]
 
 
 def _columns(heads: list[list[tuple[int, str]]], wrapped: bool) -> list[list[list[_Span]]]:
-    """Return the headings of each cell of each line of a device."""
+    """Return the headings of each cell, for each line of a device."""
     lines = [[[(at + each.start(), at + each.end(), each[0]) for each in _HEADING.finditer(cell)] for at, cell in line] for line in heads]
     if not wrapped:
         return lines
     for further in lines[1:]:
         for above, below in zip(lines[0], further, strict=False):
+            # A continuation belongs to the heading that it overlaps; without one, it is a heading itself.
             for start, end, name in below:
                 place = next((place for place, each in enumerate(above) if each[0] < end and start < each[1]), len(above))
                 before = above[place : place + 1] or [(start, end, "")]
@@ -194,7 +197,7 @@ def _columns(heads: list[list[tuple[int, str]]], wrapped: bool) -> list[list[lis
 
 
 def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]) -> dict[str, str]:
-    """Return what stands under each heading."""
+    """Assign the words of a device's cells to the headings above them."""
     found: dict[str, str] = {}
     cells = [cell for line in block for cell in line]
     for heads, (at, cell) in zip((heads for line in columns for heads in line), cells, strict=True):
@@ -202,7 +205,10 @@ def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]
         column, end = 0, -1
         for word in _WORD.finditer(cell) if heads else ():
             start = at + word.start()
-            shared = [min(each[1], at + word.end()) - max(each[0], start) for each in heads]  # below 0: how far away
+            shared = [
+                min(each[1], at + word.end()) - max(each[0], start) for each in heads
+            ]  # overlap with each heading; negative is a distance
+            # A word right after another, under no heading, continues the value of that word.
             if max(shared) > 0 or start != end + 1:
                 column = shared.index(max(shared))
             end = at + word.end()
@@ -223,25 +229,25 @@ def _beside(value: str, unit: str) -> str:
 
 
 def xml_records(text: str, tag: str) -> Iterator[dict[str, Any]]:
-    """Parse the elements of one name in an XML document, with noise before and after it.
+    """Parse the elements with one tag in an XML document, ignoring text before and after the document.
 
-    An element is an object of what is in it: attributes as ``@name``, elements by their tag, those that repeat as a list. What the document
-    says before a device and of none, such as ``driver_version``, is part of each.
+    An element becomes a dict: attributes as ``@name``, child elements by tag, repeated ones as a list. Values that the document has
+    at its top level before a device, for example ``driver_version``, are added to each device.
 
     Args:
         text: The text.
-        tag: The name of a device's element.
+        tag: The tag of a device's element.
 
     Yields:
-        The elements, in their order.
+        The elements in order.
 
     Raises:
-        SourceError: There is no XML; after the elements that are whole, that it is cut or malformed (``parse_error``).
+        SourceError: There is no XML, or it is incomplete or malformed; raised after the complete elements (``parse_error``).
     """
     from xml.etree.ElementTree import ParseError, XMLPullParser  # only where a vendor prints XML
 
-    # The standard library's parser, since the core does not depend on defusedxml. It fetches nothing from outside. What remains to be
-    # refused are entities, which a document declares by itself and which may grow without bound. Real tools name a DTD and declare none.
+    # The core does not depend on defusedxml, so this is the standard library's parser. It fetches nothing from outside. Entities that
+    # the document declares may expand without bound, so they are refused. Real tools name a DTD and declare no entities.
     begin = re.search(r"<[?!A-Za-z_]", text)
     if begin is None or "<!ENTITY" in text:
         raise SourceError(Reason.PARSE_ERROR, f"no XML, or XML that declares entities: {quoted(text)}")
@@ -259,14 +265,14 @@ def xml_records(text: str, tag: str) -> Iterator[dict[str, Any]]:
             elif event == "end" and depth == 1 and not len(element):
                 of_none[element.tag] = (element.text or "").strip()
             elif depth == 0:
-                return  # what follows is noise
+                return  # the rest is noise
     except ParseError as error:
-        failure = str(error).partition(":")[0]  # without the place, which differs at each reading
+        failure = str(error).partition(":")[0]  # without the position, which differs at each reading
     raise SourceError(Reason.PARSE_ERROR, f"XML that is not whole: {failure}")
 
 
 def _element(element: Element) -> dict[str, Any] | str:
-    """Return an element as an object; as text where it has nothing but that."""
+    """Return an element as a dict; as its text if it has nothing else."""
     found: dict[str, Any] = {f"@{name}": value for name, value in element.attrib.items()}
     for child in element:
         before = found.get(child.tag, [])
@@ -276,12 +282,13 @@ def _element(element: Element) -> dict[str, Any] | str:
 
 
 def blocks(text: str, begins: str = "", ends: str = "") -> list[tuple[dict[str, str], str]]:
-    """Divide a text into the blocks of its devices, each with the named groups of the lines that begin and end it.
+    """Split a text into the blocks of its devices, each with the named groups of the lines that begin and end it.
 
     Args:
         text: The text.
-        begins: A regular expression for the line that begins a block. When left out, a block begins where the one before ends.
-        ends: One for the line that closes a block, where it tells whose the lines before it are; what is not closed is then left out.
+        begins: A regular expression for the line that begins a block. By default, a block begins where the one before ends.
+        ends: A regular expression for the line that closes a block, if that line names the device. An unclosed block is then left
+            out.
     """
     found: list[tuple[dict[str, str], list[str]]] = []
     closed = True
@@ -308,16 +315,16 @@ def _groups(found: re.Match[str] | None) -> dict[str, str]:
 
 
 def sections(text: str, begins: str = "", ends: str = "") -> list[dict[str, str]]:
-    """Parse the devices of an indented text, as ``-q`` of many tools prints it: lines ``key : value`` below headings.
+    """Parse the devices of an indented text of ``key : value`` lines below headings, as ``-q`` of many tools prints it.
 
     Args:
         text: The text.
         begins: A regular expression for the line that begins a device; its named groups are part of the record.
-        ends: One for the line that closes it, as in :func:`blocks`.
+        ends: A regular expression for the line that closes a device, as in :func:`blocks`.
 
     Returns:
-        Of each device, values by the path of headings above them: ``memory usage.total``. Where a key repeats, ``.1`` and so on stands
-        behind the second and further ones.
+        The values of each device by the path of headings above them: ``memory usage.total``. If a key repeats, ``.1`` and so on is
+        appended to the second and later ones.
     """
     found = []
     for record, block in blocks(text, begins, ends):
@@ -338,19 +345,25 @@ def sections(text: str, begins: str = "", ends: str = "") -> list[dict[str, str]
 
 
 def first_match(text: str, pattern: str) -> str:
-    """Return the first group of a pattern's first match, in any case, for what is printed once: the driver's version. Empty without one."""
+    """Return the first group of a pattern's first match, ignoring case; empty without a match.
+
+    For values that are printed once, for example the driver's version.
+    """
     found = re.search(pattern, text, re.IGNORECASE)
     return found[1].strip() if found is not None and found[1] else ""
 
 
 def figure(value: object) -> object:
-    """Take the one number out of a text, as a field's ``convert``: ``x16``, ``16x``, ``Gen4``, ``P0``. Others stay what they are."""
+    """Return the only number in a text, as a field's ``convert``: ``x16``, ``16x``, ``Gen4``, ``P0``.
+
+    A text without a number, or with several, is returned unchanged.
+    """
     found = re.findall(r"\d+", value) if isinstance(value, str) and len(value) <= _LONGEST else ()
     return found[0] if len(found) == 1 else value
 
 
 def grouped(records: Iterable[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-    """Group records by the text of one of their values: processes by the device that they are on."""
+    """Group records by the text of one of their values, for example processes by their device."""
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         found.setdefault(str(record.get(key)).strip(), []).append(record)

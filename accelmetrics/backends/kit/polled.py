@@ -1,4 +1,4 @@
-"""Backends whose source is asked for all of its devices at once: a command, a library, a stream, a directory.
+"""Backends that poll one source for all devices at once: a command, a library, a stream, a directory.
 
 ::
 
@@ -7,10 +7,10 @@
         identity={"vendor_index": "npu", "uuid": "uuid"}, interval=2.0,
     )
 
-The vendor's part is ``connect``: it opens the source and returns what asks it once, and that yields a :class:`DeviceSample` a device.
-Everything else is here. One poll, and its failure too, serves all devices and all samplers. Devices are recognised by UUID, PCI
-address or number: one that turns up is added, one that is gone is lost. A backend may have several sources, each with its own fields
-and pace: a metric is taken from the first that has it, so is each part of an identity, and a source that fails costs only its fields.
+The vendor writes ``connect``. It opens the source and returns a callable that polls it once, yielding a :class:`DeviceSample` per device.
+This module does the rest. One poll, or its failure, serves all devices and all samplers. Devices are recognised by UUID, PCI address or
+number: a new one is added, a missing one is lost. A backend may have several sources, each with its own fields and interval. Each metric,
+and each part of an identity, comes from the first source that has it. If a source fails, only its fields are missing.
 """
 
 from __future__ import annotations
@@ -65,42 +65,45 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, pci_addres
 from accelmetrics.schemas.metric import NOTHING, Metric
 
 PATIENCE = 3
-"""Failed polls in a row after which a source is closed, to be opened again."""
+"""Failed polls in a row after which a source is closed, to be reopened later."""
 RETRY = 30.0
-"""Seconds after which a source that is closed is opened again, where others are open."""
+"""Seconds after which a closed source is reopened while others are open."""
 AT_ONCE = 0.1
-"""Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
+"""Seconds for which one poll of a source without an interval serves the devices and samplers that have not had it."""
 LISTED = 1.0
-"""Seconds for which a poll serves everybody that only lists devices, whose records read when they are asked."""
+"""Seconds for which a poll that only lists devices serves everyone; their records read on demand."""
 SELDOM = 9.95
-"""Seconds for which limits, sizes and links of a record that reads are kept: a little less than ten, since readings come each second."""
+"""Seconds for which limits, sizes and links are kept for a record that reads on demand. It is a little below ten, because readings
+come every second.
+"""
 MACHINE = -1
+"""Unit of the sample that belongs to the machine and no device."""
 NUMBER = "vendor_index"
 NUMBERS = (NUMBER, "numa_node", "cores", "gpu_instance_id", "minor_number", "chassis_slot", "tray_index", "host_id", "module_id")
 """Parts of an identity that are whole numbers."""
 ADDRESS = "pci_bus_id"
 NAMES = ("uuid", "serial")
-"""Parts of an identity that tell one device from all others."""
+"""Parts of an identity that are unique to one device."""
 
 Identity = Mapping[str, str | Sequence[str]]
-"""By attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`, where it stands in the record."""
+"""The place in the record by attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`."""
 
 
 class DeviceSample(NamedTuple):
-    """One device as a poll found it.
+    """A device as one poll found it.
 
     Attributes:
-        record: What the source says of it: a document's object, or a record that reads when it is asked.
-        processes: The processes that use it, or why they are not known; None where the source lists none of any device. Or what finds
-            them, which is called with the list that reports progress where a consumer wants to know.
-        read_at: When the source took the numbers, on the monotonic clock; None for when the poll ended.
-        begin: Called with the list that reports progress before a record that reads is looked up; raises ``SourceError`` for a device
-            that cannot be read, or has gone: the source is not polled at each reading.
-        machine: Whether this is no device but what belongs to none: the record of the backend's ``machine`` rows.
-        scoped: Gives the record for one consumer in the place of ``record``, which then only tells the identity: for values that are
-            counted by program. Called with the consumer's options and what says whether a process is one of those it watches.
-        whole: The card or board that it is a part of, in any word that all its parts share. What rows with ``of_whole`` read is then
-            the first part's alone.
+        record: The source's values: a document's object, or a record that reads on demand.
+        processes: The processes that use the device, or why they are not known; None if the source lists processes of no device. It
+            may be a function that finds them. That is called with the progress list, only if a consumer wants processes.
+        read_at: When the source took the numbers, on the monotonic clock; None for the end of the poll.
+        begin: Called with the progress list before a record that reads on demand is used. Raises ``SourceError`` if the device
+            cannot be read or is gone. With it, the source is not polled at each reading.
+        machine: Whether the sample belongs to the machine and no device. It is the record of the backend's ``machine`` rows.
+        scoped: Returns the record for one consumer, for values that are counted by program; ``record`` then serves only to identify
+            the device. Called with the consumer's options and a function that tells whether it watches a process.
+        whole: The card or board that the device is a part of, as any text that its parts share. Rows with ``of_whole`` are then
+            reported by the first part alone.
     """
 
     record: Printed
@@ -113,26 +116,30 @@ class DeviceSample(NamedTuple):
 
 
 PollOnce = Callable[[], Iterable[DeviceSample]]
-"""Asks the source once. Raises ``SourceError`` for a poll that failed; after some devices, for the output that was cut there. May have
-a method ``close``, and a true attribute ``reopens`` where it opens its source again by itself: its failures then do not close it. To
-answer with the same tuple again is to say that nothing has changed: what was made of it is then given again."""
+"""Polls the source once. Raises ``SourceError`` if the poll failed, or after some devices if the output was incomplete.
+
+It may have a method ``close``. A true attribute ``reopens`` says that it reopens its source by itself, so failures do not close it.
+Returning the same tuple again means that nothing has changed: the results made from it are reused.
+"""
 Connect = Callable[[], PollOnce]
-"""Opens the source, or raises ``SourceError``. A false attribute ``wakes`` says that asking it wakes no device: it is then asked, too,
-while one of the backend's devices sleeps."""
+"""Opens the source, or raises ``SourceError``.
+
+A false attribute ``wakes`` says that polling wakes no device. The source is then polled even while one of the devices sleeps.
+"""
 
 
 class Source(NamedTuple):
-    """One source of a polled backend.
+    """A source of a polled backend.
 
     Attributes:
-        name: What is read, in one word: ``hl-smi``.
+        name: The source in one word: ``hl-smi``.
         connect: Opens it.
-        fields: What is read of each device.
-        interval: Seconds between two polls at least; 0 for one that is polled at every reading and says which devices there are. One with
-            a pace of its own only adds to them.
-        machine: What is read of the sample that is the machine's; whole keys.
-        identity: Where a device's identity stands in this source's records.
-        instead_of: A source before this one: this one is asked only while that one gives no device.
+        fields: The rows of each device.
+        interval: Shortest time in seconds between two polls. A source with 0 is polled at every reading and lists the devices; one
+            with its own interval only adds values to them.
+        machine: The rows of the machine's sample; their metrics are whole keys.
+        identity: The places of a device's identity in this source's records.
+        instead_of: An earlier source in the list. This one is polled only while that one lists no device.
     """
 
     name: str
@@ -145,31 +152,32 @@ class Source(NamedTuple):
 
 
 class PolledBackend(Pinnable):
-    """A backend of the kit.
+    """A backend that polls its sources for all devices at once.
 
     Args:
-        name: The name users select it by.
+        name: The name that users select it by.
         kind: The first word of its devices' keys.
-        source: What is read, in one word.
-        connect: Opens it.
-        fields: What is read of each device.
-        identity: Where a device's identity stands in its record.
-        interval: 0 for a source that is read when asked; else seconds between two polls in the background.
-        lasts: Seconds for which the values of devices that read when asked stand, from a consumer's second reading on, which has rates.
-        machine: Rows of whole keys, for a poll with a sample of the machine.
-        also: Other sources, each with fields of its own.
-        vendor: The vendor in one word; the name when left out.
-        exclusive: Whether a device is one program's at a time: where a process is watched, devices that it does not use are then
-            ``not_in_use``. If not, what its processes use is given as ``{kind}.process.{i}``.
-        processes: Where its samples' processes are read, in words; empty where nothing is given of them as metrics. Or by metric, where
-            more is given than their memory.
-        advice: What to do where no device is listed, unless a failure has advice of its own.
-        detect: Looks for the hardware; built-in backends are found by their registration.
+        source: The source in one word.
+        connect: Opens the source.
+        fields: The rows of each device.
+        identity: The places of a device's identity in its record.
+        interval: 0 for a source that is read on request; otherwise seconds between two polls in the background.
+        lasts: Seconds for which values of devices that read on demand are reused. This begins with a consumer's second reading, the
+            first with rates.
+        machine: Rows whose metrics are whole keys, for a poll with a sample of the machine.
+        also: Other sources, each with its own fields.
+        vendor: The vendor in one word; the backend's name by default.
+        exclusive: Whether a device belongs to one program at a time. If so, devices that a watched process does not use are
+            ``not_in_use``. If not, the use by the watched processes is reported as ``{kind}.process.{i}``.
+        processes: Where the samples' processes are read, in words; empty if no metrics come from them. A mapping by metric if more
+            than their memory is reported.
+        advice: What to do if no device is listed, unless a failure has its own advice.
+        detect: Looks for the hardware. Built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
-        visible: The variable that lists the numbers of the devices that a program sees.
-        says: The vendor's words in the place of a number, and what they mean.
-        remark: What a person should know of how it is read, for ``doctor``.
-        clock: Where ages and rates are taken from.
+        visible: The environment variable that lists the numbers of the devices visible to a program.
+        says: The vendor's words in place of a number, and their meaning.
+        remark: A note on how the devices are read, for ``doctor``.
+        clock: Clock for ages and rates.
     """
 
     def __init__(  # noqa: PLR0913 - a vendor's file is this call
@@ -205,7 +213,7 @@ class PolledBackend(Pinnable):
         if visible:
             declare_list(self.vendor, visible)
         self.specs = (Source(source, connect, fields, 0.0, machine, identity), *also)
-        # What adds to devices at a pace of its own is no second way to them.
+        # A source with its own interval only adds values, so it cannot be pinned.
         self.sources = tuple(each.name for each in self.specs if not each.interval)
         self.exclusive = exclusive
         self.processes = processes
@@ -218,14 +226,14 @@ class PolledBackend(Pinnable):
 
     @cached_property
     def tables(self) -> tuple[tuple[Table, Table], ...]:
-        """Of each source the rows of devices and those of the machine, bound to the catalogue."""
+        """For each source, its rows of devices and its rows of the machine, bound to the catalogue."""
         own, says = self._own, self._says
         return tuple(
             (Table(each.name, str(self.kind), each.fields, own, says), Table(each.name, "", each.machine, own, says)) for each in self.specs
         )
 
     def _leave_others(self) -> None:
-        covered = self.coverage()  # what a backend owes is the same whichever source is read
+        covered = self.coverage()  # a backend promises the same metrics, whichever source is pinned
         vars(self).update(coverage=lambda: covered)
         self.specs = tuple(each._replace(instead_of="") for each in self.specs if each.name == self.pin)
         vars(self).pop("tables")
@@ -254,7 +262,7 @@ class PolledBackend(Pinnable):
 
 
 class PolledDriver:
-    """The open sources. Any thread may read.
+    """The open sources of a polled backend. Any thread may read.
 
     Raises:
         SourceError: No source opens, or none lists a device.
@@ -271,7 +279,7 @@ class PolledDriver:
         self._told_by: dict[tuple[int, str], int] = {}
         self.chosen: dict[int, Chosen] = {}
         self._is_listed = False
-        # Streams get ready while other sources are connected.
+        # All sources are connected before the first is polled, so that streams start up meanwhile.
         self.sources: list[_OpenSource] = []
         for spec, tables in zip(backend.specs, backend.tables, strict=True):
             self.sources.append(_OpenSource(self, spec, tables))
@@ -286,37 +294,37 @@ class PolledDriver:
 
     @property
     def source(self) -> str:
-        """Of the sources that are asked at every reading, those whose last poll did not fail: ``macmon+ioreg``."""
+        """Names of the sources without an interval that did not fail in their last poll, joined: ``macmon+ioreg``."""
         answered = [each.name for each in self.sources if each.is_wanted and each.latest.failure is None and not each.spec.interval]
         return "+".join(answered) or self.sources[0].name
 
     @property
     def incomplete(self) -> Unavailable | None:
-        """Why there may be more devices: a source that says which there are failed after some of them; None where none did."""
+        """Why there may be more devices: a source that lists them failed after some. None if no source did."""
         polls = [each.latest for each in self.sources if each.is_wanted and not each.spec.interval]
         return next((poll.failure.unavailable for poll in polls if poll.units and poll.failure is not None), None)
 
     def name_of(self, unit: int) -> str:
-        """Return what a device is called in messages: ``NPU 3``."""
+        """Return a device's name for messages: ``NPU 3``."""
         return f"{str(self.backend.kind).upper()} {self.devices[unit].vendor_index}"
 
     def reader(self, options: ReadOptions) -> PolledReader:
         return PolledReader(self, options)
 
     def close(self) -> None:
-        while self.sources:  # which refer to this driver: what is closed is freed at once
+        while self.sources:  # they refer to this driver: removing them frees both without the garbage collector
             self.sources.pop().close()
 
     def place(self, source: _OpenSource, samples: Sequence[DeviceSample]) -> dict[int, DeviceSample]:
-        """Say which unit each sample is; devices that are new are added, if the source may say which there are.
+        """Return the samples by unit. New devices are added if the source lists devices.
 
         Raises:
-            DriverGoneError: One is new, and the machine's unit has the number after the known ones.
+            DriverGoneError: There is a new device, and the machine's unit has the number after the known ones.
         """
         listed = [sample for sample in samples if not sample.machine]
         machine = [sample for sample in samples if sample.machine]
         found = {MACHINE: machine[-1]} if machine else {}
-        # Where there is no number, the position stands for it.
+        # Without a number, the position serves as one.
         identities = source.identify(listed)
         seen = [(told, {NUMBER: position, **told}, of_card, listed[position]) for position, (told, of_card) in enumerate(identities)]
         with self._lock:
@@ -324,11 +332,12 @@ class PolledDriver:
             is_beside = any(other.latest.units for other in self.sources[: source.rank] if not other.spec.interval)
             for told, about, of_card, sample in sorted(seen, key=lambda each: each[1][NUMBER]):
                 if is_beside and source.repeated and not keys_of(told):
-                    continue  # its place in this list says nothing of a device that another source lists
+                    continue  # its position alone does not identify a device that another source lists
                 keys = keys_of(about)
                 alike = (units[key] for key in keys if key in units and units[key] not in found and is_same(devices[units[key]], about))
                 unit = next(alike, len(devices))
                 if unit == len(devices):
+                    # A source with its own interval lists no devices.
                     if source.spec.interval:
                         continue
                     if self._is_listed and self.machine_wide:
@@ -338,13 +347,13 @@ class PolledDriver:
                     keys = keys_of(about)
                     devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, about[NUMBER]))
                 found[unit] = sample
-                # What a better source tells of a device stands.
+                # A part of the identity is kept if a better source reported it.
                 best = {
                     part: value for part, value in (told | of_card).items() if source.rank <= self._told_by.get((unit, part), source.rank)
                 }
                 self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
                 devices[unit] = devices[unit]._replace(**best)
-                # And a number that it does not have here is another device's.
+                # A number that lost to a better source's may be another device's, so it is no key.
                 stands = keys_of({part: value for part, value in devices[unit]._asdict().items() if value != ""})
                 units.update((key, unit) for key in keys if key in stands)
             self._units = units
@@ -354,13 +363,13 @@ class PolledDriver:
 
 
 def keys_of(told: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Return what a device is found by, the surest first."""
+    """Return the parts of an identity that devices are found by, the most reliable first."""
     parts = [(part, told[part]) for part in ("uuid", ADDRESS, NUMBER) if part in told]
     return [(part, pci_address(value) if part == ADDRESS else value) for part, value in parts]
 
 
 def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
-    """Return whether a device is the one of which a record tells these parts of an identity."""
+    """Return whether a known device has these parts of an identity, compared by UUID, else PCI address, else number."""
     if known.uuid and "uuid" in told:
         return bool(known.uuid == told["uuid"])
     if known.pci_bus_id and ADDRESS in told:
@@ -369,14 +378,14 @@ def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
 
 
 class PolledReader:
-    """One consumer's view: which polls it was given last for each unit, and what its rates are taken from."""
+    """A consumer's reader: the last poll of each unit that it was given, and the state of its rates."""
 
     def __init__(self, driver: PolledDriver, options: ReadOptions) -> None:
         self._driver = driver
         self._options = options
         self._tree = ProcessTree(options.pid)
-        # Which sources are asked: none where nothing of the backend's is wanted. Else all that say which devices there are, and of those
-        # with a pace of their own the ones that give what is wanted, or what it may be made of.
+        # If nothing of the backend is wanted, no source is polled. Otherwise all sources that list devices are polled, and of the sources
+        # with their own interval only those with a wanted metric or a possible input of one.
         backend, wants = driver.backend, options.metrics.wants_some
         device_key, process_key = f"{backend.kind}.{{i}}.", f"{backend.kind}.process.{{i}}."
         self._lists = options.metrics.processes or any(wants(process_key + name) for name in backend.coverage().processes)
@@ -407,7 +416,7 @@ class PolledReader:
         listing = [source for source in driver.sources if source.is_wanted and not source.spec.interval]
         if all(samples[source.rank] is None for source in listing):
             failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
-            if failures:  # where all are closed, the driver is to be opened again
+            if failures:  # if all sources are closed, the driver is to be reopened
                 raise _combined(failures, driver.backend, gone=all(source.ask is None for source in listing))
             name = "the machine" if place == MACHINE else driver.name_of(unit)
             raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
@@ -417,6 +426,7 @@ class PolledReader:
         processes = next((answer for answer in answers if not isinstance(answer, Unavailable)), answers[0] if answers else None)
         made = self._reading(found, processes, read_at)
         state.until = math.inf if all(sample.begin is None for sample in listed) else read_at + driver.backend.lasts
+        # The first reading has no rates yet, so it is not reused.
         if state.until == math.inf or not is_first:
             state.reading = made
         return made
@@ -429,12 +439,12 @@ class PolledReader:
     def _values(
         self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
     ) -> tuple[dict[str, Value], float]:
-        """Collect every metric of a unit by all of its names, each from the first source that has it; and when they were read."""
+        """Collect every metric of a unit under all of its names, from the first source that has it, and when they were read."""
         clock, sources = self._driver.backend.clock, self._driver.sources
         found: dict[str, Value] = {}
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
-        # A source that is down chooses nothing: the others stand in for it.
+        # While a source is down, the others may report the metrics that it reported first.
         known = self._driver.chosen.get(unit, {})
         down = {source.name for source, sample in zip(sources, samples, strict=True) if sample is None}
         chosen = {metric: choice for metric, choice in known.items() if choice[0] not in down}
@@ -452,6 +462,7 @@ class PolledReader:
                 record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
                 pace = 0.0 if sample.begin is None else SELDOM
                 values = table.read(flat(record), counters, at, idle=sample.processes == (), chosen=chosen, pace=pace)
+                # A value of the whole card must not be counted once for each part.
                 first = min(each for each in poll.units if poll.units[each].whole == sample.whole) if sample.whole else unit
                 if first != unit:
                     why = f"{source.name} gives it of the whole, and {self._driver.name_of(first)} has it"
@@ -465,9 +476,10 @@ class PolledReader:
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
     def _watches(self, pid: int, whole_tree: bool = False, listed: Iterable[int] = ()) -> bool:
-        """Return whether a process is the watched one, or a descendant where those are watched too.
+        """Return whether a process is the watched one, or a descendant if descendants are watched too.
 
-        That of a device which is one program's at a time is known by its number alone: it may hold no device node here.
+        If a device belongs to one program at a time, the process is found by its number alone, because it may hold no device node
+        here.
         """
         driver, named = self._driver, pid == self._options.pid
         children, now = whole_tree or self._options.children, driver.backend.clock.monotonic()
@@ -491,15 +503,15 @@ class PolledReader:
 
 
 class _Poll:
-    """What asking a source once came to.
+    """The result of one poll of a source.
 
     Args:
         finished: When it ended, on the monotonic clock.
-        units: The samples, by unit; the same object while the source's answer is the same.
-        failure: Why there are none, or why there are no more.
+        units: The samples by unit; the same object while the source's answer is the same.
+        failure: Why there are no samples, or no more.
 
     Attributes:
-        lists: Whether it only lists devices, whose records read when they are asked.
+        lists: Whether the poll only lists devices whose records read on demand.
     """
 
     def __init__(self, finished: float, units: Mapping[int, DeviceSample], failure: SourceError | None) -> None:
@@ -510,11 +522,11 @@ class _Poll:
 
 
 NOT_WANTED = _Poll(-math.inf, {}, None)
-"""Stands for the poll of a source that is not asked: the one that it stands in for gives devices, or nothing of it is wanted."""
+"""Placeholder for the poll of a source that is not polled: an alternative that is not needed, or one without wanted metrics."""
 
 
 class _Unit:
-    """What one consumer keeps of one unit: the polls it had, what its rates are taken from, and the reading while it stands, until when."""
+    """A consumer's state of one unit: its polls, the counters of its rates, and the reading with the time until which it is reused."""
 
     def __init__(self, sources: int) -> None:
         self.until = -math.inf
@@ -524,13 +536,13 @@ class _Unit:
 
 
 class _OpenSource:
-    """One source, opened when it can be, and its latest poll.
+    """A source with its latest poll, opened as soon as it can be.
 
     Attributes:
-        rank: Its place among the backend's sources, the best of which is 0.
-        ask: Asks it once; None while it is closed, as it is after some failures, but for one that opens itself again.
+        rank: Its position among the backend's sources; 0 is the best.
+        ask: Polls it once. None while it is closed, as after some failures; a source that reopens itself stays open.
         latest: The latest poll.
-        repeated: Ids, addresses and numbers that several devices of one poll had, by which none of them is found.
+        repeated: Ids, addresses and numbers that several devices of one poll shared. They identify none of them.
     """
 
     def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
@@ -556,14 +568,18 @@ class _OpenSource:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is asked: no source that it stands in for gives devices."""
+        """Whether the source is polled: the source that it replaces lists no devices."""
         return self._instead_of is None or not self._instead_of.latest.units
 
     def poll(self, had: _Poll) -> _Poll:
-        """Return the latest poll while it is fresh, else a new one; a new one too where the caller had it and it is not to last."""
+        """Return the latest poll while it is fresh, else a new one.
+
+        A caller that has had the latest poll gets a new one as well, unless the source has an interval or only lists devices.
+        """
         if not self.is_wanted:
             return NOT_WANTED
         asked = self._clock.monotonic()
+        # A thread that waited here finds the poll that the first thread made.
         with self._lock:
             fresh = max(LISTED, self._fresh) if self.latest.lists else self._fresh
             if asked - self.latest.finished >= fresh or (self.latest is had and not self.spec.interval and not self.latest.lists):
@@ -571,7 +587,7 @@ class _OpenSource:
             return self.latest
 
     def _make(self) -> _Poll:
-        """Ask it now; while it stays closed, what is known stands."""
+        """Poll the source now. While it stays closed, repeat the last result."""
         if self.ask is None and self._clock.monotonic() < self._retry_at:
             return _Poll(self._clock.monotonic(), self.latest.units, self.latest.failure)
         units: dict[int, DeviceSample] = {}
@@ -588,7 +604,7 @@ class _OpenSource:
         return _Poll(finished, units, failure)
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
-        """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
+        """Poll once and assign the samples to units. Returns the answer; some samples may be recorded before it fails."""
         if self.ask is not None:
             self._let_sleep()
         answer = (self.ask or self._connect())()
@@ -602,6 +618,7 @@ class _OpenSource:
                         strange = SourceError(Reason.PARSE_ERROR, f"{self.name} lists something that is no device: {quoted(record)}")
                         continue
                     if len(samples) == MOST_DEVICES + bool(self.spec.machine):
+                        # A list this long is noise: none of its devices is reported.
                         samples.clear()
                         raise SourceError(Reason.INVALID_VALUE, f"{self.name} lists more than {MOST_DEVICES} devices: not believed")
                     samples.append(each._replace(record=flat(each.record)))
@@ -625,10 +642,11 @@ class _OpenSource:
             let_sleep(self._addresses, self.name)
 
     def identify(self, samples: Sequence[DeviceSample]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Return what the samples tell of their devices' identities, and what else is true of these, by which none is found.
+        """Return for each sample its identity, and facts about the device that must not be used to find it.
 
-        An id or an address that several devices of one poll share tells none of them apart: it is left out until the driver is opened
-        again. The address of a card is true of its parts if these name the card and have ids. Where a number repeats, none is trusted.
+        An id or an address shared by several devices of one poll identifies none of them. It is left out until the driver is
+        reopened. A card's
+        address is reported for its parts if they name the card and have ids. If a number repeats, no number is trusted.
         """
         identities = [self._identity(flat(sample.record)) for sample in samples]
         keys = [keys_of(told) for told in identities]
@@ -646,7 +664,7 @@ class _OpenSource:
         return found
 
     def _identity(self, record: DeviceRecord) -> dict[str, Any]:
-        """Return what one record tells; one that stays the same object is asked until it has told all."""
+        """Return the identity in one record. A record that stays the same object is read again only until its identity is complete."""
         if record in self._identities:
             return dict(self._identities[record])
         told: dict[str, Any] = {}
@@ -667,7 +685,7 @@ class _OpenSource:
         return told
 
     def close(self) -> None:
-        """Give the source back; it is opened again by a later poll."""
+        """Close the source; a later poll reopens it."""
         ask, self.ask, self._answer = self.ask, None, None
         getattr(ask, "close", lambda: None)()
 
@@ -679,23 +697,25 @@ def _failure(outcome: Outcome[Any]) -> SourceError | None:
 
 
 def _advised(failure: SourceError) -> Unavailable:
-    """Return why the values of one source of several are missing, with what to do about that source where its message has it not."""
+    """Return why the values of one source of several are missing, with the advice for that source unless its message has it."""
     is_said = failure.advice.rpartition(": ")[2] in failure.message
     return failure.unavailable if is_said else failure.unavailable._replace(detail=f"{failure.message}: {failure.advice}")
 
 
 def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: bool = False) -> SourceError:
-    """Combine the failures of several sources: a new error for each reader, since one raised in two threads gets both tracebacks.
+    """Combine the failures of several sources into a new error.
+
+    It is new for each reader, since an error raised in two threads gets both tracebacks.
 
     Args:
-        failures: One at least; one for which a driver is to be opened again stands for all.
+        failures: The failures, at least one. A ``DriverGoneError`` among them decides.
         backend: The backend.
-        gone: Whether the driver is to be opened again in any case.
+        gone: Whether the driver is to be reopened in any case.
     """
     first = next((each for each in failures if isinstance(each, DriverGoneError)), None)
     why = first.unavailable if first is not None else reduce(weightier, (each.unavailable for each in failures))
     advice = next((each.advice for each in failures if each.advice), backend.advice)
-    # A tool that refuses this user is there: that it lists nothing, or that another source is missing, is not what is wrong.
+    # A tool that refuses this user is installed, so the advice on permissions comes before the advice for a missing tool.
     if why.reason == Reason.NO_PERMISSION and not any(each.advice for each in failures if each.reason == why.reason):
         advice = "; ".join(filter(None, (ADVICE[why.reason], advice)))
     return (DriverGoneError if gone or first is not None else SourceError)(why.reason, why.detail, backend=backend.name, advice=advice)

@@ -1,18 +1,24 @@
-"""Processes: which one a driver's number means, the tree of a watched one, their environment, and those that hold device nodes open.
+"""Processes: the meaning of a driver's process numbers, the tree of a watched process, and the holders of device nodes.
 
-NVML numbers processes as its driver sees them, which need not be the numbering of the ``/proc`` that we read: a program
-may watch from inside a container, or from the host into one. ``/proc/PID/status`` has both sides where the kernel shows
-them: its ``NSpid`` line is a process's number in every namespace from that of the ``/proc`` mount inwards.
+NVML numbers processes as its driver sees them. This may differ from the ``/proc`` that we read: a program may watch from inside a
+container, or from the host into one. ``/proc/PID/status`` links both where the kernel shows them: its ``NSpid`` line has a
+process's
+number in every namespace from that of the ``/proc`` mount inwards.
 
-A process that is visible under the driver's number belongs to the tree if climbing from parent to parent meets the watched
-process: that costs a few small reads per process *on the device*, however many threads or children it has. Only a
-number that is not visible is looked for among the inner numbers of the tree, which is then walked through
-``task/*/children``; a number that another process has here is never taken for an inner number of the tree. Answers are kept for a
-second; those about processes outside the tree for ten, while a device lists the same ones. Where there is no ``/proc``, psutil climbs.
-Processes that were found in that ``/proc`` itself (AMD's) are visible.
+A process that is visible under the driver's number belongs to the tree if one of its ancestors is the watched process. This costs a
+few
+small reads per process *on the device*, however many threads or children it has. A number that is not visible is searched for among
+the
+inner numbers of the tree, which is walked through ``task/*/children``. A number that another process has here is never taken for an
+inner number of the tree.
 
-All of that holds while this program is in the machine's own PID namespace. In any other one (a container), a driver's number may be that of
-a process outside, and another process may have it here: `DriverNumbers` says which process it is, if that is certain.
+Answers are kept for a second; answers about processes outside the tree for ten, while a device lists the same ones. Without a
+``/proc``,
+psutil finds the ancestors. Processes that were found in that ``/proc`` itself (AMD's) are visible.
+
+All of this holds while our program is in the machine's own PID namespace. In any other namespace (a container), a driver's number
+may
+belong to a process outside, and another process may have it here: `DriverNumbers` decides which process it is, if that is certain.
 """
 
 from __future__ import annotations
@@ -33,28 +39,28 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 
 PACE = 0.95
-"""Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
+"""Seconds that an answer is kept. It is a little less than one, so that readings every second find it expired."""
 BOARD = ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")
-"""What ``{kind}.process.{i}`` repeats of the device."""
+"""Values of the device that ``{kind}.process.{i}`` repeats."""
 _PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
 _LINKS_OF_ONE_THREAD = 3
-"""Hard links of ``/proc/PID/task`` with one thread in it: its own two, and one for each thread."""
+"""Hard links of ``/proc/PID/task`` of a process with one thread: two for the directory, and one per thread."""
 _LONGEST_NUMBER = 10
 _NUMBERS = re.compile(r"^NSpid:\s+([\d\t ]+)", re.MULTILINE)
 
 FIRST_PASS, LATER_PASS = 0.5, 0.05
-"""Seconds for which processes not seen before are looked through: in the first pass, and in every pass after that."""
+"""Seconds spent on processes that are new: in the first pass, and in every later pass."""
 AGAIN = 1024
-"""How many system calls a pass spends on those seen before: one for each process, and one for each of its descriptors."""
+"""Most system calls of a pass for processes seen before: one per process, and one for each of its descriptors."""
 DESCRIPTORS = 1024
-"""How many of one process's descriptors are looked at."""
+"""Most descriptors that are checked in one process."""
 UNSEEN = Unavailable(
     Reason.NO_PERMISSION, "not every process could be looked into (another user's, or outside this container), and one of those may use it"
 )
 WHOLE_MACHINE = "pid:[4026531836]"
-"""The namespace in which every process has a number; the kernel's own constant (``PROC_PID_INIT_INO``)."""
+"""The namespace in which every process has a number; a constant of the kernel (``PROC_PID_INIT_INO``)."""
 _KERNEL_THREAD, _FLAGS = 0x00200000, 6
-"""``PF_KTHREAD``, and the place of a task's flags behind its name in ``/proc/PID/stat``."""
+"""``PF_KTHREAD``, and the position of a task's flags after its name in ``/proc/PID/stat``."""
 NODES: Mapping[str, str] = {
     "nvidia": r"/dev/nvidia\d+",
     "amd": r"/dev/(kfd|dri/(card|renderD)\d+)",
@@ -62,15 +68,16 @@ NODES: Mapping[str, str] = {
     "tpu": r"/dev/(accel|vfio/)\d+",
     "neuron": r"/dev/neuron\d+",
 }
-"""By backend, the device nodes that its processes hold open; those of others stand in their registrations."""
+"""Device nodes that a backend's processes hold open, by backend. Other backends have them in their registrations."""
 FOUND_HERE = frozenset({"amd", "tpu", *(row.name for row in BUILT_IN.values() if row.found_here)})
-"""Backends that look for processes in ``/proc`` themselves, so that a number there that is gone is that of a process that has ended."""
+"""Backends that search ``/proc`` for processes themselves. A number of theirs that is gone belongs to a process that has ended."""
 
 
 class ProcessTree:
     """A watched process and its descendants.
 
-    One per consumer, asked from several workers: what is shared is replaced in one step, and at worst found out twice.
+    Each consumer has one and asks it from several workers. Shared state is replaced in one step, so at worst an answer is computed
+    twice.
 
     Attributes:
         root: The watched process's number in the ``/proc`` that we read; None until it is found there.
@@ -85,7 +92,7 @@ class ProcessTree:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether the driver's numbers are those of the ``/proc`` that we read: a process never changes its own PID namespace."""
+        """Whether the driver and the ``/proc`` that we read use the same numbers. A process never changes its own PID namespace."""
         return DriverNumbers(()).shared
 
     def owns(self, pid: int, now: float, numbers: DriverNumbers | None = None, nodes: str = "") -> bool:
@@ -93,8 +100,8 @@ class ProcessTree:
 
         Args:
             pid: The number.
-            now: When, in seconds on any clock.
-            numbers: What tells which process that is; None for a number that was found in the ``/proc`` that we read.
+            now: The time in seconds, on any clock.
+            numbers: Maps the number to a process; None for a number that was found in the ``/proc`` that we read.
             nodes: A pattern of the nodes of the device that lists it.
         """
         if now >= self._until:
@@ -115,27 +122,28 @@ class ProcessTree:
             return True
         if not is_visible(pid):
             if self._inner is None:
-                # Once, however many other processes are not visible: in a container that may be all of them.
+                # Collected once for all numbers that are not visible: in a container that may be every process.
                 self._inner = inner_numbers(root)
             return pid in self._inner
         return any(ancestor == root for ancestor in ancestors(pid))
 
 
 class DriverNumbers:
-    """Tells which process of the ``/proc`` that we read a driver means by a number. For one look at the driver's lists.
+    """Maps a driver's process numbers to processes of the ``/proc`` that we read. Valid for one look at the driver's lists.
 
-    Drivers number processes as the whole machine does. NVIDIA's newer ones number them as the PID namespace of the program that asks does,
-    and list no process of another one. Which of the two a driver does cannot be asked. So:
+    Most drivers use the numbers of the whole machine. NVIDIA's newer ones use the numbers of the calling program's PID namespace,
+    and list
+    no process of another one. A driver cannot be asked which of the two it does. So:
 
     - A program in the machine's own namespace gets the machine's numbers either way.
-    - In another namespace, a number is that of the process here only if this process holds the device open, and if all that the driver
-      lists are here.
-    - Where the machine's ``/proc`` is mounted into another namespace, a number is the machine's unless a process of our own namespace
-      has it too. Then it is that of the two that holds the device.
+    - In another namespace, a number means the process here only if this process holds the device open, and if all listed numbers
+      exist here.
+    - If the machine's ``/proc`` is mounted into another namespace, a number means the machine's process, unless a process of our
+      own namespace has it too. Then it means the process of the two that holds the device.
 
     Args:
         listed: All numbers that the driver lists.
-        backend: The backend that they are from.
+        backend: The backend that lists them.
     """
 
     def __init__(self, listed: Iterable[int], backend: str = "") -> None:
@@ -143,19 +151,19 @@ class DriverNumbers:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether this program is in the machine's own PID namespace, so that the driver's numbers are those of this ``/proc``."""
+        """Whether our program is in the machine's own PID namespace, so that the driver and this ``/proc`` use the same numbers."""
         if not _has_proc():
             return True
         own = namespace_of("self")
-        # Kernels before 3.8, and those built without PID namespaces, have no such links.
+        # Kernels before 3.8, and those built without PID namespaces, lack these links.
         return own == WHOLE_MACHINE or (not own and not exists("/proc/1/ns"))
 
     def find(self, pid: int, nodes: str) -> int | str:
-        """Return the process's number in the ``/proc`` that we read; why that is not known, in words, where it is not certain.
+        """Return the process's number in the ``/proc`` that we read; if that is uncertain, the reason in words.
 
         Args:
             pid: The driver's number.
-            nodes: A pattern of the nodes of the device that lists it; empty where that is not known.
+            nodes: A pattern of the nodes of the device that lists it; empty if not known.
         """
         if self.shared:
             return pid if is_visible(pid) else f"process {pid} has ended{'' if is_visible(1) else f', or {_HIDDEN}'}"
@@ -185,15 +193,16 @@ class DriverNumbers:
 
     @cached_property
     def _own(self) -> Mapping[int, int]:
-        """By their numbers in our own namespace, the processes in it."""
+        """The processes of our own namespace, from their numbers in it to their numbers in ``/proc``."""
         own = read_status("self")
         return {pid: pid for pid in self._present} if own is None or len(own[1]) < 2 else dict(numbers_in_own(own[1]))
 
     @cached_property
     def _whole(self) -> bool:
-        """Whether this ``/proc`` shows the whole machine: there are threads of the kernel. The namespace of process 1 is root's to read."""
+        """Whether this ``/proc`` shows the whole machine. It then has threads of the kernel."""
         if namespace_of(1) == WHOLE_MACHINE:
             return True
+        # Only root may read the namespace of process 1. For others, process 2 is a kernel thread if this is the whole machine.
         words = (read_text("/proc/2/stat") or "").rpartition(")")[2].split()
         return len(words) > _FLAGS and words[_FLAGS].isdecimal() and bool(int(words[_FLAGS]) & _KERNEL_THREAD)
 
@@ -202,7 +211,7 @@ _HIDDEN = "is another user's: this /proc hides those (hidepid)"
 
 
 def holds(number: int, nodes: str) -> bool | None:
-    """Return whether a process of the ``/proc`` that we read holds a device node open; None where it may not be looked into.
+    """Return whether a process of the ``/proc`` that we read holds a device node open; None if this user may not look.
 
     Args:
         number: The process.
@@ -218,7 +227,7 @@ def holds(number: int, nodes: str) -> bool | None:
 
 
 def node_pattern(device: DeviceIdentity) -> str:
-    """Return a regular expression of the nodes that a process on a device holds open; empty where that is not known."""
+    """Return a regular expression of the nodes that a process on a device holds open; empty if not known."""
     if device.backend == "nvidia" and device.minor_number is not None and not device.parent:
         return NODES["nvidia"].replace(r"\d+", str(device.minor_number))
     if device.backend in NODES:
@@ -229,9 +238,9 @@ def node_pattern(device: DeviceIdentity) -> str:
 
 
 def read_status(pid: int | str) -> tuple[int, tuple[int, ...]] | None:
-    """Read a process's parent and its numbers from the mount's namespace inwards, None while there is no such process.
+    """Read a process's parent, and its numbers from the mount's namespace inwards. Returns None if there is no process.
 
-    Numbers are empty on kernels before 4.1.
+    The numbers are empty on kernels before 4.1.
     """
     text = read_text(f"/proc/{pid}/status")
     if text is None:
@@ -241,7 +250,7 @@ def read_status(pid: int | str) -> tuple[int, tuple[int, ...]] | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """List the parents of a process, the nearest first."""
+    """Yield the ancestors of a process, the nearest first."""
     seen = {pid}
     while (parent := _parent_of(pid)) and parent not in seen:
         yield parent
@@ -264,7 +273,7 @@ def _parent_of(pid: int) -> int:
 def is_visible(pid: int) -> bool:
     """Return whether a process has this number in the ``/proc`` that we read."""
     if _has_proc():
-        return os.path.exists(f"{sysroot()}/proc/{pid}")  # noqa: PTH110  asked of every process on a device: a Path costs more than the call
+        return os.path.exists(f"{sysroot()}/proc/{pid}")  # noqa: PTH110  called for every process on a device: a Path costs more than the call
     import psutil
 
     return psutil.pid_exists(pid)
@@ -275,9 +284,9 @@ def _has_proc() -> bool:
 
 
 def number_here(pid: int) -> int | None:
-    """Find the number, in the ``/proc`` that we read, of a process that our own namespace calls ``pid``; None if it is not there.
+    """Find the number, in the ``/proc`` that we read, of a process that our own namespace calls ``pid``; None if not there.
 
-    The two differ where that ``/proc`` is the host's, mounted into our container.
+    The two numbers differ if that ``/proc`` is the host's, mounted into our container.
     """
     own = read_status("self") if _has_proc() else None
     numbers = () if own is None else own[1]
@@ -289,21 +298,21 @@ def number_here(pid: int) -> int | None:
 
 
 def numbers_in_own(own: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Give the processes of our own namespace: the number of each in it, and the one in the ``/proc`` that we read.
+    """Yield the processes of our own namespace: the number of each in it, and its number in the ``/proc`` that we read.
 
     Args:
-        own: The numbers of this process in that ``/proc``, which is that of a namespace around ours.
+        own: The numbers of this process in that ``/proc``, which belongs to a namespace around ours.
     """
     namespace = namespace_of("self")
     for entry in filter(str.isdecimal, list_directory("/proc")):
         status = read_status(entry)
-        # One that is nested deeper has another number in between; the namespace of another user's process is not shown.
+        # A process nested deeper has more numbers. The namespace of another user's process is not shown.
         if status is not None and len(status[1]) == len(own) and namespace_of(entry) in {namespace, ""}:
             yield status[1][-1], int(entry)
 
 
 def namespace_of(pid: int | str, kind: str = "pid") -> str:
-    """Return which namespace of a kind (``pid``, ``mnt``, ``cgroup``) a process is in; empty where that may not be read."""
+    """Return the namespace of a kind (``pid``, ``mnt``, ``cgroup``) that a process is in; empty if it may not be read."""
     try:
         return os.readlink(f"{sysroot()}/proc/{pid}/ns/{kind}")  # noqa: PTH115
     except OSError:
@@ -319,14 +328,14 @@ def inner_numbers(root: int) -> frozenset[int]:
 
 
 def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
-    """List a process and its descendants: those that have ended and were not waited for, too.
+    """List a process and its descendants, including ended ones that were not reaped.
 
-    The kernel lists the children of every thread where it was built with ``CONFIG_PROC_CHILDREN``, as distributions do: the cost
-    follows the number of descendants and not the host's. Elsewhere the parents of all processes are read in one pass.
+    A kernel built with ``CONFIG_PROC_CHILDREN``, as distributions build it, lists the children of every thread. The cost then
+    follows the number of descendants and not of all processes. On other kernels the parents of all processes are read in one pass.
 
     Args:
         root: The process.
-        progress: Grows with each process that is looked at.
+        progress: Grows with each process that is read.
     """
     progress = [] if progress is None else progress
     by_parent: dict[int, list[int]] | None = None
@@ -348,7 +357,7 @@ def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """List the processes that the threads of one process started; none where it has ended."""
+    """List the processes that the threads of one process started; empty if it has ended."""
     task = f"/proc/{pid}/task"
     try:
         single = os.stat(sysroot() + task).st_nlink == _LINKS_OF_ONE_THREAD  # noqa: PTH116  a sixth of what a listing costs
@@ -360,7 +369,7 @@ def _children(pid: int) -> list[int]:
 
 
 def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
-    """Return what processes use of a device together, with the board's values beside it: the metrics of ``{kind}.process.{i}``.
+    """Return the metrics of ``{kind}.process.{i}``: the use of a device by some processes together, and the board's values.
 
     Args:
         kind: The kind of device.
@@ -373,7 +382,7 @@ def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[
         for part in ("memory_bytes", "utilization", "memory_utilization")
     )
     total = device.get("memoryTotalBytes")
-    # Shares are rounded one by one, so their sum may come out above the whole.
+    # The driver rounds each share, so their sum may exceed 100 %.
     found = {
         "gpu" if kind == "gpu" else "utilization": None if busy is None else min(busy, 100),
         "memory": None if memory is None else min(memory, 100),
@@ -385,31 +394,36 @@ def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[
 
 
 def no_process(pid: int) -> str:
-    """Say that a process which the user named is not there, or not to be seen."""
+    """Return a message that a process named by the user does not exist, or is hidden."""
     hidden = _has_proc() and exists("/proc/self") and not is_visible(1)
     return f"there is no process {pid}{f', or it {_HIDDEN}' if hidden else ''}"
 
 
 Look = tuple[Mapping[str, str], bool, int]
-"""What looking through one process came to: by descriptor, the device node; whether all descriptors were seen; system calls."""
+"""The result of looking through one process: the device node by descriptor, whether all descriptors were seen, and the number of
+system calls.
+"""
 
 
 class NodeHolders:
-    """The processes that hold device nodes open, by the links below ``/proc/PID/fd``. Not for several threads at once.
+    """The processes that hold device nodes open, from the links below ``/proc/PID/fd``. Not thread-safe.
 
-    The kernel shows a user the descriptors of the user's own processes alone: that a process is another's is known from one ``stat``,
-    and it is not looked into. Processes that turn up are looked through at once, the youngest (the highest numbers) first, for at most
-    so many seconds; the others again in turn, a few at a time: one that opens a device late in its life is found within some seconds.
+    The kernel shows a user only the descriptors of the user's own processes. One ``stat`` tells that a process is another user's;
+    it is then
+    skipped. New processes are looked through first, the youngest (the highest numbers) before others, within a limit of seconds.
+    Known
+    processes are looked through again in turn, a few at a time, so a process that opens a device late is found within some seconds.
 
-    The answer is complete when every process was looked into, and this ``/proc`` shows those of the whole machine: a container's
-    shows its own alone, and one that is mounted with ``hidepid`` the user's.
+    The answer is complete if every process was looked into and this ``/proc`` shows the whole machine. A container's ``/proc``
+    shows only the
+    container's processes, and one that is mounted with ``hidepid`` only the user's.
 
     Args:
-        wanted: Whether what a descriptor leads to is one of the device nodes.
-        clock: Seconds, for how long a pass takes.
+        wanted: Returns whether a descriptor's target is one of the device nodes.
+        clock: Seconds, for the limit of a pass.
 
     Attributes:
-        complete: Whether there can be no other: every process was looked into, in the ``/proc`` of the whole machine.
+        complete: Whether there can be no other holder: every process was looked into, in the ``/proc`` of the whole machine.
     """
 
     def __init__(self, wanted: Callable[[str], bool], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -421,7 +435,7 @@ class NodeHolders:
         self._patience = FIRST_PASS
 
     def held(self) -> dict[int, Mapping[str, str]]:
-        """Return, by process in order, its descriptors of device nodes and the nodes."""
+        """Return each process's descriptors of device nodes with their nodes, by process in order."""
         return {pid: nodes for pid, (nodes, _, _) in sorted(self._looks.items()) if nodes}
 
     def of(self, node: str) -> tuple[int, ...]:
@@ -429,7 +443,7 @@ class NodeHolders:
         return tuple(pid for pid, nodes in self.held().items() if node in nodes.values())
 
     def look(self, progress: list[Any]) -> None:
-        """Take one pass: through the processes that turned up, and some of the others."""
+        """Make one pass: look through all new processes, within the limit, and some of the known ones."""
         present = {int(entry) for entry in list_directory("/proc") if entry.isdecimal() and len(entry) < 10}
         looks = {pid: look for pid, look in self._looks.items() if pid in present}
         self._turn = [pid for pid in self._turn if pid in looks] or sorted(looks)
@@ -449,11 +463,11 @@ class NodeHolders:
         self.complete = len(looks) == len(present) and all(whole for _, whole, _ in looks.values()) and namespace_of("1") == WHOLE_MACHINE
 
     def _look_through(self, pid: int) -> Look:
-        """Look for the device nodes among the descriptors of one process, if this user may."""
+        """Find the device nodes among the descriptors of one process, if this user may look."""
         directory = f"{sysroot()}/proc/{pid}/fd"
         user = os.geteuid()
         try:
-            # The directory is its user's, but root's where the user may not look into it (a program with more rights than the user).
+            # The directory belongs to the process's user, or to root if that user may not look into it (a program with more rights, set-user-ID for example).
             if user and os.stat(directory).st_uid != user:  # noqa: PTH116  thousands of processes: a Path costs more than the call
                 return {}, False, 1
             descriptors = sorted(os.listdir(directory))  # noqa: PTH208  names alone are wanted
@@ -467,7 +481,7 @@ class NodeHolders:
 
 
 class NumberedNodes(NodeHolders):
-    """The same, where the names of the nodes have their device's number.
+    """Like :class:`NodeHolders`, for nodes with the device's number in their names.
 
     Args:
         form: A regular expression of the nodes' paths; its group is the number.
@@ -478,7 +492,7 @@ class NumberedNodes(NodeHolders):
         super().__init__(lambda path: self._form.fullmatch(path) is not None)
 
     def on(self, number: object) -> Processes:
-        """Return the processes that hold nodes of a device; a reason where none was found, and there may be some."""
+        """Return the processes that hold nodes of a device; a reason if none was found but some may be hidden."""
         held = ((pid, self._form.fullmatch(node)) for pid, nodes in self.held().items() for node in nodes.values())
         pids = dict.fromkeys(pid for pid, found in held if found is not None and found[1] == number)
         return tuple(DeviceProcess(pid, "compute") for pid in pids) if pids or self.complete else UNSEEN
