@@ -1,12 +1,13 @@
-"""One reading of everything within a deadline: ask all sources side by side, wait, take what has arrived.
+"""One reading of all sources within a deadline: ask every source at once, wait, take the answers that have arrived.
 
-The wait is made of short slices. After each the workers that are still busy are looked at: one whose call makes no progress is stuck,
-and is abandoned so that another can go on with the rest. Only time during which this thread itself ran on time counts towards the
-deadline and towards a reader's patience: a slice that took far longer than asked for says that the interpreter was busy elsewhere,
-not that a driver hangs. Such a reading is late, and counted as that. Nothing else decides that a call or a reading is late.
+The sampler waits in short slices. After each slice it checks the busy workers: if a worker's call makes no progress, the worker is
+stuck and is abandoned, so that another worker can continue with the rest. Only time in which this thread ran as scheduled counts
+towards the deadline and towards the patience with a worker. A slice that took far longer than requested shows that the interpreter
+was busy elsewhere, not that a driver hangs; such a reading is counted as late. No other code decides that a call or a reading is
+late.
 
-Workers write what arrives, the sampler's thread takes it. Every shared step is a single operation on a built-in container, so that
-neither side holds a lock while the other works, and an interrupt between two steps is repaired at the next reading.
+Workers write results, the sampler's thread takes them. Every shared step is a single operation on a built-in container. So neither
+side holds a lock while the other works, and an interrupt between two steps is repaired at the next reading.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ from accelmetrics.schemas.snapshot import Snapshot, rfc3339, rfc3339_second
 from accelmetrics.schemas.topology import Details
 
 SLICES = 40
-"""Into how many slices a wait is divided."""
+"""Number of slices of a wait."""
 LONGEST_SLICE = 0.025
-"""Seconds: a stuck worker is found at the end of a slice."""
+"""Longest slice in seconds. A stuck worker is found at the end of a slice."""
 STARVED = 0.1
-"""Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
+"""Share of a wait by which its slices may overrun; above it, the interpreter counts as busy elsewhere."""
 WAKE_UP = 0.002
-"""Seconds by which a slice may overrun without saying anything: what waking up costs on a machine with other work."""
+"""Seconds a slice may overrun without counting: the time that waking up takes on a machine with other work."""
 IMPORT_PATIENCE, IMPORT_SHARE = 2.0, 0.3
-"""Seconds, and the share of the time for opening, for which a driver waits for the modules of others to be imported."""
+"""Longest time, in seconds and as a share of the time for opening, that one driver waits for the other drivers' modules to be
+imported."""
 SHORTEST_TURN = 0.1
-"""Share of the timeout that a reading has in any case, when others or an opening took the rest."""
+"""Share of the timeout that a reading always has, even if waiting for others or for an opening used up the rest."""
 LONGEST_LATENESS = 3.0
-"""A wait ends after so many deadlines, however busy the interpreter is."""
+"""A wait ends after this many deadlines, however busy the interpreter is."""
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
-"""Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
+"""Shares of the deadline after which a call without progress is given up: for the first such call, and for later ones."""
 SHORTEST_HANG = 0.05
-"""Seconds without a returned call below which no worker is abandoned, however impatient a sampler is."""
+"""Seconds without a returned call before a worker can be abandoned, however short a sampler's timeout is."""
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
@@ -65,31 +67,31 @@ STILL_OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened"
 STALE = Unavailable(Reason.STALE, "the source's last reading is too old")
 LOST = Unavailable(Reason.DEVICE_LOST, "the driver no longer lists this device")
 LOST_REASONS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED})
-"""Reasons of a device that is not asked for what the driver reports by itself."""
+"""Reasons for which a device is not read, except for events that the driver has recorded."""
 REMOVED = Failure(LOST)
-"""Stands for the reading of a partition that was removed on purpose."""
+"""The result for a partition that was removed on purpose."""
 NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL, Reason.SUSPENDED})
-"""Reasons for which a source may give no value, and be well."""
+"""Reasons for missing values of a healthy source."""
 AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
-"""Those for which a whole device may be left alone, or a driver unopened."""
+"""Reasons for which a healthy device may be left unread, or a healthy driver unopened."""
 
 INTEREST = 60.0
-"""Seconds for which a source with a pace of its own goes on after it was last asked for."""
+"""Seconds a background source continues to be read after a sampler last asked for it."""
 IDLE_PAUSE = 0.05
-"""The shortest wait before a source with a pace of its own is looked at again, in seconds."""
+"""Shortest pause in seconds before a background source is checked again."""
 HAND_OVER = 5e-6
-"""Seconds: a shorter call returns before another thread has woken up and gone on."""
+"""Seconds a call must last before another thread can wake up and run during it."""
 LANDED = object()
-"""Appended to a worker's progress where the reading of a unit has ended."""
+"""Marker in a worker's progress: the reading of a unit has ended."""
 
 _Result = tuple[Reading | Failure | None, float, float, OpenDriver | None]
-"""What a call gave, when it returned and when the source took that, on the sampler's clock, and from which driver."""
+"""The result of a call, when it returned and when the source took the values (both on the sampler's clock), and the driver called."""
 NOT_ARRIVED: _Result = (None, 0.0, 0.0, None)
 
 
 @through
 def hostname() -> str:
-    """Return the machine's name."""
+    """Return the machine's host name."""
     if hasattr(os, "uname"):
         return os.uname().nodename
     import platform
@@ -98,12 +100,12 @@ def hostname() -> str:
 
 
 class ReadingCounts(NamedTuple):
-    """What a sampler has counted since it was made.
+    """Counts of a sampler's readings since it was created.
 
     Attributes:
         readings: Snapshots taken.
-        timed_out: Snapshots in which some vendor call gave no answer.
-        late: Snapshots that took longer than the deadline, or went without some values, since the interpreter was busy.
+        timed_out: Snapshots in which a vendor call gave no answer.
+        late: Snapshots that took longer than the deadline, or lack values, because the interpreter was busy.
     """
 
     readings: int = 0
@@ -112,19 +114,19 @@ class ReadingCounts(NamedTuple):
 
 
 class ThreadEngine:
-    """Takes snapshots in this process.
+    """Takes snapshots on threads of this process.
 
     Args:
-        registry: Whose sources to use.
-        backends: Which backends, in numbering order.
-        forced: Names of those that are opened whatever detection says.
+        registry: The registry of the sources to use.
+        backends: The backends, in numbering order.
+        forced: Names of backends to open even if detection finds nothing.
         options: What to read, and how long to wait.
 
     Attributes:
         readers: The readers of its sources, in the order of the backends.
         devices: The numbering of their devices.
         began: When the last reading began, on the machine's monotonic clock.
-        settling: Opens when the first reading has ended; None while none is in progress.
+        settling: A latch that opens when the first reading has ended; None while none is in progress.
     """
 
     def __init__(self, registry: SourceRegistry, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
@@ -150,10 +152,12 @@ class ThreadEngine:
         FORKED.add(self)
 
     def sample(self, max_age: float = 0.0) -> Snapshot:
-        """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time.
+        """Take one snapshot. Safe from any thread.
+
+        A thread that waited for another thread's reading has only the rest of its timeout left.
 
         Args:
-            max_age: Seconds before this call in which the last reading must have begun to be returned once more.
+            max_age: Return the last reading again if it began no more than this many seconds before the call.
         """
         timeout = self._options.timeout
         called = time.monotonic()
@@ -161,11 +165,11 @@ class ThreadEngine:
             return young
         with self._lock:
             last = self._last
-            if last is not None and last[0] >= called - max_age:  # another thread's, which this one has waited for
+            if last is not None and last[0] >= called - max_age:  # another thread took it while this one waited for the lock
                 return last[1]
             self.began = began = time.monotonic()
             budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
-            if self._first or not self._joined:  # a fork within a first reading leaves it half done in the child
+            if self._first or not self._joined:  # a fork during a first reading leaves it half done in the child
                 with self._settled():
                     self._open_first()
                     taken = self._read(time.monotonic() + self._options.open_timeout, budget)
@@ -182,12 +186,12 @@ class ThreadEngine:
             return taken
 
     def latest(self, since: float) -> Snapshot | None:
-        """Return the last reading once more if it began no earlier than this on the machine's monotonic clock."""
+        """Return the last reading if it began no earlier than ``since`` on the machine's monotonic clock."""
         last = self._last
         return last[1] if last is not None and last[0] >= since else None
 
     def list_devices(self) -> Sequence[DeviceSlot]:
-        """List the devices without reading them. Waits for drivers that are being opened as the first reading does."""
+        """Return the devices without reading them. Waits for drivers that are opening, as the first reading does."""
         with self._lock:
             self.began = time.monotonic()
             with self._settled():
@@ -199,7 +203,7 @@ class ThreadEngine:
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        """Have forks wait for the block."""
+        """Make forks wait for the block to end."""
         thread = threading.get_ident()
         self.settling = latch = CountDownLatch(thread)
         try:
@@ -209,30 +213,31 @@ class ThreadEngine:
             latch.count_down(thread)
 
     def close(self) -> None:
-        """Give the sources back."""
+        """Leave the sources, and close those that no other sampler uses."""
         with self._lock:
             readers = self.readers
             self._start_over()
             self._leave(readers)
 
     def settle(self, patience: float) -> None:
-        """Wait until no other thread takes this sampler's first reading, though not for what hangs."""
+        """Wait until no other thread takes this sampler's first reading, at most ``patience`` seconds after it began."""
         latch = self.settling
         if latch is not None and threading.get_ident() not in latch.away:
             latch.wait(self.began + patience - time.monotonic())
 
     def after_fork(self) -> None:
-        """Leave the readers to the parent, one of whose threads may hold the lock for ever."""
+        """Start over in the child of a fork: the readers stay with the parent."""
+        # A new lock: a thread of the parent may hold the old one, and does not exist here to release it.
         self._lock, self.settling = threading.Lock(), None
         self._start_over()
 
     def resume(self, numbering: Numbering, keys: Sequence[str], sequences: Mapping[str, int]) -> None:
-        """Go on where another process ended.
+        """Continue where another process ended.
 
         Args:
             numbering: The numbers of the devices.
-            keys: Every key that was given.
-            sequences: By backend, how many readings there were.
+            keys: Every key reported so far.
+            sequences: The number of readings of each backend.
         """
         self._join_sources()
         self.devices.numbering = numbering
@@ -243,7 +248,7 @@ class ThreadEngine:
         self.readers, self._describers, self._joined, self._first, self._last = [], [], False, True, None
 
     def _leave(self, readers: Sequence[SourceReader]) -> None:
-        """Close the sources that no other sampler uses."""
+        """Remove readers, and close the sources that no other sampler uses."""
         for reader in readers:
             reader.source.leave(reader)
         with self._registry.lock:
@@ -252,25 +257,25 @@ class ThreadEngine:
     def _join_sources(self) -> None:
         """Join the registry's sources: at first, and again in the child of a fork."""
         registry = self._registry
-        self._leave(self.readers)  # those of an interrupted attempt
+        self._leave(self.readers)  # left over from an interrupted attempt
         self.readers, self._describers = [], []
         with registry.lock:
             sources, self.devices = registry.acquire(self._backends)
             for source in sources:
                 self.readers.append(SourceReader(source, self.devices, self._options, self._selection))
-                source.join(self.readers[-1])  # after it was noted: an interrupt leaves none that is not there
+                source.join(self.readers[-1])  # after the append: an interrupt between the two leaves no unlisted reader
         self._unchecked = self._options.gpus is not None
         self._joined = True
 
     def _open_first(self) -> None:
-        """Join the sources, open them, wait as long as the first reading may, and set device numbers aside."""
+        """Join and open the sources, wait for them as long as the first reading may, and reserve device numbers."""
         if not self._joined:
             self._join_sources()
         self._begin_opening()
         for reader in self.readers:
-            # One that another sampler has been opening for long is not waited for all over again.
+            # Counted from the start of the opening: one that another sampler began long ago is not waited for in full again.
             reader.source.wait_for_opening(reader.source.opening_since + self._options.open_timeout)
-        # It is known now what is open and what was detected of the rest.
+        # Only now is it known how many devices each source has or detected, so that numbers can be reserved.
         for reader in self.readers:
             source, kind = reader.source, reader.source.backend.kind
             if kind is not None and (source.detection.present or source.devices):
@@ -278,14 +283,12 @@ class ThreadEngine:
                 self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
 
     def _begin_opening(self) -> list[ManagedSource]:
-        """Have what is due opened, side by side. Returns what is opened now.
-
-        No driver is opened before the modules of all are imported: a vendor's library that hangs while it is loaded holds up every
-        later import of an extension module.
-        """
+        """Start opening the sources that are due, all at once. Return the sources whose opening starts now."""
         due = [source for reader in self.readers if (source := reader.source).is_due(self._forced)]
         if not due:  # as at nearly every reading of a machine on which some vendors are absent
             return []
+        # No driver is opened before all drivers' modules are imported: a vendor's library that hangs while it is loaded
+        # blocks every later import of an extension module.
         begun: list[ManagedSource] = []
         latch = CountDownLatch(*(source.backend.name for source in due))
         patience = min(IMPORT_PATIENCE, IMPORT_SHARE * self._options.open_timeout)
@@ -303,12 +306,12 @@ class ThreadEngine:
         return begun
 
     def _read(self, until: float, budget: float) -> Snapshot:
-        """Ask every source, wait, and put together what has arrived.
+        """Ask every source, wait, and build the snapshot from the answers.
 
         Args:
-            until: Until when the first readings of sources with a pace of their own are waited for, on the machine's monotonic clock; 0
-                where none was opened.
-            budget: Seconds for all others.
+            until: Deadline for the first readings of background sources that were just opened, on the machine's monotonic clock; 0 if
+                none was.
+            budget: Seconds to wait for all other sources.
         """
         clock, latch = self._registry.clock, CountDownLatch(*self._names)
         stamp, now = clock.time_ns(), clock.monotonic()
@@ -339,9 +342,9 @@ class ThreadEngine:
         return self._builder.build(stamp, entries, slots, tuple(statuses))
 
     def describe(self) -> dict[str, Details | Unavailable]:
-        """Ask drivers for what they tell of devices on request, within the timeout, and return it by device key.
+        """Ask drivers for details that are read on request only, within the timeout, and return them by device key.
 
-        What a driver has told is kept until it is opened again. Devices are left out whose driver has nothing of the kind.
+        Details are kept until the driver is opened again. A device is left out if its driver offers none.
         """
         self.list_devices()
         with self._lock:
@@ -355,17 +358,17 @@ class ThreadEngine:
             return {key: found for reader, describer in both for key, found in describer.described(reader.slots, late)}
 
     def _check_selection(self) -> None:
-        """Refuse a choice that no device answers to, once all devices of its kind are known."""
+        """Refuse a choice of ``gpus`` that matches no device, once all devices of its kind are known."""
         sources = [reader.source for reader in self.readers if reader.source.backend.kind in self._selection.kinds]
         if all(source.opened is not None or source.absent for source in sources):
             self._selection.check([slot for reader in self.readers for slot in reader.candidates])
             self._unchecked = False
 
     def _wait(self, latch: CountDownLatch, budget: float, readers: Sequence[SourceReader]) -> bool:
-        """Wait for what was asked for, and have calls given up that stand still.
+        """Wait for the answers, and give up calls that make no progress.
 
         Returns:
-            Whether it is late since the interpreter was busy elsewhere.
+            Whether answers are late because the interpreter was busy elsewhere.
         """
         started = before = time.perf_counter()
         piece = min(LONGEST_SLICE, budget / SLICES)
@@ -377,6 +380,7 @@ class ThreadEngine:
             after = time.perf_counter()
             elapsed, before = after - before, after
             overrun += max(0.0, elapsed - piece - WAKE_UP)
+            # An overrunning slice counts as two at most: the rest of it was the interpreter's delay.
             ran += min(elapsed, 2.0 * piece)
             waiting = [reader for reader in waiting if reader.wanted]
             if not waiting or ran >= budget or after - started > LONGEST_LATENESS * budget:
@@ -397,15 +401,15 @@ class CallTimer(list[Any]):
         self._times = [time.perf_counter()]
 
     def append(self, what: Any) -> None:
-        """Note that a call has returned, or a unit has landed."""
+        """Record that a call has returned, or that a unit's reading has ended."""
         self._times.append(time.perf_counter())
         super().append(what)
 
     def units(self) -> list[tuple[float, float]]:
-        """Return, of each unit, the seconds inside the driver in which other threads could have run, and those of all of its reading.
+        """Return two durations in seconds for each unit: inside the driver, where other threads could run, and in total.
 
-        Inside is what ends with an entry of the backend's, less what a thread takes to wake up. What follows a unit's last entry is work
-        of our own; a unit without an entry was inside the driver throughout.
+        An interval that ends with an entry of the backend was inside the driver, less the time a thread takes to wake up. The
+        interval after a unit's last entry is our own work. A unit without an entry was inside the driver throughout.
         """
         found: list[tuple[float, float]] = []
         inside, whole, told = 0.0, 0.0, False
@@ -420,21 +424,21 @@ class CallTimer(list[Any]):
 
 
 class SourceReader:
-    """One sampler's place at one source.
+    """One sampler's reader of one source.
 
     Attributes:
         source: The source.
         opened: The driver that is read; None while there is none.
-        pending: Units to be read that no worker has taken yet.
-        wanted: Units that are waited for: pending, or in a call.
-        given_up: Units in a call that is not waited for any more, and since when it has stood still, in nanoseconds since the epoch.
-        slots: The devices that were selected, by number: all that were ever seen, lost ones too, but for removed partitions.
-        candidates: The devices that could be selected: all of the source, or those that the watched process sees.
-        mappers: By device key, what maps the unit's readings to keys; under an empty key, that of the machine-wide unit.
-        failures: By device key, likewise, what is wrong with the last reading.
-        asked_at: When the last reading was asked for, on the sampler's clock.
-        served_at: When the sampler last looked, on its clock.
-        latch: What is counted down when everything has arrived.
+        pending: Units to read that no worker has taken yet.
+        wanted: Units waited for: pending, or in a call.
+        given_up: Units in a call that is no longer waited for, with the time of its last progress in nanoseconds since the epoch.
+        slots: The selected devices, by number: all ever seen, including lost ones, but not removed partitions.
+        candidates: The devices to select from: all of the source, or those that the watched process sees.
+        mappers: By device key, the mapper from a unit's readings to keys. The empty key is the machine-wide unit.
+        failures: By device key, the failure of the last reading. The empty key is the machine-wide unit.
+        asked_at: When the last reading was requested, on the sampler's clock.
+        served_at: When the sampler last asked this reader, on its clock.
+        latch: The latch to count down when everything has arrived.
     """
 
     def __init__(self, source: ManagedSource, devices: DeviceRegistry, options: Options, selection: DeviceSelection) -> None:
@@ -465,18 +469,18 @@ class SourceReader:
         self._served: dict[int, float] = {}
         self.latch: CountDownLatch | None = None
         self._spent = 0.0
-        self._took = 0.0  # the latest reading that was no kept one
+        self._took = 0.0  # seconds of the latest reading by a worker
         self._timed: list[tuple[float, float]] | None = None
         self._sequence = 0
         self._wholes = 0
         weakref.finalize(self, _dropped, source).atexit = False
 
     def resume(self, keys: Iterable[str], sequence: int) -> None:
-        """Go on where another process ended: its devices and keys are missing, with the reason, until the source is open.
+        """Continue where another process ended. Its devices and keys are missing, with the reason, until the source is open.
 
         Args:
-            keys: Every key that was given.
-            sequence: How many readings there were.
+            keys: Every key reported so far.
+            sequence: The number of readings so far.
         """
         self._sequence = sequence
         self._list_devices((), False)
@@ -485,11 +489,11 @@ class SourceReader:
             mapper.reasons = dict.fromkeys((key for key in keys if key.startswith(f"{mapper.key}.")), STILL_OPENING)
 
     def ask(self, now: float, latch: CountDownLatch) -> None:
-        """Ask the driver that is open now for a reading of the devices that it lists now, if one is due.
+        """Request a reading of the devices that the open driver lists now, if one is due.
 
         Args:
-            now: When, on the sampler's clock.
-            latch: What to count down when everything has arrived that is worth waiting for.
+            now: The time on the sampler's clock.
+            latch: The latch to count down when everything worth waiting for has arrived.
         """
         source, opened = self.source, self.source.opened
         if opened is None:
@@ -508,7 +512,7 @@ class SourceReader:
         if paced:
             source.pool.idle = partial(_keep_pace, source)
             self.begin_if_due(now)
-            # What it gave lately is served while the next reading is in progress.
+            # While the next reading is in progress, recent results are served.
             limit = self._limit(now)
             results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
             recent = all(driver is opened and read_at >= limit for _, _, read_at, driver in results)
@@ -517,24 +521,24 @@ class SourceReader:
             kept = getattr(self._readers.get(opened), "kept", None)
             if kept is not None and len(self.pending) == 1 and not self.given_up:
                 self._take_kept(opened, kept, now)
-        self.latch = latch  # before looking at what is wanted: a worker that is done looks at it afterwards
+        self.latch = latch  # before `wanted` is checked: a worker that finishes checks them in the opposite order
         if recent or not self.wanted:
             latch.count_down(source.backend.name)
         if self.pending:
             source.pool.submit(self.work, 1 if paced else self._count_workers(), patient=True)
 
     def list_devices(self) -> tuple[DeviceSlot, ...]:
-        """Return the selected devices, with those that a driver that is open lists; reads nothing."""
+        """Return the selected devices, updated from the open driver's list. Reads no metric."""
         opened, devices = self.source.opened, self.source.devices
         if opened is not None and devices is not self._listing:
             self._list_devices(devices, opened.machine_wide)
         return self.slots
 
     def _take_kept(self, opened: OpenDriver, kept: Callable[[int], Reading | None], now: float) -> None:
-        """Take the reading of a source of one unit that its reader has at hand, without waking a worker for it."""
+        """Take a reading that the reader of a one-unit source already has, without waking a worker."""
         try:
             unit = self.pending.popleft()
-        except IndexError:  # a worker that was late with the reading before was quicker
+        except IndexError:  # a worker that was late with the previous reading took it first
             return
 
         def look() -> _Result | None:
@@ -550,15 +554,15 @@ class SourceReader:
         self._spent = self._took
 
     def _count_workers(self) -> int:
-        """Return how many workers are to share this reading, and decide whether its calls are timed.
+        """Return how many workers share this reading, and decide whether its calls are timed.
 
-        Python code runs on one thread at a time, so workers share only what is spent inside a driver, whose calls let other threads run.
-        How long a reading takes does not tell that: with many fast devices it is Python code for the most part, and a busy interpreter
-        makes every reading long. So the calls of the first reading are timed, and of every one where readings are long.
+        Python code runs on one thread at a time, so workers only share time spent inside a driver, whose calls let other threads run.
+        The length of a reading does not show that time: with many fast devices it is mostly Python code, and a busy interpreter makes
+        every reading long. So the calls are timed: at the first reading, and at every reading while readings are long.
         """
         source = self.source
         if self._timed:
-            # By the median unit: a call that came back to an interpreter busy elsewhere took long, whatever the driver.
+            # The median unit: a call that returns while the interpreter is busy elsewhere looks long, however fast the driver is.
             inside, whole = (sorted(seconds)[(len(seconds) - 1) // 2] for seconds in zip(*self._timed, strict=True))
             source.driver_seconds = inside * len(self._units) if inside > whole / 2 else 0.0
             self._timed = None
@@ -568,7 +572,11 @@ class SourceReader:
         return min(MAX_WORKERS, 1 + int(source.driver_seconds / SLOW_READING), len(self.pending)) if long else 1
 
     def begin_if_due(self, now: float) -> bool:
-        """Begin a reading of a source with a pace of its own: asked for by the sampler, or by a worker that is idle."""
+        """Start a reading of a background source if one is due. Called by the sampler, and by an idle worker.
+
+        Returns:
+            Whether a reading was started.
+        """
         with self._lock:
             due = not self.wanted and (not self.asked_at or now - self.asked_at >= self.source.pace)
             if due:
@@ -576,10 +584,10 @@ class SourceReader:
             return due
 
     def _begin(self, now: float) -> None:
-        """Note that every unit is to be read; those in a call since the last time are joined, not read again."""
+        """Mark every unit to be read. A unit still in a call from an earlier reading is joined, not read again."""
         calls, pending, wanted = self.source.pool.calls, self.pending, self.wanted
         self.asked_at, self._spent, self.latch = now, 0.0, None
-        if not wanted and not pending and not self.given_up:  # as nearly always
+        if not wanted and not pending and not self.given_up:  # the usual case
             wanted.update(self._numbers)
             pending.extend(self._numbers)
             return
@@ -591,12 +599,12 @@ class SourceReader:
                     pending.append(unit)
 
     def watch(self, seconds: float) -> bool:
-        """Note that so much time has passed, and give up units whose calls stood still for too long.
+        """Count elapsed time, and give up units whose calls made no progress for too long.
 
-        The worker of such a call is abandoned, so that another can go on with the rest; readers with more patience still wait.
+        The worker of such a call is abandoned, so that another can continue with the rest. Readers with more patience still wait.
 
         Args:
-            seconds: The time that has passed.
+            seconds: The elapsed time.
 
         Returns:
             Whether anything is still worth waiting for.
@@ -607,6 +615,7 @@ class SourceReader:
             patience = self.source.pace + timeout
         begun = False
         for unit, worker in list(pool.calls.items()):
+            # Negative numbers are calls that open or close the driver.
             if unit < 0:
                 continue
             begun = begun or worker.task == self.work
@@ -616,12 +625,12 @@ class SourceReader:
                 self.wanted.discard(unit)
             if idle >= max(patience, SHORTEST_HANG):
                 pool.abandon(worker, unit)
-        if self.pending and not begun:  # the workers are at other readers' calls
+        if self.pending and not begun:  # all workers are in other readers' calls
             pool.reinforce()
         return bool(self.wanted) and (bool(pool.workers) or not self.wanted.isdisjoint(pool.calls))
 
     def work(self, worker: WorkerThread) -> None:
-        """Read pending units until there are none or the worker is abandoned."""
+        """Read pending units until none is left or the worker is abandoned."""
         source, opened = self.source, self.opened
         timed = self._timed
         timer = None if timed is None else CallTimer()
@@ -639,7 +648,7 @@ class SourceReader:
                 source.driver_gone(opened, error)
         if timed is not None and timer is not None:
             timed += timer.units()
-        worker.task = None  # nothing there keeps the reader alive while the worker waits
+        worker.task = None  # a reference there would keep the reader alive while the worker waits
         if opened is not None:
             guarded(self._look, opened)
         latch = self.latch
@@ -649,7 +658,7 @@ class SourceReader:
             source.tidy(worker)
 
     def _look(self, opened: OpenDriver) -> None:
-        """Note the devices that the driver lists now, and what it reads. Raises whatever a plug-in raises."""
+        """Update the source with the devices that the driver lists now. Raises any error of a plug-in."""
         source, driver = self.source, opened.driver
         if source.opened is not opened:
             return
@@ -661,6 +670,8 @@ class SourceReader:
             source.listed = listed
             devices = checked_devices(listed)
             with source.lock:
+                # A shorter list breaks the contract: units are numbered by position, so an open driver's list may only
+                # grow.
                 if source.opened is opened and devices != source.devices and len(devices) >= len(source.devices):
                     source.devices = devices
 
@@ -689,7 +700,7 @@ class SourceReader:
             self._land(worker, opened, reading, now, _taken_at(reading, now) if reading.read_at is not None else now)
 
     def open_reader(self, driver: Driver) -> Reader:
-        """Return this sampler's own view of a driver."""
+        """Return this sampler's reader of a driver."""
         return driver.reader(self._options.read_options())
 
     def _want_again(self, unit: int) -> None:
@@ -697,7 +708,7 @@ class SourceReader:
         self.source.pool.queue.put(self.work)
 
     def _land(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, now: float, read_at: float) -> None:
-        """Take the result of a call, and free the unit."""
+        """Store the result of a call, and free the unit for the next one."""
         unit, pool = worker.call, self.source.pool
         self._arrived[unit] = (what, now, read_at, opened)
         worker.progress.append(LANDED)
@@ -709,14 +720,14 @@ class SourceReader:
             pool.unblock(unit)
 
     def collect(self, late: bool, entries: list[Entry]) -> BackendStatus:
-        """Take what has arrived.
+        """Take the results that have arrived.
 
         Args:
             late: Whether the interpreter was too busy elsewhere to wait for everything.
-            entries: Where to add, of every unit, the reading or the reason why there is none.
+            entries: The list to extend with each unit's reading, or the reason why there is none.
 
         Returns:
-            How the source fared.
+            The status of the source.
         """
         source, opened, arrived = self.source, self.opened, self._arrived
         if opened is None or source.opened is not opened:
@@ -747,7 +758,7 @@ class SourceReader:
                 entries.append((mapper, what))
                 oldest = min(oldest, read_at)
         if source.devices is not self._listing:
-            # What this reading found out about its devices. Those that it found besides are read from the next one on.
+            # The identities that this reading found. Devices that it found in addition are read from the next reading on.
             self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)
         if failures or self._removed:
             self._leave_out(entries, first, failures)
@@ -769,12 +780,12 @@ class SourceReader:
         return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence, self._wholes)
 
     def _limit(self, now: float) -> float:
-        """Return when a paced source must have taken what is served, or a call have returned that is: what is older is too late."""
+        """Return the oldest time that is not too late: for a background source's values, or for the return of a call."""
         paced = self.opened is not None and self.opened.interval > 0
         return (now - 2.0 * self.source.pace if paced else self.asked_at) - self._options.timeout
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
-        """Return why the reading of a unit is too late."""
+        """Return the reason why a unit's reading is missing."""
         pool = self.source.pool
         since = self.given_up.get(unit)
         if since is not None:
@@ -786,14 +797,17 @@ class SourceReader:
         return self._named(STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW)
 
     def _named(self, why: Unavailable, since: int = 0) -> Unavailable:
-        """Name the vendor's tool that is waited for, and since when; where it is no tool, with the time at least, where that is known."""
+        """Return a reason that names the vendor's tool that is waited for, and since when.
+
+        Without a tool, only the time is added, if it is known.
+        """
         wait = self.source.pool.waits_for()
         if wait is not None:
             return why._replace(detail=f"{wait.tool} has not answered since {rfc3339_second(wait.since)}: {why.detail}")
         return why._replace(detail=f"{why.detail} since {rfc3339_second(since)}") if since else why
 
     def _closed(self, entries: list[Entry]) -> BackendStatus:
-        """Add the reason why the source is not open to the entries, for every key that it ever gave."""
+        """Add the reason why the source is not open to the entries, for every key that it ever reported."""
         source, name = self.source, self.source.backend.name
         self.failures = {}
         if source.absent and source.failure is not None:
@@ -810,7 +824,7 @@ class SourceReader:
         return BackendStatus(name, status, why.detail, "", spent, sequence=self._sequence, devices=found, reason=str(why.reason))
 
     def _leave_out(self, entries: list[Entry], first: int, failures: dict[str, Failure]) -> None:
-        """Leave out partitions that were removed on purpose; one that is read again is back."""
+        """Remove the entries of partitions that were removed on purpose. A partition that is read again is back."""
         removed = {key for key, failure in failures.items() if failure is REMOVED or key in self._removed}
         back = {mapper.key for mapper, what in entries[first:] if isinstance(what, Reading)}
         for key in removed:
@@ -821,7 +835,12 @@ class SourceReader:
             self._show()
 
     def _fared(self, silent: Unavailable | None, given: int) -> tuple[Status, str] | None:
-        """Say how an open source fared that may not be well, of so many units that were read; None where nothing is wrong."""
+        """Return status and detail of an open source if something is wrong with it, otherwise None.
+
+        Args:
+            silent: The reason why it reports no value at all; None if it does.
+            given: The number of units that were read.
+        """
         if silent is not None:
             return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
         failed = [(key, failure.why) for key, failure in self.failures.items() if failure.why.reason not in AT_REST]
@@ -835,13 +854,13 @@ class SourceReader:
         return status, "; ".join([f"{f'{key}: ' if key else ''}{why.reason}: {why.detail}" for key, why in wrong])
 
     def _list_devices(self, devices: tuple[DeviceIdentity, ...], machine_wide: bool) -> None:
-        """Note which devices there are, and which units of the driver are to be read."""
+        """Update the devices, their keys, and the units of the driver to read."""
         name, coverage = self.source.backend.name, self.source.coverage
         listed = self._devices.adopt(name, devices)
         shown = self._filter.show(self._devices.known(name))
         self.candidates = tuple(shown.values())
         keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
-        # A driver that lists a device, and not its partition that was there, has answered for it.
+        # If the driver lists a device without a known partition of it, the partition was removed, not lost.
         wholes = {slot.identity.anchor for slot, device in zip(listed, devices, strict=True) if device.uuid or not slot.identity.uuid}
         unlisted = [slot for slot in self.candidates if slot.key not in keys]
         self._removed |= {slot.key for slot in unlisted if slot.identity.parent in wholes}
@@ -860,20 +879,23 @@ class SourceReader:
         self._listing = devices
 
     def _show(self) -> None:
-        """Note the devices that are reported."""
+        """Update the reported devices."""
         self.slots = tuple(slot for slot in self.candidates if slot.key not in self._removed and self._selection.wants(slot))
         self._wholes = sum(not slot.identity.parent for slot in self.slots)
 
 
 class DetailsReader(SourceReader):
-    """Asks a source for what its driver tells of devices on request, within the limits of a reading. It does not keep the source open."""
+    """A reader of the details that drivers give on request, within the limits of a reading.
+
+    It does not keep the source open.
+    """
 
     def open_reader(self, driver: Driver) -> Reader:
-        """Return what asks a driver."""
+        """Return a reader that asks a driver for details."""
         return _Asking(driver)
 
     def ask(self, now: float, latch: CountDownLatch) -> None:
-        """Ask the driver that is open now, where it can be asked."""
+        """Request details from the open driver, if it offers any."""
         opened = self.source.opened
         if opened is not None and hasattr(opened.driver, "details"):
             super().ask(now, latch)
@@ -882,10 +904,10 @@ class DetailsReader(SourceReader):
             latch.count_down(self.source.backend.name)
 
     def described(self, slots: Iterable[DeviceSlot], late: bool) -> Iterator[tuple[str, Details | Unavailable]]:
-        """Yield what is known of each device by its key, or why it is not.
+        """Yield the details of each device by its key, or the reason why they are unknown.
 
         Args:
-            slots: The devices, where the source is not open.
+            slots: The devices to report if the source is not open.
             late: As for ``collect``.
         """
         opened, failure = self.source.opened, self.source.failure
@@ -907,7 +929,7 @@ class DetailsReader(SourceReader):
 
 
 class _Asking:
-    """A driver as a reader whose readings have no values: what it tells is kept here, and asked for again only where that may help."""
+    """A reader that keeps a driver's details; its readings have no values. It asks again only if answers may change."""
 
     def __init__(self, driver: Any) -> None:
         self.known: dict[int, Details] = {}
@@ -925,7 +947,7 @@ class _Asking:
 
 
 def _keep_pace(source: ManagedSource, worker: WorkerThread) -> float | None:
-    """Read what is due in the background. Returns seconds until the next reading; None while no sampler is interested."""
+    """Take due readings in the background. Return seconds until the next one; None while no sampler is interested."""
     opened, now = source.opened, source.clock.monotonic()
     if opened is None or not opened.interval:
         return None
@@ -939,20 +961,22 @@ def _keep_pace(source: ManagedSource, worker: WorkerThread) -> float | None:
 
 
 def _dropped(source: ManagedSource) -> None:
-    """Have a worker see whether the source is still used, when a reader was garbage-collected. Safe in the middle of anything."""
+    """Make a worker check whether the source is still used, after a reader was garbage-collected."""
     if source.opened is not None:
+        # A finaliser may run in the middle of anything, so it takes no lock and only puts a task into the queue.
         source.pool.queue.put(source.tidy)
 
 
 def _taken_at(reading: Reading, now: float) -> float:
-    """Return when the source took a reading, by what it says; not later than now, nor before the clock began."""
+    """Return when the source took a reading, by its own account, limited to between the clock's start and now."""
     return now if reading.read_at is None else max(0.0, min(now, float(reading.read_at)))
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:
-    """Say why a source that was read gives no value of any unit, where something is wrong; None where it gives one.
+    """Return the reason why a source that was read gives no value of any unit, if that is a fault; otherwise None.
 
-    Where a device has metrics by which it shows that it answers, one of those counts, and not what earlier readings left.
+    If a device has metrics that show that it answers (``VITAL``), one of these must have a value; values left from earlier readings
+    do not count.
     """
     faults: list[Unavailable] = []
     vital: list[Unavailable] = []

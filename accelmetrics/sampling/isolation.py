@@ -1,26 +1,26 @@
-"""``isolation="process"``: the same backends in children behind sockets, those of vendors in one and the host's in another.
+"""``isolation="process"``: the same backends read in child processes, over sockets. Vendors have one child, the host another.
 
-Where hardware of several vendors is here whose libraries are loaded into the process, each of these has a child of its own.
+If the hardware of several vendors whose libraries are loaded into the process is present, each of these vendors has its own child.
 
-What threads cannot promise, the child does: a driver call that does not end does not hold the program's exit, a library that calls
-``exit`` takes only the child with it, a fork in the middle of a driver call finds no locked mutex here, and a busy interpreter delays
-a reading by two switches, not by one per driver call.
+A child gives guarantees that threads cannot give. A driver call that never ends does not delay the program's exit. A library that
+calls ``exit`` ends only the child. A fork in the middle of a driver call finds no locked mutex in this process. A busy interpreter
+delays a reading by two thread switches, not by one per driver call.
 
-When the child dies or stops answering, everything it gave is missing with the reason, and another is started with back-off; devices
-keep their numbers, readings and statistics go on counting. Only a sampler's first reading waits for a child to start: later ones
-answer within their deadline while one is starting. The child's own deadline is a little shorter than the sampler's, so that the
-values of a source that answers reach the sampler in time beside one that does not.
+When a child dies or stops answering, everything it reported is missing with the reason, and another child is started with back-off.
+Devices keep their numbers; counts of readings and statistics continue. Only a sampler's first reading waits for a child to start:
+later readings answer within their deadline while one starts. The child's own deadline is a little shorter than the sampler's. So the
+values of sources that answer reach the sampler in time even if another source does not answer.
 
-The child leaves with ``os._exit`` when its parent hangs up: no driver is shut down on the way out, and no stuck call is waited for.
-What else ends it, it reports. It may be stopped, or in a call that holds the interpreter's lock: so it runs under a watchdog, as
-commands do (:mod:`~accelmetrics.backends.kit.watchdog`), which kills it, and what its libraries have started in its group, when its
-parent ends in whatever way. It is hung up on, and killed if it must be, but never waited for where that could take long: it may be
-stuck in the kernel.
+The child exits with ``os._exit`` when its parent closes the channel: no driver is shut down, and no stuck call is waited for. It
+reports any other reason for its end. The child may be stopped, or in a call that holds the interpreter's lock. So it runs under a
+watchdog, as commands do (:mod:`~accelmetrics.backends.kit.watchdog`). When the parent ends, in any way, the watchdog kills the child
+and the processes that its libraries started in its group. The parent closes the channel, and kills the child if necessary, but never
+waits for it where that could take long: the child may be stuck in the kernel.
 
-A message is a length, then a pickle, over a socket pair of which no third process has an end: unpickling adds no boundary of trust.
-A reading is sent as its header and the row of its numbers; the header, and the lists of processes, only where they have changed.
-Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
-beside a busy thread, each release costs a whole switch interval.
+A message is a length followed by a pickle. It travels over a socket pair of which no third process has an end, so unpickling crosses
+no boundary of trust. A reading is sent as its header and its row of numbers; the header and the lists of processes are sent only when
+they have changed. Receiving waits in the kernel (``SO_RCVTIMEO``), in one call that releases the interpreter's lock once: next to a
+busy thread, each release costs a whole switch interval.
 """
 
 from __future__ import annotations
@@ -58,32 +58,32 @@ from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.topology import Details
 
 START_UP = 5.0
-"""Seconds that a fresh interpreter may take to import this package on a busy machine."""
+"""Seconds a new interpreter may take to import this package on a busy machine."""
 MARGIN, LARGEST_MARGIN = 0.2, 0.1
-"""By how much the child's deadline is shorter: a share of it, and at most so many seconds."""
+"""How much shorter the child's deadline is: a share of the deadline, and the limit of that in seconds."""
 FIRST_RETRY, LAST_RETRY = 0.1, 30.0
-"""Seconds between attempts to start a child: doubled from the first to the last."""
+"""First and last pause in seconds between attempts to start a child. Each pause is twice the one before."""
 PATIENCE = 3.0
-"""Deadlines without an answer after which the child is replaced."""
+"""Number of deadlines without an answer after which the child is replaced."""
 EXIT_STATUS_WAIT = 0.25
-"""Seconds to wait for the exit status of a child that has closed the channel."""
+"""Seconds to wait for the exit status of a child that closed the channel."""
 CLOSE_TIMEOUT, KILL_TIMEOUT = 1.0, 0.5
-"""Seconds that a watchdog has to end the child when the sampler is closed, and then to be gone when it was killed itself."""
+"""Seconds a watchdog has to end the child when the sampler is closed, and then to be gone after it was killed itself."""
 DETECTION = 1.0
-"""Seconds within which it must be found out which vendors' hardware is here."""
+"""Seconds for finding out which vendors' hardware is present."""
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
 
 
 class ChildAnswer(NamedTuple):
-    """What a child answers.
+    """The answer of a child to one request.
 
     Attributes:
-        snapshot: The snapshot, None when there is an error.
-        counted: What is to be counted for this reading.
-        numbering: The numbering, when it changed.
-        error: Why the request was refused, or (a ``SourceError``) why the child leaves.
-        details: Where they were asked for instead of a reading, what drivers tell of devices on request, by key.
+        snapshot: The snapshot; None if there is an error.
+        counted: The counts to add for this reading.
+        numbering: The numbering, if it changed.
+        error: Why the request was refused, or (a ``SourceError``) why the child exits.
+        details: By device key, the details that drivers give on request; None unless these were requested instead of a reading.
     """
 
     snapshot: Snapshot | None = None
@@ -94,7 +94,7 @@ class ChildAnswer(NamedTuple):
 
 
 class Channel:
-    """Sends and receives whole messages over one end of the socket pair.
+    """One end of the socket pair, for whole messages.
 
     Args:
         end: The socket.
@@ -108,14 +108,14 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: object, seconds: float | None = None) -> None:
-        """Send one message whole.
+        """Send one message.
 
         Args:
             message: The message.
-            seconds: How long the other end may take nothing of it; None for ever.
+            seconds: How long the other end may accept no bytes; None for no limit.
 
         Raises:
-            OSError: The other end is gone, or took nothing for so long.
+            OSError: The other end is closed, or accepted nothing for that long.
         """
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
@@ -125,11 +125,11 @@ class Channel:
         """Receive the next message.
 
         Args:
-            until: Until when to wait for the whole of it, on the machine's monotonic clock; None for ever.
+            until: Deadline for the whole message, on the machine's monotonic clock; None for no limit.
 
         Raises:
-            BlockingIOError: It did not come in time; the part that has come is kept.
-            EOFError: The other end is gone.
+            BlockingIOError: It did not arrive in time. The part that arrived is kept for the next call.
+            EOFError: The other end is closed.
             SourceError: The message cannot be unpickled here.
         """
         while len(self._buffer) < _LENGTH.size or len(self._buffer) < (end := _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]):
@@ -147,37 +147,37 @@ class Channel:
         return outcome.value
 
     def hang_up(self) -> None:
-        """End the channel for both ends, and for every copy that a fork has made of them; in a fork, close this copy alone.
+        """Close the channel for both ends and for every copy that a fork made. In a fork, close only this copy.
 
-        It may run in the middle of anything, and at the interpreter's exit: nothing here waits.
+        It never waits, since it may run in the middle of anything, and at the interpreter's exit.
         """
         if os.getpid() == self._pid:
-            with suppress(OSError):  # the other end may have hung up before
+            with suppress(OSError):  # the other end may be closed already
                 self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
 
 def _timeval(seconds: float | None) -> bytes:
-    """Pack a duration as the kernel takes it: zeros are for ever."""
+    """Pack a duration as the kernel's ``timeval``, in which zero means no limit."""
     whole = max(0.0, seconds or 0.0)
     return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
 
 
 class ReadingProcess(Watchdog):
-    """One reading process under its watchdog, and the channel to it. It is asked for one reading at a time.
+    """A child process that takes readings, under its watchdog, and the channel to it. It takes one reading at a time.
 
     Args:
-        owner: What it reads for: when that is gone without a word, the channel is hung up, and nothing stays of it.
-        patient_until: Until when it may take to start.
+        owner: The object it reads for. When that is garbage-collected, the channel is closed and the child ends.
+        patient_until: The deadline for its start.
 
     Attributes:
         channel: The channel.
-        header: That of its last reading; it is sent again only when it changes, like the next.
-        processes: Those of its last reading.
+        header: The header of its last reading; the child sends it only when it changes. So it is with ``processes``.
+        processes: The lists of processes of its last reading.
         up: Whether it has answered once.
-        owed: How many answers it owes: at most two, of which the second is not sent for before the first has come.
-        describes: Whether the next one that is sent for is what drivers tell of devices on request, instead of a reading.
-        patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
+        owed: The number of answers it owes, at most two. The second is not requested before the first has arrived.
+        describes: Whether the next request is for details of devices, instead of a reading.
+        patient_until: The deadline for its answer, on the machine's monotonic clock; after it, the child is replaced.
     """
 
     header: Header | None = None
@@ -191,8 +191,8 @@ class ReadingProcess(Watchdog):
             raise FileNotFoundError("it is not known where the interpreter is: sys.executable is none")
         self.patient_until = patient_until
         entries: list[object] = [*sys.path]
-        path = [entry for entry in entries if isinstance(entry, str)]  # the interpreter passes over others
-        # Vendor libraries print: not on the program's standard output.
+        path = [entry for entry in entries if isinstance(entry, str)]  # the interpreter ignores others, too
+        # Vendor libraries print: to standard error, so that the program's standard output stays its own.
         out: int = subprocess.DEVNULL
         with suppress(OSError):  # a program may run without standard error
             os.fstat(2)
@@ -200,16 +200,16 @@ class ReadingProcess(Watchdog):
         program = f"import sys; sys.path[:] = {path!r}; from accelmetrics.sampling.isolation import main; main()"
         with ExitStack() as undo:
             ours, theirs = map(undo.enter_context, socket.socketpair())
-            # In a session of its own: Ctrl-C is for the program.
+            # In a separate session: Ctrl-C must reach the program only.
             super().__init__(sys.executable, [sys.executable, "-c", program], stdin=theirs.fileno(), stdout=out, stderr=out)
             theirs.close()
             self.channel = Channel(ours)
             self._forgotten = weakref.finalize(owner, _forget, self)
-            self._forgotten.atexit = False  # the kernel closes both ends then
+            self._forgotten.atexit = False  # at exit the kernel closes the socket, which ends the child
             undo.pop_all()
 
     def hang_up(self) -> None:
-        """End the channel, and have the watchdog end the process; returns at once."""
+        """Close the channel and make the watchdog end the process. Returns at once."""
         self._forgotten.detach()
         self.channel.hang_up()
         self.end()
@@ -222,13 +222,13 @@ def _forget(child: ReadingProcess) -> None:
 
 
 class IsolatedPart:
-    """Backends that are read in one child process, and what they last gave.
+    """The backends read in one child process, and their last answer.
 
     Args:
-        backends: Which backends, in numbering order.
-        forced: Names of those that are opened whatever detection says.
+        backends: The backends, in numbering order.
+        forced: Names of backends to open even if detection finds nothing.
         options: What to read, and how long to wait.
-        numbering: The numbers set aside for its devices; None where the child sets them aside.
+        numbering: The numbers reserved for its devices; None if the child reserves them.
     """
 
     def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options, numbering: Numbering | None = None) -> None:
@@ -246,16 +246,17 @@ class IsolatedPart:
         self._numbering = numbering
 
     def ask(self, describe: bool = False) -> None:
-        """Send for a reading, unless an earlier one is still owed. Starts the child if need be, once it is time to.
+        """Request a reading, sent once earlier answers have arrived. Start the child if its back-off is over.
 
         Args:
-            describe: Send for what drivers tell of devices on request instead.
+            describe: Request details of devices instead of a reading.
         """
         if self._child is None and time.monotonic() >= self._retry_at:
             reap()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
             shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
-            if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
+            # After a restart the numbering is known, so sources that open at once need not wait for slow ones.
+            if last.time_ns and not self._first:
                 open_timeout = min(shorter, open_timeout)
             options = self._options._replace(pid=self._options.pid or os.getpid(), timeout=shorter, open_timeout=open_timeout)
             again = " again" if self._pause > FIRST_RETRY else ""
@@ -270,14 +271,14 @@ class IsolatedPart:
         if self._child is not None:
             self._child.owed, self._child.describes = min(2, self._child.owed + 1), describe
             if self._child.owed == 1:
-                with suppress(OSError):  # receiving says why
+                with suppress(OSError):  # receiving will report the reason
                     self._send(self._child)
 
     def answer(self, until: float) -> ChildAnswer:
-        """Wait for the answer to what was sent for: a snapshot that says why there is none, where none comes.
+        """Wait for the answer to the request. If none arrives, return a snapshot that gives the reason.
 
         Args:
-            until: Until when, on the machine's monotonic clock; the first one is waited for as long as the child may take to start.
+            until: Deadline on the machine's monotonic clock. The first answer is waited for as long as the child may take to start.
         """
         child = self._child
         given = None if child is None else self._receive(child, child.patient_until if self._first else until)
@@ -285,12 +286,12 @@ class IsolatedPart:
         if given is not None:
             self._last = given.snapshot or self._last
             return given
-        # All that is known to exist is missing, for the reason that the child is not there.
+        # Every key known to exist is missing, because the child does not answer.
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
         reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
         failed = BackendStatus("", "timed_out" if late else "failed", why.detail, reason=str(why.reason))
-        # A source that was not there is still not there.
+        # A source that was absent is still absent: the child's failure says nothing about it.
         statuses = tuple(
             [
                 status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
@@ -302,19 +303,19 @@ class IsolatedPart:
         return ChildAnswer(snapshot, ReadingCounts(1, int(late)))
 
     def close(self) -> None:
-        """End the child."""
+        """End the child and wait for its end, for a limited time."""
         child = self.disconnect()
         if child is not None:
             child.await_end(CLOSE_TIMEOUT, KILL_TIMEOUT)
         self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
 
     def after_fork(self) -> None:
-        """Close this copy of the channel in the child of a fork, and start over: the channel belongs to the parent."""
+        """Close this copy of the channel in the child of a fork and start over: the channel belongs to the parent."""
         self.disconnect()
         self._first = True
 
     def disconnect(self) -> ReadingProcess | None:
-        """Hang up on the child."""
+        """Close the channel to the child. Return the child that was disconnected, if any."""
         child, self._child = self._child, None
         if child is not None:
             child.hang_up()
@@ -326,7 +327,7 @@ class IsolatedPart:
         child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
 
     def _receive(self, child: ReadingProcess, until: float) -> ChildAnswer | None:
-        """Receive the answer; one that an earlier reading did not wait for is passed over, and the next sent for."""
+        """Return the answer, or None. An answer owed to an earlier request is discarded, and the next one is requested."""
         try:
             while True:
                 answer: ChildAnswer
@@ -361,7 +362,7 @@ class IsolatedPart:
         return None
 
     def _drop(self, reason: str, fate: str) -> None:
-        """End the child at once, and start another later."""
+        """End the child at once; another one is started later."""
         self.disconnect()
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
         self._retry_at = time.monotonic() + self._pause
@@ -369,11 +370,13 @@ class IsolatedPart:
 
 
 class ProcessEngine:
-    """Takes snapshots in child processes: the vendors' in one, the host's in another, so that no driver can take them along.
+    """Takes snapshots in child processes: vendors in one, the host in another.
+
+    So no driver can take the host's values down with it.
 
     Args:
-        backends: Which backends, in numbering order.
-        forced: Names of those that are opened whatever detection says.
+        backends: The backends, in numbering order.
+        forced: Names of backends to open even if detection finds nothing.
         options: What to read, and how long to wait.
     """
 
@@ -386,21 +389,21 @@ class ProcessEngine:
         self._options = options
         vendors = [backend for backend in backends if backend.kind is not None]
         hosts = [backend for backend in backends if backend.kind is None]
-        # Where there are others, devices that were asked for are looked for among theirs.
+        # ``gpus`` names devices of vendors: the host's child must not refuse it, unless there are no vendors.
         parts = [(vendors, options), (hosts, options._replace(gpus=None) if vendors else options)]
         self._parts = [IsolatedPart(part, forced, wanted) for part, wanted in parts if part]
         self._undivided = vendors if options.gpus is None else []
-        self._heads: list[Header] = []  # those that the parts' last readings had, and what they come to together
+        self._heads: list[Header] = []  # the headers of the parts' last readings; the next line is the header merged from them
         self._header: Header | None = None
         self._lock = threading.Lock()
-        self._last: tuple[float, Snapshot] | None = None  # when it was asked for, on the machine's monotonic clock
+        self._last: tuple[float, Snapshot] | None = None  # with the time of its request, on the machine's monotonic clock
         _ENGINES.add(self)
 
     def sample(self, max_age: float = 0.0) -> Snapshot:
-        """Take one snapshot, or one that says why there is none. Safe from any thread.
+        """Take one snapshot, or one that gives the reason why there is none. Safe from any thread.
 
         Args:
-            max_age: Seconds before this call in which the last reading must have been asked for to be returned once more.
+            max_age: Return the last reading again if it was requested no more than this many seconds before the call.
         """
         called = time.monotonic()
         until = called + self._options.timeout
@@ -410,7 +413,7 @@ class ProcessEngine:
             if (last := self.latest(called - max_age)) is not None:
                 return last
             began = time.monotonic()
-            # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
+            # A thread that waited for another thread's reading has the rest of its time, and at least a tenth of the timeout.
             until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
             vendors, self._undivided = self._undivided, []
             divisions = divided(vendors)
@@ -427,7 +430,7 @@ class ProcessEngine:
             return taken
 
     def describe(self) -> dict[str, Details | Unavailable]:
-        """Have the children ask drivers for what they tell of devices on request, and return it by device key."""
+        """Return the details that drivers give on request, by device key. The children ask the drivers."""
         self.list_devices()
         with self._lock:
             answers = self._ask(time.monotonic() + self._options.timeout, describe=True)
@@ -436,8 +439,8 @@ class ProcessEngine:
         return {key: known for part in (*found, *missing) for key, known in part.items()}
 
     def _ask(self, until: float, describe: bool = False) -> list[ChildAnswer]:
-        """Ask all children side by side."""
-        with ExitStack() as interrupted:  # in the middle of a message: a channel cannot be used any more
+        """Send a request to all children and return their answers, in the order of the parts."""
+        with ExitStack() as interrupted:  # an interrupt in the middle of a message makes a channel unusable
             for part in self._parts:
                 interrupted.callback(part.disconnect)
             for part in self._parts:
@@ -447,12 +450,12 @@ class ProcessEngine:
         return answers
 
     def latest(self, since: float) -> Snapshot | None:
-        """Return the last reading once more if it was asked for no earlier than this on the machine's monotonic clock."""
+        """Return the last reading if it was requested no earlier than ``since`` on the machine's monotonic clock."""
         last = self._last
         return last[1] if last is not None and last[0] >= since else None
 
     def list_devices(self) -> Sequence[DeviceSlot]:
-        """List the devices of the last reading, or else of a first one: children answer with readings."""
+        """Return the devices of the last reading, or of a first one: children answer only with readings."""
         return (self.latest(-math.inf) or self.sample()).identities
 
     def close(self) -> None:
@@ -463,13 +466,14 @@ class ProcessEngine:
                 part.close()
 
     def after_fork(self) -> None:
-        """Leave the children to the parent, one of whose threads may hold the lock for ever."""
+        """Start over in the child of a fork: the children stay with the parent."""
+        # A new lock: a thread of the parent may hold the old one, and does not exist here to release it.
         self._lock, self._last = threading.Lock(), None
         for part in self._parts:
             part.after_fork()
 
     def _merged(self, snapshots: Sequence[Snapshot]) -> Snapshot:
-        """Put the parts' snapshots together."""
+        """Merge the parts' snapshots into one."""
         first, *rest = snapshots
         if not rest:
             return first
@@ -494,7 +498,7 @@ def _after_fork() -> None:
         engine.after_fork()
 
 
-# registered behind the watchdogs' own, by which they know that they are the parent's
+# Registered after the watchdogs' hook, which marks them as the parent's.
 at_fork(after_in_child=_after_fork)
 
 
@@ -502,12 +506,14 @@ def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]
     """Divide vendors among children.
 
     Returns:
-        For each child its backends, and the numbers set aside for the devices of all. What is listed beyond those is numbered far behind
-        them, apart from what others list. Nothing where one child is enough, or where it is not known how many devices there are.
+        For each child, its backends and the numbers reserved for the devices of all. Devices beyond the reserved numbers are numbered
+            far
+        above them, in a separate range per child. Empty if one child is enough, or if the number of devices is unknown.
     """
     loading = [backend for backend in vendors if backend.name not in BUILT_IN or BUILT_IN[backend.name].library]
     found = _detected(vendors) if len(loading) > 1 else {}
     apart = [backend for backend in loading if backend.name in found]
+    # Numbers can only be reserved for a known count of devices; kinds with the vendor's numbers need none reserved.
     if len(apart) < 2 or not all(found[backend.name] or backend.kind in VENDOR_NUMBERED for backend in apart):
         return []
     devices = DeviceRegistry()
@@ -523,7 +529,7 @@ def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]
 
 
 def _detected(backends: Sequence[Backend]) -> dict[str, int]:
-    """Count the devices of each backend whose hardware is here; empty where looking for it does not return in time."""
+    """Return the number of devices of each backend whose hardware is present; empty if detection does not end in time."""
     found: dict[str, int] = {}
 
     def look() -> None:
@@ -543,11 +549,11 @@ def _detected(backends: Sequence[Backend]) -> dict[str, int]:
 
 
 _LATE: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads whose detection hangs: no other is begun beside them."""
+"""Threads whose detection hangs. No other detection is started while one does."""
 
 
 def _portable(backend: Backend) -> str | bytes:
-    """Send a registered backend by its name; any other, and one with a source pinned, must travel as itself."""
+    """Return a registered backend's name, or else (also for a backend with a pinned source) its pickle."""
     if is_registered(backend):
         return backend.name
     outcome = guarded(pickle.dumps, backend, pickle.HIGHEST_PROTOCOL)
@@ -573,20 +579,21 @@ def _ended(status: int | None) -> str:
 
 
 def main() -> None:
-    """Run the child: serve readings on the channel, which is its standard input, until the parent hangs up."""
+    """Run the child: answer requests on the channel, which is its standard input, until the parent closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         channel = Channel(socket.socket(fileno=os.dup(0)))
+        # Nothing else may read from the channel.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, channel)
-        if outcome.failure is not None:  # the parent may have hung up, and not receive it
+        if outcome.failure is not None:  # the parent may have closed the channel, so sending may fail
             guarded(channel.send, (None, ChildAnswer(error=SourceError(*outcome.failure))))
     finally:
         os._exit(0)
 
 
 def _serve(channel: Channel) -> None:
-    # The code of backends that are not registered runs when they are unpickled here.
+    # Unpickling runs the code of backends that are not registered. It comes from our parent.
     portable, forced, options, numbering, keys, sequences = channel.receive(None)
     backends = [item if isinstance(item, str) else pickle.loads(item) for item in portable]
     engine = ThreadEngine(SHARED, select(backends), forced, options)

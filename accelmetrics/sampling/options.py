@@ -1,4 +1,4 @@
-"""What a sampler can be asked for, checked once, and the devices that it selects."""
+"""The options of a sampler, checked once, and the selection of devices."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Visible = bool | Literal["renumber"]
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
 MIN_UUID_PREFIX = 8
-"""Shorter beginnings of a UUID, such as ``GPU-1``, are more likely a mistake than a choice."""
+"""Shorter beginnings of a UUID, for example ``GPU-1``, are more likely a mistake than a choice."""
 
 
 class Options(NamedTuple):
     """The checked options of a sampler.
 
     Attributes:
-        pid: The watched process; None for the one that samples (after a fork: the child).
-        children: Whether its descendants are watched with it.
+        pid: The watched process; None for the process that samples (after a fork: the child).
+        children: Whether its descendants are watched too.
         disk_paths: Mount points whose usage is reported.
-        gpus: The devices asked for, by number, key or UUID; None for all.
+        gpus: The requested devices, by number, key or UUID; None for all.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds the first reading waits for sources that are still opening.
-        watched: Whether the process was named: kept apart from ``pid``, which a child process is told in any case.
-        visible: Whether only the devices that the watched process sees are reported, or those under its own numbers.
+        watched: Whether the user named the process. ``pid`` does not show this, since it is always set in a child process.
+        visible: Whether only the devices that the watched process sees are reported; ``"renumber"`` also applies its numbers.
         metrics: The metrics that are reported.
     """
 
@@ -49,7 +49,8 @@ class Options(NamedTuple):
     metrics: MetricSelection = ALL_METRICS
 
     def read_options(self) -> ReadOptions:
-        """Return what every source is told, in this process."""
+        """Return the options that every source gets, for reading in this process."""
+        # Resolved at each call, since after a fork "this process" is the child.
         return ReadOptions(os.getpid() if self.pid is None else self.pid, self.children, self.disk_paths, self.watched, self.metrics)
 
 
@@ -64,11 +65,11 @@ def checked(
     visible: Visible = False,
     metrics: MetricChoice = ALL,
 ) -> Options:
-    """Check what a user asked for.
+    """Return the options of a sampler, checked.
 
     Raises:
-        InvalidOptionError: Naming the option, its value and what is allowed.
-        UnknownNameError: ``metrics`` has what no metric is called.
+        InvalidOptionError: An option has an invalid value. The message names the option, the value and the valid values.
+        UnknownNameError: ``metrics`` contains a name that no metric has.
     """
     if pid is not None and not (_is_count(pid) and pid):
         raise InvalidOptionError(f"pid is {pid!r}: it must be a process id, a whole number above 0")
@@ -99,18 +100,18 @@ def _is_count(value: object) -> bool:
 
 
 def items(value: object) -> tuple[Any, ...] | None:
-    """List what was given as a list; None when it is none, or is a text, whose items are its letters."""
+    """Return the items of an iterable as a tuple; None for anything else. A text counts as none: its items are letters."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
 
 
 class DeviceSelection:
-    """The devices asked for.
+    """The requested devices.
 
-    A bare number ``n`` is the device ``gpu.n``. A device is chosen with its partitions. Devices of a kind that is not
-    mentioned are left out only if they are GPUs: ``gpus=[0]`` says nothing about TPUs.
+    A bare number ``n`` is the device ``gpu.n``. A device includes its partitions. Kinds that are not mentioned are left out only if
+    they are GPUs: ``gpus=[0]`` does not exclude TPUs.
 
     Args:
-        choices: What the user wrote; None for everything.
+        choices: The user's choice; None for everything.
     """
 
     def __init__(self, choices: Sequence[Choice] | None) -> None:
@@ -118,7 +119,7 @@ class DeviceSelection:
         self.kinds = {"gpu", *(choice.partition(".")[0] for choice in self._choices or () if "." in choice)}
 
     def wants(self, slot: DeviceSlot) -> bool:
-        """Return whether a device was asked for, or the one that it is a partition of."""
+        """Return whether a device, or the parent of a partition, was requested."""
         if self._choices is None or slot.identity.kind not in self.kinds:
             return True
         parent = slot.identity.parent
@@ -127,17 +128,17 @@ class DeviceSelection:
         )
 
     def names(self, slot: DeviceSlot) -> bool:
-        """Return whether a choice is this very device."""
+        """Return whether a choice names this device itself, not its parent."""
         return any(choice == slot.key or _begins(slot.identity.uuid, choice) for choice in self._choices or ())
 
     def check(self, slots: Iterable[DeviceSlot]) -> None:
-        """Refuse a choice that no device answers to.
+        """Refuse a choice that matches no device.
 
         Args:
-            slots: Every device there is, selected or not.
+            slots: Every device, selected or not.
 
         Raises:
-            UnknownNameError: Listing the devices there are.
+            UnknownNameError: A choice matches no device. The message lists the devices.
         """
         listed = list(slots)
         for choice in self._choices or ():

@@ -1,8 +1,8 @@
-"""What one process of a job tells the others of its machine: how it wants to be read for, what it logs, and messages.
+"""The file in which a process of a job publishes its wishes, logged steps and messages to the others on its machine.
 
-Each process writes a file of its own, which it keeps locked: the others see that it has ended when the lock is free. A record's number is
-taken in one call in C and each slot is written by itself, so that any thread, and a signal handler that interrupts it, may write at any
-time without a lock.
+Each process writes one file and keeps it locked: the others recognise its end by the free lock. A record's number is taken in one
+call in C, and each slot is written independently. So any thread, and a signal handler that interrupts it, may write at any time
+without a lock.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from accelmetrics.backends.guard import at_fork, guarded
 from accelmetrics.sampling.slot_file import HEAD, NotSharedError, Sizes, SlotFile, create
 
 RANK = ".rank"
-"""How the names of these files end."""
+"""Suffix of these files."""
 LONGEST = 4096
-"""Bytes of a message."""
+"""Longest message in bytes."""
 WISHES, STEPS, MESSAGES = range(3)
-"""The parts of a file. A record of steps holds as many as fit; one step that is too long for a slot stands among the messages."""
+"""The parts of a file. A record of steps holds as many as fit. A step too long for a slot is written to the messages instead."""
 SIZES: Sizes = ((1 << 15, 2), (1536, 512), (LONGEST + HEAD, 128))
 MOST_RANKS = 1024
-"""Processes of a job that are heard of."""
+"""Largest number of processes of a job that are followed."""
 _MESSAGE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _STEP = json.JSONEncoder(separators=(",", ":"))
 
 Message = Mapping[str, Any]
 Logged = tuple[int, int | None, float, Mapping[str, int | float]]
-"""A step: time in nanoseconds since 1970, the program's own number of it, the moment on the monotonic clock, the numbers by name."""
+"""A step: time in nanoseconds since 1970, the program's step number, the time on the monotonic clock, the numbers by name."""
 
 
 class RankFile:
-    """Writes the file of this process. Its methods may be called from any thread, and from signal handlers.
+    """The file of this process, for writing. Its methods are safe from any thread and from signal handlers.
 
     Args:
-        files: What the paths of the job's files begin with.
-        wishes: What the others are told of this process: anything that JSON has.
+        files: The common prefix of the paths of the job's files.
+        wishes: The process's wishes for the shared readings, as a JSON-compatible object.
 
     Attributes:
-        wishes: As it was told last.
+        wishes: The wishes last written.
         file: The file, locked.
-        path: Its name.
+        path: Its path.
 
     Raises:
-        NotSharedError: The file cannot be made.
+        NotSharedError: The file cannot be created.
     """
 
     def __init__(self, files: Path, wishes: Mapping[str, Any]) -> None:
@@ -58,12 +58,12 @@ class RankFile:
         self._make(wishes)
 
     def wish(self, wishes: Mapping[str, Any]) -> None:
-        """Tell the others something else of this process."""
+        """Replace the wishes of this process."""
         self.wishes = wishes
         self._write(WISHES, _MESSAGE.encode(wishes))
 
     def steps(self, logged: Sequence[Logged]) -> None:
-        """Tell the others steps that were logged, as many in a record as fit into a slot."""
+        """Write logged steps, as many per record as fit into a slot."""
         text = _STEP.encode(logged)
         records = -(-len(text) // (SIZES[STEPS][0] - HEAD))
         if records == 1 or len(logged) == 1:
@@ -74,7 +74,7 @@ class RankFile:
             self.steps(logged[begin : begin + size])
 
     def message(self, message: Message) -> bool:
-        """Tell the others a message; whether it is one, and short enough."""
+        """Write a message. Return whether it is JSON-compatible and short enough."""
         text = guarded(_MESSAGE.encode, message).value
         return text is not None and self._write(MESSAGES, text)
 
@@ -88,16 +88,16 @@ class RankFile:
     def _make(self, wishes: Mapping[str, Any]) -> None:
         self._numbers = [count(1) for _ in SIZES]
         self.path = self._files.with_name(f"{self._files.name}.{os.getpid()}-{os.urandom(4).hex()}{RANK}")
-        # Locked before it has its name: one that is not is taken for one that was left behind.
+        # Locked before it gets its name: others take an unlocked file for one of a process that has ended, and remove it.
         self.file = create(self.path, SIZES, lambda file: fcntl.lockf(file.file, fcntl.LOCK_EX))
         _own[self.path] = self
         self.wish(wishes)
 
     def _write(self, part: int, text: str) -> bool:
-        """Write a record; whether it fits. One that cannot be written is lost."""
+        """Write a record. Return whether it fits; a record that cannot be written is lost."""
         content = text.encode()
         fits = len(content) <= SIZES[part][0] - HEAD
-        if fits and os.getpid() == self._pid:  # not in the child of a fork, which has no file of its own until it starts
+        if fits and os.getpid() == self._pid:  # the child of a fork must not write here; it creates a file when it starts
             with suppress(OSError, NotSharedError):
                 if not self.file.stands:
                     self.file.close()
@@ -108,16 +108,16 @@ class RankFile:
 
 
 _own: dict[Path, RankFile] = {}
-"""The files of this process. It never opens them a second time: with the other descriptor it would lose its lock."""
+"""The files of this process. It never opens one a second time: closing the second descriptor would lose the lock."""
 at_fork(after_in_child=_own.clear)
 
 
 class Rank:
-    """Another process of the job, or this one, as its file tells of it.
+    """A process of the job, as its file describes it. It may be this process.
 
     Attributes:
-        wishes: What it wants.
-        dropped: Steps and messages that were overwritten before they were read.
+        wishes: Its wishes for the shared readings.
+        dropped: Number of steps and messages that were overwritten before they were read.
     """
 
     def __init__(self, path: Path, known: bool) -> None:
@@ -128,7 +128,7 @@ class Rank:
         if self._file.sizes != SIZES:
             self.close()
             raise NotSharedError(f"{path} is no file of a process of the job")
-        # What was told before this one looked for the first time is not for it.
+        # Records from before this process joined are not for it. A process found at a later look (`known`) joined after it.
         newest = self._file.newest()
         self._last = [newest[WISHES] - 1, *[0 if known else number for number in newest[1:]]]
         self._awaited = [0, 0, 0]
@@ -139,24 +139,24 @@ class Rank:
             self._file.close()
 
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process is alive."""
         if self._own is not None:
             return _own.get(self._path) is self._own
         try:
             fcntl.lockf(self._file.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return self._file.stands  # else it was removed, and made anew
+            return self._file.stands  # locked, so alive; otherwise the file was removed and created again under another name
         return False
 
     def look(self) -> None:
-        """Take what it wants now."""
+        """Read its current wishes."""
         for wishes in self.told(WISHES):
             self.wishes = wishes if isinstance(wishes, dict) else self.wishes
 
     def told(self, part: int) -> Iterator[Any]:
-        """Yield what it has told since the last call. What was overwritten meanwhile is counted as dropped."""
+        """Yield the records written since the last call. Overwritten ones are counted as dropped."""
         for number, content in self._file.after(part, self._last[part]):
-            if content is None and self._awaited[part] != number:  # perhaps another thread writes it just now: at the next look it is there
+            if content is None and self._awaited[part] != number:  # it may be in the middle of being written: wait for the next call
                 self._awaited[part] = number
                 return
             self.dropped += number - self._last[part] - (content is not None)
@@ -170,11 +170,11 @@ class Ranks:
     """The processes of a job on this machine. For one thread at a time.
 
     Args:
-        files: What the paths of the job's files begin with.
+        files: The common prefix of the paths of the job's files.
 
     Attributes:
-        living: By path of its file, each process.
-        ended: Those that ended since the last look but one. They can be read until the next look.
+        living: The live processes, by path of their file.
+        ended: Processes that the last look found to have ended. They can be read until the next look.
     """
 
     def __init__(self, files: Path) -> None:
@@ -184,7 +184,7 @@ class Ranks:
         self._looked = False
 
     def look(self) -> None:
-        """Find processes that have begun, and forget those that have ended; their files are removed."""
+        """Find new processes, and remove the files of processes that have ended."""
         for path in sorted(ranks_of(self._files)):
             if path not in self.living and len(self.living) < MOST_RANKS:
                 with suppress(OSError, NotSharedError):
@@ -209,5 +209,5 @@ class Ranks:
 
 
 def ranks_of(files: Path) -> Iterator[Path]:
-    """Find the files of a job's processes."""
+    """Return the paths of the files of a job's processes."""
     return files.parent.glob(f"{glob.escape(files.name)}.*{RANK}")
