@@ -237,7 +237,7 @@ class Reference(Protocol):
 
 
 class Reader(Protocol):
-    """One consumer's view of an open driver.
+    """A consumer's view of an open driver.
 
     Optional method ``kept(unit)``, for a driver with a single unit that serves its values for a while: the reading that ``read`` would
     return now if it is the last one returned, else None. The sampling thread calls it, so it must not call the driver or open a file.

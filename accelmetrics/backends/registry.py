@@ -1,4 +1,4 @@
-"""Registry of all backends: the built-in ones and those that other packages register.
+"""Registry of all backends: the built-in ones, and the ones that other packages register.
 
 A third-party package registers one object, or a callable without arguments that returns it, under the entry-point group
 ``accelmetrics.backends``. The built-in backends are registered there too. Importing a plug-in must be cheap. A plug-in whose import fails

@@ -136,7 +136,7 @@ def pace_of(group: str) -> float:
 
 
 def needed_groups(metrics: MetricSelection) -> frozenset[str]:
-    """Return the groups to read for a selection: those with a selected key, and the groups that their percentages need."""
+    """Return the groups to read for a selection: groups with a selected key, and the groups that their percentages need."""
     wanted = {name for name, keys in GROUPS.items() if any(map(metrics.wants_some, keys))}
     return frozenset(wanted.union(*(AGAINST.get(name, ()) for name in wanted)))
 
@@ -279,7 +279,7 @@ class Process(NamedTuple):
 
 
 class HostReader:
-    """One consumer's view of the host.
+    """A consumer's view of the host.
 
     Each consumer has its own counters, so that no other consumer shortens its intervals. Collectors get the reader as their argument. A
     group that is not due keeps its last values.

@@ -1,12 +1,12 @@
-"""AWS Trainium and Inferentia: each NeuronCore is a device ``trn.{core}`` under the tool's own number.
+"""AWS Trainium and Inferentia. Each NeuronCore is a device ``trn.{core}`` with the number that the vendor's tool uses.
 
-Two sources. ``neuron-monitor`` runs as one supervised child and prints a report per period
-(:mod:`~accelmetrics.backends.neuron.monitor`). Where it is not installed, or may not be run, the driver's counters in
-sysfs are read (:mod:`~accelmetrics.backends.neuron.sysfs`): they need neither a process nor rights, and know nothing of
-which program uses what. A tool that is there and fails is reported as failing, not papered over with the lesser source.
+There are two sources. ``neuron-monitor`` runs as one supervised child and prints a report per period
+(:mod:`~accelmetrics.backends.neuron.monitor`). If it is not installed or may not be run, the driver's counters in sysfs are read
+(:mod:`~accelmetrics.backends.neuron.sysfs`). They need no process and no rights, but do not tell which program uses a core. A tool that
+runs and fails is reported as failing; sysfs does not replace it.
 
-Detection looks at the driver's sysfs tree, the device nodes and PCI device ids. Amazon's vendor id alone says nothing: every network
-card and disk of an EC2 instance carries it.
+Detection looks at the driver's sysfs tree, the device nodes and PCI device ids. Amazon's vendor id alone proves nothing, since every
+network card and disk of an EC2 instance has it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from accelmetrics.schemas.text import counted
 
 TOOL = "neuron-monitor"
 DIRECTORIES = ("/opt/aws/neuron/bin",)
-"""Where the vendor's packages put the tool, which is on no ``PATH`` by itself."""
+"""Directory of the vendor's packages, which is on no default ``PATH``."""
 PERIOD = 1.0
-"""Seconds between two reports."""
+"""Seconds between two reports of the tool."""
 ROOT = "/sys/devices/virtual/neuron_device"
 PARTS = ("stats/other_info", "stats/memory_usage/device_mem")
-"""Below a core's directory, where drivers before 2.31 keep its counters."""
+"""Directories below a core's directory with the counters of drivers before 2.31."""
 MOVED = "neuron driver 2.31 moved counters, and only neuron-monitor is read there"
 
 PCI = (*(f"1d0f:{device}" for device in ("7064", "7065", "7066", "7067", "7164", "7264", "7364")), "1d0f:*:12")
-"""Inferentia, Trainium, Inferentia2, Trainium2, and what calls itself a processing accelerator, as older chips do not."""
+"""Inferentia, Trainium, Inferentia2, Trainium2, and any device of class 12 (processing accelerator). Older chips have another class, so
+they are listed by id.
+"""
 NODE = "/dev/neuron0"
-"""The first chip's; a container may have been given others alone."""
+"""Node of the first chip. A container may have been given only other ones."""
 LOAD_DRIVER = "load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms)"
 INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
 PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
 
 
 def chips() -> dict[int, dict[int, str]]:
-    """Return, by the number of each chip that the driver shows, the directories of its cores.
+    """Return for each chip that the driver shows the directories of its cores by core number.
 
-    Cores are numbered as the tool numbers them without joined cores: chip by chip.
+    Cores are numbered chip by chip, as ``neuron-monitor`` numbers them if no cores are joined.
     """
     found = {}
     for index in _numbered(ROOT, "neuron"):
@@ -64,7 +66,7 @@ def _number(printed: str, otherwise: int) -> int:
 
 
 def picked_core(cores: Collection[int]) -> int | None:
-    """Return the core that ``LOCAL_RANK`` stands for; None where it is unset, no number, or no core has that number."""
+    """Return the core with the number in ``LOCAL_RANK``; None if it is unset, no number, or no core has it."""
     rank = _number(os.environ.get("LOCAL_RANK", "").strip(), -1)
     return rank if rank in cores else None
 
@@ -72,8 +74,7 @@ def picked_core(cores: Collection[int]) -> int | None:
 def detect() -> Detection:
     """Look at the driver's tree, the device nodes and the PCI bus.
 
-    The driver's tree tells how many cores there are, which is how many devices; without it each chip counts as one, since a chip
-    that is there and cannot be read is to be told as that.
+    The driver's tree shows the number of cores, which is the number of devices. Without it each chip counts as one device.
     """
     found, nodes = chips(), find_nodes(["/dev/neuron*"])
     if found:
@@ -83,6 +84,7 @@ def detect() -> Detection:
             words += f"; counters are not where they are looked for: {MOVED}"
         return Detection(True, words, len(paths), "" if nodes else PASS_DEVICE)
     addresses = find_pci(PCI)
+    # Chips that exist but cannot be read still count as devices, so that opening fails with a reason.
     if nodes:
         return Detection(True, f"{nodes[0]} is there; the driver shows no counters in {ROOT}", max(len(addresses), 1))
     if addresses:
@@ -92,21 +94,21 @@ def detect() -> Detection:
 
 
 def open_monitor(clock: Clock, period: float = PERIOD) -> Driver:
-    """Start the tool."""
+    """Start ``neuron-monitor`` and return its driver."""
     from accelmetrics.backends.neuron import monitor, sysfs
 
     return monitor.polled(clock, period, (sysfs.POWER_SOURCE,)).open()
 
 
 def open_sysfs(clock: Clock) -> Driver:
-    """Read the driver's counters."""
+    """Return the driver of the counters in sysfs."""
     from accelmetrics.backends.neuron import sysfs
 
     return sysfs.polled(clock).open()
 
 
 def open_best(clock: Clock, period: float = PERIOD) -> Driver:
-    """Start the tool where it may be run; else read the driver's counters."""
+    """Start the tool if this user may run it; else read the driver's counters."""
     from accelmetrics.backends.kit.commands import find, may_run
 
     tool = find(TOOL, DIRECTORIES)
@@ -117,12 +119,12 @@ def open_best(clock: Clock, period: float = PERIOD) -> Driver:
     if tool is not None:
         raise SourceError(Reason.NO_PERMISSION, f"{tool} may not be executed by this user")
     words = f"{TOOL} is neither on PATH nor in {DIRECTORIES[0]}, and {ROOT} is not there"
-    advice = INSTALL_TOOL if detect().present else f"{LOAD_DRIVER}; {INSTALL_TOOL}"  # what detection advises comes first
+    advice = INSTALL_TOOL if detect().present else f"{LOAD_DRIVER}; {INSTALL_TOOL}"  # same order as detection's advice
     raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=advice)
 
 
 def coverage() -> Coverage:
-    """Return what the tool prints, and what of it the driver counts too."""
+    """Return the metrics of both sources, with the words of each source."""
     from accelmetrics.backends.kit.fields import joined_words
     from accelmetrics.backends.neuron import monitor, sysfs
 
@@ -134,11 +136,11 @@ def coverage() -> Coverage:
 
 
 def neuron_backend(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> SourcesBackend:
-    """Make the backend of NeuronCores, through the tool or the driver's counters.
+    """Return the backend of NeuronCores.
 
     Args:
-        clock: Where ages and rates are taken from.
-        period: Seconds between two reports of the tool. The counters are read when asked.
+        clock: Clock for ages and rates.
+        period: Seconds between two reports of the tool. The counters are read on demand.
     """
     sources: dict[str, Open] = {TOOL: partial(open_monitor, period=period), "sysfs": open_sysfs}
     return SourcesBackend(

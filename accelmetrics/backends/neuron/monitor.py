@@ -10,18 +10,18 @@
      "system_data": {"neuron_hw_counters": {"neuron_devices": [{"neuron_device_index": 0, …}], "error": ""}},
      "neuron_hardware_info": {"neuron_device_count": …, "neuroncore_per_device_count": …, "error": ""}}
 
-Every part may be missing or ``null`` (older tools, sections that failed). A section that carries an error has no values, whatever
-else stands in it.
+Every part may be missing or ``null`` (older tools, sections that failed). A section with an error has no values, even if it contains
+some.
 
-The programs of a report are added up. Nothing is invented: a core that no program uses is ``not_in_use``, not idle at 0 %; a sum of
-which one part is missing is missing; a section with an error gives that error's words. Latencies are those of the slowest program,
-since percentiles do not add up.
+Values are sums over the programs of a report. A core that no program uses is ``not_in_use`` rather than idle at 0 %. A sum with a
+missing part is missing. A section with an error gives the words of the error. A latency is that of the slowest program, since
+percentiles cannot be added.
 
-W&B reads the first program of the list, and with ``LOCAL_RANK`` the core of that number, at 0 where it finds none. Here a watched
-process (``pid=…``, with ``children=True`` its descendants too) selects programs; ``LOCAL_RANK`` selects the core of that number, if
-there is one, and the programs on it.
+W&B reads only the first program of the list; with ``LOCAL_RANK`` it reads the core with this number, and reports 0 if there is none. Here
+a watched process (``pid=…``, with ``children=True`` its descendants too) selects programs. ``LOCAL_RANK`` selects the core with this
+number, if there is one, and the programs on it.
 
-The tool's configuration is a file in its own working directory, which no other user may enter and which goes with it.
+The tool's configuration is a file in its working directory. No other user may enter this directory, and it is removed with the tool.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from accelmetrics.schemas.identity import DeviceProcess
 
 CONFIGURATION = "neuron-monitor.json"
 FIRST_REPORT = 8.0
-"""Seconds to wait for the first report: the tool asks the instance's metadata service before it prints anything."""
+"""Seconds to wait for the first report. The tool asks the instance's metadata service before it prints anything."""
 ADVICE = "run neuron-monitor by hand, and neuron-ls, to see what they say"
 LARGEST = 2**63
-"""What is at or above this was negative, or "none", before it became unsigned."""
+"""Numbers from here on were negative, or "none", before the tool printed them as unsigned."""
 MANY = MOST_DEVICES
-"""More cores, chips or programs than this no machine has: what has a higher number is none."""
+"""Most cores, chips or programs of one machine. A higher number is not believed."""
 HIGHEST_PID = 2**31
 
 COUNTERS, MEMORY, EXECUTION, HARDWARE = "neuroncore_counters", "memory_used", "execution_stats", "neuron_hardware_info"
@@ -55,7 +55,7 @@ BY_CORE = {
     COUNTERS: ("neuroncores_in_use",),
     MEMORY: ("neuron_runtime_used_bytes", "usage_breakdown", "neuroncore_memory_usage"),
 }
-"""By section, where it has the cores."""
+"""Path to the values by core, for each section."""
 PROGRAMS, CHIPS, LATENCY = "neuron_runtime_data", "neuron_devices", "latency_stats"
 IDLE = Unavailable(Reason.NOT_IN_USE, "nothing was executed in the tool's last period")
 NOT_PRINTED = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not print it")
@@ -65,7 +65,9 @@ Json = Mapping[str, Any]
 
 
 def percent(share: object) -> object:
-    """Return a share of time in percent; the tool's period and its clock may disagree by a little."""
+    """Return a percentage of time, at most 100."""
+    # Slightly more than 100 is normal, since the tool's period and its clock differ a little. Far more is an error,
+    # which the bounds of the metric catch.
     return 100.0 if isinstance(share, float) and 100 < share <= 105 else share
 
 
@@ -104,16 +106,16 @@ IDENTITY = {"vendor_index": "core", "name": "chip", "architecture": "version"}
 
 
 class Program:
-    """One program that uses NeuronCores.
+    """A program that uses NeuronCores.
 
     Args:
-        entry: What the report says of it.
+        entry: Its entry in the report.
 
     Attributes:
-        pid: Its process id, -1 where the tool does not say.
-        sections: Its sections that have no error.
-        errors: Of the other sections, why they have nothing.
-        cores: By section and core, what stands there. A section that does not tell cores has no entry.
+        pid: Its process id; -1 if the tool does not report it.
+        sections: Its sections without an error.
+        errors: For each other section, why it has no values.
+        cores: Values by section and core. A section that does not separate cores has no entry.
     """
 
     def __init__(self, entry: Json) -> None:
@@ -132,22 +134,22 @@ class Program:
             *way, last = BY_CORE.get(name, ("",))
             cores = _part(section, *way).get(last)
             if isinstance(cores, dict):
-                # Newer tools put other things beside the cores, which are under their numbers.
+                # Cores have numbers as keys. Newer tools have other keys next to them.
                 numbers = {core: part for core, part in cores.items() if core.isascii() and core.isdecimal() and isinstance(part, dict)}
                 self.cores[name] = {int(core): part for core, part in numbers.items() if len(core) < 6 and int(core) < MANY}
 
 
 class Report:
-    """One line of the tool.
+    """A line of the tool.
 
     Attributes:
-        programs: Those that use NeuronCores; none on an idle machine.
-        hardware: What is fixed about the machine.
-        ecc: By chip, the error counters.
-        ecc_error: Why there are none.
+        programs: Programs that use NeuronCores; empty on an idle machine.
+        hardware: Fixed properties of the machine.
+        ecc: Error counters of each chip.
+        ecc_error: Why there are no error counters.
 
     Raises:
-        SourceError: It is no report (``parse_error``).
+        SourceError: The line is no report (``parse_error``).
     """
 
     def __init__(self, line: str) -> None:
@@ -157,7 +159,7 @@ class Report:
             raise _unreadable(line, str(error)) from error
         if not isinstance(whole, dict) or not isinstance(whole.get(PROGRAMS, ""), (list, type(None))):
             raise _unreadable(line, f"it has no list {PROGRAMS}")
-        # An empty list is null: that is how the tool's language writes one that was never made.
+        # The tool is written in Go, which prints a list that was never created as null.
         listed = whole.get(PROGRAMS) or ()
         if len(listed) > MANY:
             raise SourceError(Reason.INVALID_VALUE, f"{TOOL} reports {len(listed)} programs: more than {MANY} are not believed")
@@ -168,34 +170,34 @@ class Report:
         counted = counters.get(CHIPS) if self.ecc_error is None else None
         chips = [chip for chip in counted if isinstance(chip, dict)] if isinstance(counted, list) else []
         numbers = [index if type(index := chip.get("neuron_device_index")) is int and 0 <= index < MANY else -1 for chip in chips]
-        # A number that repeats is no chip's.
+        # If a number repeats, it is unknown which chip it means.
         self.ecc = {index: chip for index, chip in zip(numbers, chips, strict=True) if index >= 0 and numbers.count(index) == 1}
 
     @property
     def cores(self) -> set[int]:
-        """Every core that the report knows of."""
+        """All cores that the report mentions or counts."""
         used = {core for program in self.programs for cores in program.cores.values() for core in cores}
         chips, each = (self.fixed(name) or 0 for name in ("neuron_device_count", "neuroncore_per_device_count"))
         return used | set(range(min(chips * each, MANY)))
 
     def fixed(self, name: str) -> int | None:
-        """Return a number above 0 that is fixed about the machine; None for anything else."""
+        """Return a fixed property of the machine if it is a positive number, else None."""
         raw, bound = self.hardware.get(name), MANY if name.endswith("_count") else LARGEST
         return raw if type(raw) is int and 0 < raw < bound else None
 
     def users(self, core: int) -> tuple[DeviceProcess, ...] | Unavailable:
-        """List the processes on a core, each with its memory there and its share of the core's time.
+        """Return the processes on a core, each with its memory there and its share of the core's time.
 
         Returns:
-            A reason where the report does not say it of every program: one without a process id is on the core, or one has neither
-            section by core and may be.
+            The processes, or a reason if the report does not show for every program whether it is on the core: a program on the core has no
+            process id, or a program has no section by core.
         """
         found = []
         for program in self.programs:
             if not program.cores:
                 return NOT_BY_CORE
             counters, memory = (program.cores.get(section, {}).get(core) for section in (COUNTERS, MEMORY))
-            if counters is None and not any((memory or {}).get(category) for category in CORE_MEMORY):  # a row of zeros is no use
+            if counters is None and not any((memory or {}).get(category) for category in CORE_MEMORY):  # all zeros: not on this core
                 continue
             if program.pid < 1:
                 return NOT_BY_CORE
@@ -211,7 +213,7 @@ def _unreadable(line: str, why: str) -> SourceError:
 
 
 def _part(whole: Any, *names: str) -> Json:
-    """Return what stands under some names; nothing where a part of the way is missing."""
+    """Return the object at a path of keys; empty if a part of the path is missing."""
     for name in names:
         whole = whole.get(name) if isinstance(whole, dict) else None
     return whole if isinstance(whole, dict) else {}
@@ -225,8 +227,8 @@ def _error(section: Json) -> Unavailable | None:
 
 
 def checked_number(raw: object) -> Value:
-    """Check a number of the report: finite, not negative, below 2**63."""
-    # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
+    """Return a number of the report if it is finite, not negative and below 2**63, else a reason."""
+    # No conversion to float: an int of the report may be too large for one. The range excludes infinity and NaN.
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
         return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
     if not 0 <= raw < LARGEST:
@@ -235,7 +237,7 @@ def checked_number(raw: object) -> Value:
 
 
 def total(parts: Iterable[Value]) -> Value:
-    """Return a sum, which is missing if one of its parts is."""
+    """Return the sum of the parts, or the reason of the first missing part."""
     added: int | float = 0
     for part in parts:
         if isinstance(part, Unavailable):
@@ -245,17 +247,19 @@ def total(parts: Iterable[Value]) -> Value:
 
 
 Chosen = tuple[Sequence[Program], Unavailable, str]
-"""The programs that a consumer wants, what to say where there are none, and whose they are; empty for those of every program."""
+"""Programs that a consumer selects, the reason to give if there are none, and the name of the watched process; empty if all programs are
+selected.
+"""
 
 
 def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[[int], bool], core: int | None) -> Chosen:
-    """Choose the programs that a consumer wants.
+    """Return the programs that a consumer selects.
 
     Args:
-        programs: All there are.
-        options: What the consumer asked for.
-        watches: Whether a process is one of those that it watches.
-        core: The core that ``LOCAL_RANK`` picked, if one was.
+        programs: All programs.
+        options: The consumer's options.
+        watches: Whether the consumer watches a process.
+        core: The core picked by ``LOCAL_RANK``, if any.
     """
     chosen, none, whose = programs, "no program uses the Neuron devices", ""
     if options.watched:
@@ -263,7 +267,7 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
         whose = f"process {options.pid}"
         none = f"{whose} uses no NeuronCore"
     if core is not None:
-        # One that failed may be the one on the core: better its error than nothing.
+        # A program with an error may be the one on the core. Its error explains more than an empty result.
         on_core = [program for program in chosen if any(core in cores for cores in program.cores.values())]
         chosen = on_core or [program for program in chosen if program.errors]
         none = f"{whose} does not use core {core}" if whose else f"no program uses core {core}"
@@ -272,14 +276,14 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
 
 
 class CoreTotals(DeviceRecord):
-    """What a consumer's programs come to on one core."""
+    """Sums of a consumer's programs on one core."""
 
     def __init__(self, chosen: Chosen, core: int) -> None:
         self._chosen = chosen
         self._core = core
 
     def get(self, place: str) -> object:
-        """Return the sum of what stands at ``section.name`` of each program; None where none has it."""
+        """Return the sum of ``section.name`` over the programs on the core; None if no program has the value."""
         section, name = place.split(".")
         programs, none, whose = self._chosen
         users = [program.cores[section][self._core] for program in programs if self._core in program.cores.get(section, ())]
@@ -295,18 +299,18 @@ class CoreTotals(DeviceRecord):
 
 
 class MachineTotals(DeviceRecord):
-    """What a consumer's programs come to on all cores, and what is fixed about the machine."""
+    """Sums of a consumer's programs over all cores, and fixed properties of the machine."""
 
     def __init__(self, report: Report, chosen: Chosen) -> None:
         self._report = report
         self._chosen = chosen
 
     def instances(self, place: str) -> Iterable[str]:
-        """List the numbers of the chips."""
+        """Return the numbers of the chips."""
         return map(str, sorted(self._report.ecc) or range(self._report.fixed("neuron_device_count") or 0))
 
     def get(self, place: str) -> object:
-        """Return the sum over the programs, of latencies the largest."""
+        """Return the sum over the programs; the largest value for a latency."""
         section, *way = place.split(".")
         programs, none, _ = self._chosen
         if section == PROGRAMS:
@@ -325,6 +329,8 @@ class MachineTotals(DeviceRecord):
                 parts.append(program.errors[section])
             elif raw is not None:
                 parts.append(checked_number(raw))
+            # Every program has these values; a missing one would make the sum too small. A latency is missing if a
+            # program executed nothing.
             elif way[0] != LATENCY:
                 return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not say it of process {program.pid}")
         added = total(parts)
@@ -334,14 +340,14 @@ class MachineTotals(DeviceRecord):
 
 
 def parse(known: set[int], line: str) -> list[DeviceSample]:
-    """Parse the cores and the machine of one report.
+    """Parse the cores and the machine of a report.
 
     Args:
-        known: The cores that were seen before, to which new ones are added.
+        known: Cores seen in earlier reports. New cores are added to it.
         line: The report.
 
     Raises:
-        SourceError: It is no report, or there are no cores.
+        SourceError: The line is no report, or there are no cores.
     """
     report = Report(line)
     known |= report.cores
@@ -364,16 +370,16 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
 
 
 def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD, also: Sequence[Source] = ()) -> PolledBackend:
-    """Make a backend of the tool.
+    """Return the backend of the tool.
 
     Args:
-        clock: Where ages are taken from.
+        clock: Clock for ages.
         period: Seconds between two reports.
-        also: Sources of what it does not print.
+        also: Sources of metrics that the tool does not print.
     """
     metrics = [{"type": section} for section in (COUNTERS, MEMORY, EXECUTION)]
     configuration = {
-        "period": f"{period:g}s",  # a duration as Go writes it
+        "period": f"{period:g}s",  # a duration in Go's notation
         "neuron_runtimes": [{"tag_filter": ".*", "metrics": metrics}],
         "system_metrics": [{"type": "neuron_hw_counters"}],
     }

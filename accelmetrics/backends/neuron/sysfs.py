@@ -1,17 +1,17 @@
-"""The driver's own counters, below ``/sys/devices/virtual/neuron_device``: read, and never written.
+"""The driver's counters below ``/sys/devices/virtual/neuron_device``, which are only read.
 
-Writing a counter clears it for all programs, and the file ``reset`` resets the chip: nothing here opens a file for writing.
-Each counter is a directory with ``total`` and ``present``. Of memory, ``total`` is what is in use now and ``present`` the
-last change (AWS's sysfs guide); of time (µs) and operations, ``total`` accumulates since the driver was loaded.
+Writing a counter clears it for all programs, and writing the file ``reset`` resets the chip. So no file is opened for writing. Each counter
+is a directory with ``total`` and ``present``. For memory, ``total`` is the amount in use now and ``present`` the last change (AWS's sysfs
+guide). For time (µs) and operations, ``total`` accumulates since the driver was loaded.
 
-Some runtimes do not fill the counters of time and operations: one at exactly 0 has never counted, which is no 0 %. Nothing
-here says which program uses a core.
+Some runtimes do not fill the counters of time and operations. So a counter of exactly 0 has never counted, and is not 0 %. The counters do
+not show which program uses a core.
 
-Power is a share of the chip's highest, of which the driver has a new sample each minute; no watts stand anywhere. It is read beside
-``neuron-monitor`` too, which does not print it.
+Power is a percentage of the chip's highest power; the driver gives no watts. It takes a new sample each minute. The power is also read when
+``neuron-monitor`` is the source, since the tool does not print it.
 
-AWS's guide says that driver 2.31 moved several counters. What stands elsewhere there is not read: it is missing with words,
-detection says so, and ``neuron-monitor`` is needed.
+AWS's guide says that driver 2.31 moved several counters. Moved counters are not read: their metrics are missing with a reason, detection
+mentions it, and ``neuron-monitor`` is needed.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _COUNTS = (
     *(Field(f"trn.device.{{i}}.{name}", f"{_CHIP}.{{}}.stats/hardware/{name}", words=f"sysfs stats/hardware/{name}") for name in ECC),
 )
 MACHINE = (*_COUNTS, *(row for row in monitor.MACHINE if row.metric not in {each.metric for each in _COUNTS}))
-"""What the tool alone says is missing with that reason."""
+"""Metrics of the machine. The ones that only the tool has are listed too, so that they are missing with this reason."""
 VALID, NO_SAMPLE = "POWER_STATUS_VALID", "POWER_STATUS_NO_DATA"
 POWER_FILE, POWER_PACE = "stats/power/utilization", 30.0
-"""The file below a chip's directory, and the seconds between two looks at it: its numbers change once a minute."""
+"""File with the power below a chip's directory, and seconds between two readings of it: its numbers change once a minute."""
 LASTS = 0.95
-"""Seconds between two readings of the counters: readings every second that come a little early find them due."""
+"""Seconds between two readings of the counters. Slightly below one, so that a sampler that reads every second finds them due each time."""
 IDENTITY = {
     "vendor_index": "@number",
     "name": "../info/architecture/device_name",
@@ -69,8 +69,9 @@ IDENTITY = {
 
 
 class Directory(DeviceDirectory):
-    """The counters of one core, under its number on the machine, or of a chip. They are the driver's: to read them wakes nothing."""
+    """Counters of a core, with its number on the machine, or of a chip."""
 
+    # The values are the driver's own numbers in memory, so reading them wakes no chip.
     wakes = False
 
     def __init__(self, number_: int, path: str, files: Files) -> None:
@@ -78,7 +79,7 @@ class Directory(DeviceDirectory):
         self._number = number_
 
     def get(self, place: str) -> object:
-        """Return what stands at a place, or why it is missing."""
+        """Return the value at a place, or why it is missing."""
         if place == "@number":
             return self._number
         said = super().get(place)
@@ -88,16 +89,16 @@ class Directory(DeviceDirectory):
 
 
 _UNTOLD = DeviceRecord({str(row.where).lower(): NOT_BY_PROCESS for row in FIELDS if not isinstance(row, Derived)})
-"""A core for a consumer that watches a process."""
+"""Record of a core for a consumer that watches a process: every value is missing."""
 
 
 class Machine(DeviceRecord):
-    """What belongs to no core, for one consumer.
+    """Values that belong to no core, for one consumer.
 
     Args:
-        chips: By number, the chips' counters.
-        cores: The cores' counters.
-        most: How many cores a chip has.
+        chips: The counters of the chips, by number.
+        cores: The counters of the cores.
+        most: Number of cores of a chip.
         watched: Whether the consumer watches a process.
     """
 
@@ -108,11 +109,11 @@ class Machine(DeviceRecord):
         self._watched = watched
 
     def instances(self, place: str) -> Iterable[str]:
-        """List the numbers of the chips."""
+        """Return the numbers of the chips."""
         return self._chips
 
     def get(self, place: str) -> object:
-        """Return a sum over chips or cores, or what one chip counts."""
+        """Return the sum over chips or cores, or the counter of one chip."""
         counts = {"chips": len(self._chips), "cores": self._most}
         if place in counts:
             return counts[place]
@@ -129,7 +130,7 @@ class Machine(DeviceRecord):
 
 
 class CounterPoll:
-    """The cores and chips that there are now, as a poll."""
+    """Poll of the cores and chips that exist now."""
 
     def __init__(self) -> None:
         self._files = Files()
@@ -162,13 +163,14 @@ class CounterPoll:
         return self._known.setdefault(path, Directory(number_, path, self._files))
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all files."""
         self._files.close()
 
 
 def power_of(position: int, said: object) -> object:
-    """Return one number of ``<status>,<time>,<min>,<max>,<avg>``, or why there is none: unmeasured ones are printed as 0.00."""
+    """Return one number of ``<status>,<time>,<min>,<max>,<avg>``, or why there is none."""
     status, *numbers = str(said).strip().split(",")
+    # Without a valid status the driver prints 0.00, which is no measured value.
     if status == NO_SAMPLE:
         return Unavailable(Reason.NOT_SUPPORTED, "the driver has no sample of the power")
     if status != VALID or len(numbers) != 1 + len(POWER):
@@ -177,7 +179,7 @@ def power_of(position: int, said: object) -> object:
 
 
 def open_power() -> PollOnce:
-    """Read the power of all chips, with no descriptor kept."""
+    """Return the poll of the power of all chips. It keeps no file open."""
 
     def poll() -> Iterable[DeviceSample]:
         said = {str(chip): read_text(f"{ROOT}/neuron{chip}/{POWER_FILE}") for chip in neuron.chips()}
@@ -205,15 +207,16 @@ POWER_SOURCE = Source(
 
 
 def polled(clock: Clock = SYSTEM_CLOCK) -> PolledBackend:
-    """Make a backend of the driver's counters, read when asked: the second reading has rates already.
+    """Return the backend of the driver's counters.
 
-    From then on they are read once a second, as ``neuron-monitor`` prints them: 16 chips have more than a thousand files.
+    It reads on demand at first, so that the second reading already has rates, and then at most once a second.
     """
     return PolledBackend(
         "neuron",
         kind="trn",
         vendor="aws",
         source="sysfs",
+        # The pace is that of neuron-monitor. A machine with 16 chips has more than a thousand of these files.
         connect=CounterPoll,
         lasts=LASTS,
         fields=FIELDS,

@@ -1,8 +1,8 @@
 """Google TPUs.
 
-The chips are known from the PCI bus; what they do is known to the runtime inside the program that holds them, and to no other
-while none does. ``devices`` looks at the machine, ``runtime`` asks over gRPC and reads the answers, ``values``
-turns them into metrics, ``sdk`` asks libtpu in a process of its own, and ``driver`` puts them together.
+The chips are found on the PCI bus. Their metrics come from the runtime inside the program that holds them, and exist only while a program
+does. ``devices`` looks at the machine, ``runtime`` asks the runtimes over gRPC and parses the answers, ``values`` turns the answers into
+metrics, ``sdk`` asks libtpu in a child process, and ``driver`` combines them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TpuBackend:
 
     name = "tpu"
     kind: DeviceKind | None = "tpu"
-    interval = 1.0  # beside the readings: a runtime that hangs holds none of them up
+    interval = 1.0  # read in the background, so that a runtime that hangs delays no reading
 
     def detect(self) -> Detection:
         from accelmetrics.backends.tpu.devices import detect

@@ -1,17 +1,16 @@
-"""Which TPU devices are in this machine, which programs hold them, and which of the runtime's numbers is which.
+"""TPU devices of this machine: the chips, the programs that hold them, and the runtime's number of each device.
 
-Chips are known by their PCI ids. Nothing of Google's is loaded, on no machine. The vendor id alone says little: Google's
-network cards and disks have it too.
+Chips are recognised by their PCI ids, since Google's network cards and disks have the same vendor id. No library of Google is loaded.
 
-The runtime numbers devices, the PCI bus has addresses, and nothing that may be asked without loading libtpu says which is
-which: on one machine of many the ids may begin at 8 and leave gaps. So, ids and chips each in their order:
+The runtime has device ids, the PCI bus has addresses, and without loading libtpu nothing connects the two. On a machine of a large slice
+the ids may begin at 8 and have gaps. So ids and chips are matched in order, each sorted:
 
-1. where as many devices are held by programs as the runtimes name, they are those;
-2. else, where they name as many as there are, they are all;
-3. else, where every id is below the number of devices, it is the position;
-4. else an id is a device of which only the number is known.
+1. if programs hold as many devices as the runtimes report, the ids are the held devices;
+2. else, if the runtimes report as many devices as there are, the ids are all devices;
+3. else, if every id is below the number of devices, an id is a position;
+4. else an id is a device without a known chip.
 
-Devices that no runtime names have the lowest numbers that are left, their own position where that is free.
+Devices that no runtime reports get the lowest free numbers, or their own position if it is free.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ BACKEND = EXTRA = "tpu"
 VENDOR = "0x1ae0"
 GIB = 1024**3
 REQUIRED = {"grpc": "grpcio", "google.protobuf": "protobuf"}
-"""Modules that reading the runtime takes, by the package that brings each."""
+"""Modules needed to read the runtime, with the package that contains each."""
 NO_CHIP = Unavailable(Reason.NOT_SUPPORTED, "which chip the device is on is not known, and so not who holds it open")
 
 _DIGITS = re.compile(r"(\d+)$", re.ASCII)
 
 
 class TpuChip(NamedTuple):
-    """One PCI function that is a TPU.
+    """A PCI function that is a TPU.
 
     Attributes:
-        generation: ``v5e``; empty for one that this release does not know.
-        memory_gib: Memory of one device.
-        devices: How many devices it is, in the runtime's sense.
+        generation: ``v5e``; empty for a generation that this release does not know.
+        memory_gib: Memory of one device in GiB.
+        devices: Number of devices, as the runtime counts them.
         cores: TensorCores of one device.
-        duty_cycle_of_chip: Whether the runtime reports the duty cycle per chip, not per device.
+        duty_cycle_of_chip: Whether the runtime reports the duty cycle per chip rather than per device.
         address: Its PCI address.
         node: The device node through which programs hold it.
     """
@@ -63,7 +62,7 @@ class TpuChip(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As Google writes it: ``TPU v5e``, ``TPU7x``."""
+        """Name in Google's spelling: ``TPU v5e``, ``TPU7x``."""
         return f"TPU{self.generation}" if self.generation[:1].isdigit() else f"TPU {self.generation}".rstrip()
 
 
@@ -76,30 +75,32 @@ GENERATIONS = {
     "0x006f": TpuChip("v6e", 32),
     "0x0076": TpuChip("7x", 96, devices=2),
 }
-"""What is fixed about a generation, by PCI device id, and by subsystem too where two share it. Google gives the memory by chip: 16 GiB for
-v2, 32 for v3, 95 for v5p, 192 for 7x."""
+"""Fixed properties of each generation, by PCI device id, and by subsystem id if two generations share a device id. The memory is that of
+one device; Google states it per chip: 16 GiB for v2, 32 for v3, 95 for v5p, 192 for 7x.
+"""
 UNKNOWN = TpuChip("", None, cores=None)
 
 
 def find_chips() -> list[TpuChip]:
-    """Find the chips of this machine, in the order of their device nodes."""
+    """Return the chips of this machine, in the order of their device nodes."""
     found: dict[str, TpuChip] = {}
     for address in pci_devices(VENDOR):
         device, subsystem, kind = (read_text(f"{PCI}/{address}/{name}") or "" for name in ("device", "subsystem_device", "class"))
         known = GENERATIONS.get(device) or GENERATIONS.get(f"{device}:{subsystem}")
+        # Class 12 is a processing accelerator: an unknown id of it is a generation newer than this release.
         if known is not None or (kind.startswith("0x12") and device != "0x0027"):
             found[address] = known or UNKNOWN
     functions = Counter(address.rpartition(".")[0] for address in found)
     listed = []
     for position, (address, chip) in enumerate(found.items()):
-        # Where each core of a chip is a PCI function of its own, the function is one device.
+        # If a chip has a PCI function for each core, each function is one device.
         devices = chip.devices if functions[address.rpartition(".")[0]] == 1 else 1
         listed.append(chip._replace(address=address, devices=devices, node=_node(address) or f"/dev/accel{position}"))
     return sorted(listed, key=lambda chip: (int(number[1]) if (number := _DIGITS.search(chip.node)) else 0, chip.address))
 
 
 def _node(address: str) -> str:
-    """Return ``/dev/vfio/<group>`` where the function is handed to programs through VFIO, ``/dev/accel<n>`` with Google's own driver."""
+    """Return the device node of a chip: ``/dev/accel<n>`` with Google's driver, ``/dev/vfio/<group>`` with VFIO."""
     accelerators = [name for name in list_directory(f"{PCI}/{address}/accel") if _DIGITS.search(name)]
     if accelerators:
         return f"/dev/{accelerators[0]}"
@@ -109,7 +110,7 @@ def _node(address: str) -> str:
 
 
 def detect() -> Detection:
-    """Look at the PCI bus, and whether what reads the runtime is installed."""
+    """Look for chips on the PCI bus, and for the packages that read the runtime."""
     found = find_chips()
     if not found:
         return Detection(False, f"no TPU of Google ({VENDOR}) on the PCI bus")
@@ -118,15 +119,15 @@ def detect() -> Detection:
     evidence = f"{words} on the PCI bus ({', '.join(chip.address for chip in found)})"
     advice = []
     nodes = list(dict.fromkeys(chip.node for chip in found))
-    # A container that was given some of the nodes has what it asked for.
+    # No advice if some nodes exist: a container may have been given only a part of the chips.
     if not any(exists(node) for node in nodes):
         evidence += f", no {', no '.join(nodes)}"
-        # The nodes of VFIO go together with the directory's control node.
+        # Programs need VFIO's control node too, so the whole directory is passed in.
         flags = dict.fromkeys("--device=/dev/vfio" if node.startswith("/dev/vfio/") else f"--device={node}" for node in nodes)
         advice.append(f"in a container, start it with {' '.join(flags)} (google.com/tpu in Kubernetes)")
     for module, package in REQUIRED.items():
         there = None
-        with suppress(ImportError):  # the package around it is missing
+        with suppress(ImportError):  # raised if a parent package is missing
             there = find_spec(module)
         if there is None:
             evidence += f"; {package}, which reads their runtime, is not installed"
@@ -135,7 +136,7 @@ def detect() -> Detection:
 
 
 def identity(number: int, chip: TpuChip | None) -> DeviceIdentity:
-    """Return the identity of a device as the contract has it. It has no chip where only the runtime knows it."""
+    """Return the identity of a device. Without a chip it has only the runtime's number."""
     if chip is None:
         return DeviceIdentity("tpu", "google", number, name="TPU")
     return DeviceIdentity(
@@ -151,7 +152,7 @@ def identity(number: int, chip: TpuChip | None) -> DeviceIdentity:
 
 
 def processes(chip: TpuChip | None, holders: NodeHolders) -> tuple[DeviceProcess, ...] | Unavailable:
-    """Return the processes that hold a device's chip, or why that is not known."""
+    """Return the processes that hold a device's chip, or why they are unknown."""
     if chip is None:
         return NO_CHIP
     pids = holders.of(chip.node)
@@ -159,11 +160,11 @@ def processes(chip: TpuChip | None, holders: NodeHolders) -> tuple[DeviceProcess
 
 
 def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHolders) -> dict[int, TpuChip | None]:
-    """List every device: its chip by its number, which is the runtime's id for it, or a free one where no runtime names it.
+    """Return the chip of every device by device number. The module's docstring describes how ids and chips are matched.
 
     Args:
         chips: The chips on the PCI bus.
-        ids: What the runtimes name, in order.
+        ids: Device ids that the runtimes report, in order.
         holders: The processes that hold the chips.
     """
     devices = [chip for chip in chips for _ in range(chip.devices)]
@@ -180,7 +181,7 @@ def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHold
 
 
 def chip_groups(devices: Mapping[int, TpuChip | None], per_chip: int) -> list[list[int]]:
-    """Group the numbers of the devices of each chip, in order."""
+    """Return the device numbers of each chip, in order."""
     groups: dict[object, list[int]] = {}
     for number, chip in devices.items():
         groups.setdefault(chip.address if chip else number // per_chip, []).append(number)

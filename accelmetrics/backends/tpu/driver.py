@@ -1,13 +1,13 @@
-"""The open source: its devices, and polls that serve every device and every consumer.
+"""The open source: its devices, and polls that serve all devices and all consumers.
 
-A poll asks every runtime once. It is shared: a unit that a consumer has not had from the latest poll gets that while it is
-fresh; otherwise a new one is made, and others that ask in the meantime wait for it, which its deadlines bound.
+A poll asks every runtime once and is shared. A consumer that does not have the latest poll gets it while it is fresh. Otherwise a new poll
+is made, and others that ask meanwhile wait for it. The deadlines of the calls limit this wait.
 
-Each device is served by one port. Where two programs that know nothing of each other both have a device 0, the first port
-keeps it, and what the other one means cannot be known: devices without a port give that reason.
+Each device is served by one port. If two independent programs both report a device 0, the first port keeps it. The device of the second
+port is unknown, so devices without a port get this as their reason.
 
-A runtime that reports a device which is not listed makes the source be opened again, since devices are listed then. A runtime
-that goes away does not: its devices stay, and are not in use.
+If a runtime reports a device that is not listed, the source is opened again to list the devices again. If a runtime disappears, its devices
+stay and are not in use.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from accelmetrics.schemas.errors import DriverGoneError, MissingDependencyError,
 from accelmetrics.schemas.identity import DeviceIdentity
 
 FRESH = 0.5
-"""Seconds for which a poll is served to consumers that have not had it: half of the source's interval."""
+"""Seconds for which a poll is served to consumers that do not have it yet: half of the source's interval."""
 MACHINE = -1
-"""Stands for the number of a device where something is about all of them."""
+"""Key, in place of a device number, of values that belong to all devices."""
 HOLDERS_INTERVAL = 0.95
-"""Seconds between two looks at which processes hold the chips."""
+"""Seconds between two searches for the processes that hold the chips."""
 
 
 class PortAssignment:
-    """Which port serves which device, kept from poll to poll.
+    """Assignment of devices to ports, kept from poll to poll.
 
     Attributes:
-        ports: By device, the port that served it last.
-        from_sdk: By device (or ``MACHINE``) and metric, whether the SDK gave its first value, and not the runtime: while a runtime
-            reports the device, neither stands in for the other.
+        ports: For each device, the port that served it last.
+        from_sdk: For each device (or ``MACHINE``) and metric, whether its first value came from the SDK rather than from the runtime. As
+            long as a runtime reports the device, the metric keeps its source.
     """
 
     def __init__(self) -> None:
@@ -78,29 +78,30 @@ class PortAssignment:
 
     @property
     def conflict(self) -> str:
-        """Which devices two ports report, in words; empty without any."""
+        """Devices that two ports report, in words; empty without a conflict."""
         return "; ".join(
             f"the runtimes on ports {first} and {second} both have a device {n}" for n, (first, second) in self._conflicts.items()
         )
 
     def forget(self, device: int) -> None:
-        """Let either source give the values of a device that no runtime reports."""
+        """Forget the source of a device's metrics when no runtime reports the device, so that either source may serve it again."""
         for place in [place for place in self.from_sdk if place[0] == device]:
             del self.from_sdk[place]
 
     def assign(self, reports: Mapping[int, PortDevices]) -> dict[int, PortDevices]:
-        """Choose the port that serves each device this time.
+        """Return the report that serves each device in this poll.
 
-        Another port may take over from one that is gone, unless both were there once.
+        Another port may take over the device of a port that is gone, unless both ports once reported it in the same poll.
 
         Args:
-            reports: By port, what it reports.
+            reports: The report of each port.
         """
         serving: dict[int, PortDevices] = {}
         for port, report in reports.items():
             for number in report[0]:
                 known = self.ports.setdefault(number, port)
                 if known != port and known in reports and number in reports[known][0]:
+                    # A conflict is permanent: from now on it is unknown which chip each port means.
                     self._conflicts.setdefault(number, (known, port))
                 elif number not in self._conflicts:
                     self.ports[number] = port
@@ -110,15 +111,16 @@ class PortAssignment:
 
 
 TpuPoll = tuple[int, frozenset[str], float, Sequence[Reading]]
-"""What every source answered at one time: a number counted from 1, what the runtimes were asked for, when all had answered (in seconds on
-the monotonic clock), and the reading of each listed device and of the machine."""
+"""Answers of all sources at one time: the number of the poll, counted from 1; the names that the runtimes were asked for; the time when all
+had answered, on the monotonic clock; and the reading of each listed device and of the machine.
+"""
 
 
 class TpuDriver:
-    """See the module. Any thread may read.
+    """The open source; see the module's docstring. Any thread may read.
 
     Args:
-        clock: What ages and paces are measured on.
+        clock: Clock for ages and intervals.
 
     Raises:
         SourceError: grpcio or protobuf is not installed, or there is neither a chip nor a runtime.
@@ -140,7 +142,7 @@ class TpuDriver:
             missing = MissingDependencyError("grpcio" if error.name == "grpc" else "protobuf", EXTRA, backend=BACKEND)
             raise SourceError(missing.reason, missing.message, backend=BACKEND, advice=missing.advice) from error
         self._sdk = Sdk(SDK_NAMES, clock)
-        self._needed: set[str] = set()  # what any reader has needed so far
+        self._needed: set[str] = set()  # names that any reader has needed so far
         self._holders = NodeHolders(frozenset(chip.node for chip in self._chips).__contains__)
         self._looked_at = -math.inf
         with ExitStack() as on_failure:
@@ -158,20 +160,20 @@ class TpuDriver:
         self.devices: Sequence[DeviceIdentity] = tuple(identity(number, chip) for number, chip in self._listed.items())
 
     def reader(self, options: ReadOptions) -> TpuReader:
-        """Make a consumer's view. What is watched makes no difference to it."""
+        """Return a new reader. The watched process makes no difference."""
         needed = needed_names(options.metrics)
         self._needed |= needed
         return TpuReader(self, needed, options.metrics.processes)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         self._runtimes.close()
 
     def poll(self, had: int, needed: frozenset[str], progress: list[Any]) -> TpuPoll:
-        """Return the latest poll while it is fresh, newer than the one that the caller had, and has what it needs; else a new one.
+        """Return the latest poll if it is fresh, newer than poll ``had``, and asked for all needed names; else a new one.
 
         Raises:
-            DriverGoneError: A runtime names devices that are not listed.
+            DriverGoneError: A runtime reports a device that is not listed.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -187,13 +189,13 @@ class TpuDriver:
             self._looked_at = now
             self._holders.look(progress)
         answers = self._runtimes.ask([name for name in GRPC_NAMES if name in needed], progress)
-        # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
+        # libtpu crashes on machines without a TPU, so the SDK is asked only if there are chips and a program uses them.
         if self._chips and (self._holders.held() or any(failure is None for _, failure, _ in answers)):
             self._sdk.want(wait)
         return answers
 
     def _reports(self, answers: Sequence[PortAnswers]) -> dict[int, PortDevices]:
-        """Sort what each runtime that answered says of devices, by port."""
+        """Return the device values of each runtime that answered, by port."""
         now = self._clock.time_ns() / 1e9
         return {port: port_devices(metrics, self._per_chip, now) for port, failure, metrics in answers if failure is None}
 
@@ -206,13 +208,13 @@ class TpuDriver:
                 Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): they are to be listed again"
             )
         serving = self._assignment.assign(reports)
-        # A runtime that reports no device at all has reasons at least.
+        # A runtime without devices still has reasons. They apply to the devices that no other port serves.
         for port in (port for port, (devices, _) in reports.items() if not devices):
             left = [device for device in self._listed if self._assignment.ports.get(device) in (None, port)]
             serving = {**dict.fromkeys(left, reports[port]), **serving}
         served = {device: chip for device, chip in self._listed.items() if device in serving}
         chips = chip_groups(served or self._listed, self._per_chip)
-        cores = max((chip.cores or 1 for chip in self._chips), default=1)  # which is the same for all chips of a machine
+        cores = max((chip.cores or 1 for chip in self._chips), default=1)  # the same for all chips of a machine
         second = {field.name: sdk_devices(field, sdk.first(field.sdk), chips, self._per_chip, cores) for field in FIELDS}
         readings = []
         for device, chip in self._listed.items():
@@ -228,13 +230,13 @@ class TpuDriver:
         unserved: Unavailable | None,
         sdk: Mapping[str, Mapping[int, Value] | Unavailable],
     ) -> dict[str, Value]:
-        """Collect the values and reasons of one device.
+        """Return the values and reasons of a device.
 
         Args:
-            number: The device's.
-            report: What the port that serves it reports.
-            unserved: Why none does.
-            sdk: By metric, what the SDK says of all devices.
+            number: The number of the device.
+            report: The report of the port that serves it.
+            unserved: Why no port serves it.
+            sdk: The SDK's values of all devices, by metric.
         """
         if unserved is not None and unserved.reason == Reason.NOT_IN_USE:
             return dict.fromkeys(COVERAGE.devices, unserved)
@@ -249,9 +251,11 @@ class TpuDriver:
                 value = devices.get(number, missing).get(field.name, missing[field.name])
             of_all = sdk[field.name]
             second = of_all if isinstance(of_all, Unavailable) else of_all.get(number, value)
-            # The SDK's value where the runtime has none, and the SDK's reason where the runtime never has one.
+            # The SDK's value fills in for a missing value of the runtime. The SDK's reason is used only for metrics that the
+            # runtime never has.
             sdk_decides = unserved is None and not field.grpc
             use_second = isinstance(value, Unavailable) and (sdk_decides or not isinstance(second, Unavailable))
+            # The metric keeps its first source while a runtime reports the device; see `PortAssignment.from_sdk`.
             use_second = first.get((number, field.name), use_second)
             values[field.name] = second if use_second else value
             if report is not None and not isinstance(values[field.name], Unavailable):
@@ -259,6 +263,7 @@ class TpuDriver:
         return with_derived(values)
 
     def _why_unserved(self, number: int, chip: TpuChip | None, answers: Sequence[PortAnswers]) -> Unavailable:
+        # A device that no port ever served may belong to any port, so the failure of any port explains it.
         known = self._assignment.ports.get(number)
         for port, failure, _ in answers:
             if failure is not None and failure.reason != Reason.NOT_IN_USE and known in (None, port):
@@ -275,7 +280,7 @@ class TpuDriver:
         return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} reports it")
 
     def _machine_values(self, answers: Sequence[PortAnswers], sdk: SdkReading) -> dict[str, Value]:
-        """Collect the values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
+        """Return the values of all devices together: from the runtimes, and from the SDK if the runtimes have none."""
         failures = [failure for _, failure, _ in answers if failure is not None]
         if len(failures) == len(answers):
             self._assignment.forget(MACHINE)
@@ -299,7 +304,7 @@ class TpuDriver:
 
 
 class TpuReader:
-    """One consumer's view: which poll it was given last, for each unit."""
+    """A consumer's view. It remembers for each unit which poll it returned last."""
 
     def __init__(self, driver: TpuDriver, needed: frozenset[str], processes: bool) -> None:
         self._driver = driver
@@ -308,7 +313,7 @@ class TpuReader:
         self._had: dict[int, int] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
-        """Return one unit's part of the latest poll."""
+        """Return the unit's part of the latest poll."""
         if not self._reads:
             return Reading(processes=NOT_NEEDED if unit < len(self._driver.devices) else None)
         self._had[unit], _, _, readings = self._driver.poll(self._had.get(unit, 0), self._needed, progress)

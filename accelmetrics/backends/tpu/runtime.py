@@ -1,11 +1,10 @@
-"""The runtime's metrics service: the gRPC server that libtpu runs inside the program that holds the TPU.
+"""Client of the runtime's metrics service: the gRPC server that libtpu runs inside the program that holds the TPU.
 
-One program serves one port, ``localhost:8431`` unless ``TPU_RUNTIME_METRICS_PORTS`` says otherwise; several programs on one
-machine serve several. All are asked side by side: one that does not answer costs the others nothing. A connection attempt
-gets 250 ms, a call 500 ms, and what a port serves is asked first where the runtime can say it.
+Each program serves one port, ``localhost:8431`` unless ``TPU_RUNTIME_METRICS_PORTS`` says otherwise. All ports are asked in parallel, so
+that a port that does not answer delays no other. A connection attempt may take 250 ms, a call 500 ms. A runtime that can list its metrics
+is asked for the list first, and then only for metrics in it.
 
-The fields of the service's messages, as far as they are read, stand in a table, by which the protobuf package reads them. Strings are bytes
-there, so that one that is no UTF-8 costs nothing else.
+A table describes the fields that are read of the service's messages, and the protobuf package parses by this table.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ CONNECT_TIMEOUT = 0.25
 CALL_TIMEOUT = 0.5
 LIST_TIMEOUT = 0.25
 LIST_INTERVAL = 30.0
-"""Seconds after which a runtime is asked again what it serves: some metrics begin with the first transfer."""
+"""Seconds after which a runtime lists its metrics again: some metrics appear only with the first transfer."""
 LONGEST_DETAIL = 200
 
 OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # a proxy for the outside world has no part in a talk with ourselves
-    ("grpc.use_local_subchannel_pool", 1),  # a port that comes back must not wait for an older channel's back-off
+    ("grpc.enable_http_proxy", 0),  # a proxy for outside traffic must not handle connections to this machine
+    ("grpc.use_local_subchannel_pool", 1),  # a port that returns must not wait for the back-off of an older channel
     ("grpc.max_receive_message_length", 1024 * 1024),
 )
 REASONS: Mapping[str, Reason] = {
@@ -47,12 +46,13 @@ REASONS: Mapping[str, Reason] = {
     "PERMISSION_DENIED": Reason.NO_PERMISSION,
     "UNAUTHENTICATED": Reason.NO_PERMISSION,
 }
-"""By gRPC status; any other is a ``driver_error``."""
+"""Reason for each gRPC status; any other status is a ``driver_error``."""
 
 MAX_ELEMENTS = MOST_DEVICES
-"""Entries of an answer, and buckets of a distribution: more than any honest answer holds."""
+"""Most entries of an answer, and most buckets of a distribution. No valid answer has more."""
 
 PACKAGE = "accelmetrics.tpu"
+# Strings are declared as bytes: a string that is not UTF-8 would make protobuf reject the whole message.
 MESSAGES = """\
 MetricRequest: bytes metric_name = 1
 MetricResponse: TpuMetric metric = 1
@@ -72,7 +72,7 @@ Summary: int64 count = 1; double sum = 2; repeated Quantile quantiles = 3
 Quantile: double share = 1; double value = 2
 SupportedMetrics: repeated SupportedMetric metrics = 1
 SupportedMetric: bytes name = 1"""
-"""The service's messages, as far as they are read. Numbers and types are the service's; names, which are not sent, are ours."""
+"""Fields of the service's messages that are read. Numbers and types are the service's. Names are never sent, so they are ours."""
 
 Scalar = bool | int | float | str
 
@@ -81,12 +81,12 @@ class DistributionMessage(NamedTuple):
     """A histogram or a summary.
 
     Attributes:
-        samples: How many values.
-        mean: Their mean.
-        maximum: The largest of them; 0 when not reported.
-        bounds: Upper bounds of the buckets, of which one more may follow without a bound; empty when not reported.
-        counts: Values in each bucket.
-        quantiles: Values by their share, where the runtime reports those and no buckets.
+        samples: Number of values.
+        mean: Mean of the values.
+        maximum: Largest value; 0 if not reported.
+        bounds: Upper bounds of the buckets; one more bucket without a bound may follow. Empty if not reported.
+        counts: Number of values in each bucket.
+        quantiles: Pairs of share and value, if the runtime reports quantiles instead of buckets.
     """
 
     samples: int
@@ -98,26 +98,27 @@ class DistributionMessage(NamedTuple):
 
 
 MetricMessage = tuple[Mapping[str, Scalar | None], int, Scalar | DistributionMessage | None]
-"""One ``Metric``: by key, what it is about (a device, a size of buffers, the type and number of a core); when it was taken, in seconds
-since 1970, 0 when not reported; and the number, text or distribution, None when it has none."""
+"""A ``Metric``: its attributes by key (a device, a buffer size, the type and number of a core); its time in seconds since 1970, 0 if not
+reported; and its number, text or distribution, None if it has none.
+"""
 
 MetricAnswer = list[MetricMessage] | Unavailable
 """A runtime's entries of one metric, or why there are none."""
 
 PortAnswers = tuple[int, Unavailable | None, Mapping[str, MetricAnswer]]
-"""The number of a port, why it gave no answers (None when the runtime answered), and its answers by the runtime's names."""
+"""The number of a port, why it gave no answers (None if the runtime answered), and its answers by the runtime's metric names."""
 
 
 def metric_request(name: str) -> bytes:
-    """Write a ``MetricRequest``."""
+    """Return an encoded ``MetricRequest``."""
     return bytes(message_classes(PACKAGE, MESSAGES)["MetricRequest"](metric_name=name.encode()).SerializeToString())
 
 
 def metric_response(data: bytes) -> list[MetricMessage]:
-    """Read the entries of a ``MetricResponse``.
+    """Return the entries of an encoded ``MetricResponse``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The data is no ``MetricResponse``.
     """
     response = _parsed("MetricResponse", data)
     if not response.HasField("metric"):
@@ -133,7 +134,7 @@ def metric_response(data: bytes) -> list[MetricMessage]:
 
 
 def supported_metrics(data: bytes) -> frozenset[str]:
-    """Read the names in a ``ListSupportedMetricsResponse``; none where it is not understood."""
+    """Return the names in a ``ListSupportedMetricsResponse``; empty if it cannot be parsed."""
     try:
         return frozenset(_text(metric.name) for metric in _parsed("SupportedMetrics", data).metrics)
     except ValueError:
@@ -155,7 +156,7 @@ def _text(data: bytes) -> str:
 
 
 def _scalar(message: Any) -> Scalar | None:
-    """Return the field that is set; the last where several are, of which only one should be there."""
+    """Return the value of the field that is set. Only one should be set; otherwise the last one counts."""
     found: Scalar | bytes | None = None
     for _, value in message.ListFields():
         found = value if isinstance(value, (bool, int, float, bytes)) else None
@@ -180,7 +181,7 @@ def _distribution(message: Any) -> DistributionMessage:
     bounds: tuple[float, ...] = tuple(buckets.explicit.bounds[:MAX_ELEMENTS])
     for regular, step in ((buckets.exponential, mul), (buckets.linear, add)):
         if regular.HasField("step") or regular.HasField("first"):
-            # As many finite buckets as there are counts where their number is not reported.
+            # Some runtimes omit the number of finite buckets. Then there are as many as counts.
             steps = repeat(regular.step, _bound(regular.finite) or len(counts))
             bounds = tuple(accumulate(steps, step, initial=regular.first))
     return DistributionMessage(message.count, message.mean, message.max, bounds, counts)
@@ -190,7 +191,7 @@ def _distribution(message: Any) -> DistributionMessage:
 
 
 def ports(text: str) -> tuple[int, ...]:
-    """List the ports to ask: the usual one, and those that the variable lists. What is no port is passed over."""
+    """Return the ports to ask: the default port and the ports in the variable's value. Invalid words are ignored."""
     listed = [int(word) for word in text.replace(",", " ").split() if word.isascii() and word.isdecimal() and len(word) <= 5]
     return tuple(dict.fromkeys((DEFAULT_PORT, *(port for port in listed if 0 < port < 2**16))))[:MAX_PORTS]
 
@@ -200,21 +201,21 @@ class Runtimes:
 
     Args:
         numbers: The ports.
-        clock: What the age of a list of metrics is measured on.
+        clock: Clock for the age of a list of metrics.
 
     Raises:
         ImportError: grpcio or protobuf is not installed.
     """
 
     def __init__(self, numbers: Sequence[int], clock: Clock) -> None:
-        import grpc  # the extra; a tenth of a second, and threads of its own from the first channel on
+        import grpc  # optional extra; the import takes 0.1 s, and the first channel starts threads
 
-        message_classes(PACKAGE, MESSAGES)  # raises here, and not within a reading, where the package is missing
+        message_classes(PACKAGE, MESSAGES)  # a missing package raises here, not within a reading
         self._clock = clock
         self._ports = [_Port(number, grpc) for number in numbers]
 
     def ask(self, names: Sequence[str], progress: list[Any]) -> list[PortAnswers]:
-        """Ask every port for so many metrics, all at once."""
+        """Ask every port for these metrics, all in parallel, and return the answers."""
         now = self._clock.monotonic()
         for port in self._ports:
             port.connect(now)
@@ -229,7 +230,7 @@ class Runtimes:
 
 
 class _Port:
-    """One port, the connection to it while there is one, and the calls in progress."""
+    """A port, its connection, and the calls in progress."""
 
     def __init__(self, number: int, grpc: Any) -> None:
         self._number = number
@@ -243,7 +244,7 @@ class _Port:
         self._failure: Unavailable | None = None
 
     def connect(self, now: float) -> None:
-        """Have a connection if there is a runtime, and begin to ask what it serves if that is due."""
+        """Connect if a runtime listens, and start to ask for the list of metrics if that is due."""
         self._failure = self._knock() if self._channel is None else None
         if self._failure is not None:
             return
@@ -261,8 +262,9 @@ class _Port:
             channel.close()
 
     def _knock(self) -> Unavailable | None:
-        """Say why nothing listens on a port, if so. A bare connection says so at once, a gRPC channel only after its own attempts."""
+        """Return why nothing listens on the port; None if something does."""
         try:
+            # A plain connection fails at once. A gRPC channel reports a failure only after its own attempts.
             socket.create_connection((HOST, self._number), CONNECT_TIMEOUT).close()
         except ConnectionRefusedError:
             return Unavailable(Reason.NOT_IN_USE, f"no runtime on {self._address}")
@@ -273,11 +275,12 @@ class _Port:
         return None
 
     def ask(self, names: Sequence[str], progress: list[Any]) -> None:
-        """Begin to ask for every metric that it may serve, once it has said what that is."""
+        """Start the calls for all metrics that the runtime serves."""
         if self._list is not None:
             answer, self._list = self._result(self._list), None
             progress.append(self._number)
-            # An older runtime cannot list; one that does not answer is not asked for more this time.
+            # An older runtime cannot list its metrics, so it is asked for all. A runtime that does not answer is not asked again
+            # in this poll.
             if isinstance(answer, bytes):
                 self._serves = supported_metrics(answer)
             elif answer.reason == Reason.TIMED_OUT:
@@ -289,7 +292,7 @@ class _Port:
             self._calls = {name: call.future(metric_request(name), timeout=CALL_TIMEOUT) for name in served}
 
     def take(self, progress: list[Any]) -> PortAnswers:
-        """Wait for the answers, which end at their deadlines."""
+        """Wait for the answers, at most until their deadlines, and return them."""
         answers: dict[str, MetricAnswer] = {}
         for name, call in self._calls.items():
             result = self._result(call)
@@ -302,7 +305,7 @@ class _Port:
         reasons = {failure.reason for failure in failures}
         if failures and len(failures) == len(answers) and len(reasons) == 1:
             if failures[0].reason == Reason.DRIVER_UNAVAILABLE:
-                # Nothing came through: the program has ended, or what listens there is no runtime.
+                # All calls failed: the program has ended, or another kind of server listens on the port.
                 self.disconnect()
                 return self._number, self._knock() or failures[0], {}
             if failures[0].reason == Reason.TIMED_OUT:

@@ -1,12 +1,12 @@
-"""libtpu's SDK, asked in a process of its own and at a pace of its own, and its strings as numbers.
+"""Answers of libtpu's SDK, which runs in a child process, and the parsing of its strings.
 
-It is the only source for some metrics, and the second one for others. Loading it takes seconds and may crash, so it is
-loaded only where a TPU is in use, only in a child, and only every ten seconds, beside the readings and never within one:
-they use its latest answers. Where it fails it is asked ever more rarely; where it is not installed, not again.
+The SDK is the only source of some metrics and the second source of others. Loading it takes seconds and may crash. So it runs only while a
+TPU is in use, only in a child process, and only every ten seconds on its own thread. Readings use its latest answers. If it fails, it is
+asked at growing intervals; if it is not installed, it is not asked again.
 
-It lists devices by position: the runtime's numbers, in order, are the positions. Links are listed by the place of their chip
-(``tray1.chip3.ici0.int: 0``): a chip is as sound as its worst link, and the places in their order are the chips in theirs. Scores of
-throttling stand behind the number of their device (``2-0``), and utilisation may be given for each of the cores that are one device.
+The SDK lists devices by position, and the runtime's ids in ascending order belong to these positions. It lists links by the location of
+their chip (``tray1.chip3.ici0.int: 0``). The score of a chip is the score of its worst link, and the sorted locations belong to the chips
+in order. Throttle scores follow the number of their device (``2-0``). Utilisation may have a value for each core of a device.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ INTERVAL = 10.0
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 8.0
 OLDEST = 2 * INTERVAL + TIMEOUT
-"""Seconds after which an answer is stale."""
+"""Age in seconds from which an answer is stale."""
 MAX_OUTPUT = 1024 * 1024
 FIRST_WAIT = 3.0
-"""For so many seconds the first answer may hold up the opening of the source."""
+"""Longest time in seconds that opening the source waits for the first answer."""
 
 NOT_YET = Unavailable(Reason.TIMED_OUT, "libtpu's SDK has not answered yet")
 NOT_THERE = "libtpu's SDK is not installed beside this Python: pip install libtpu"
@@ -45,13 +45,13 @@ SdkSeries = tuple[str, Sequence[str]]
 
 
 class SdkReading(NamedTuple):
-    """What one run came to.
+    """Result of one run of the SDK.
 
     Attributes:
-        taken: When, on the monotonic clock.
-        metrics: By the SDK's name, what it said, or why not.
-        otherwise: Why there is nothing under other names.
-        missing: Whether there is no SDK at all.
+        taken: Time of the run on the monotonic clock.
+        metrics: The answer for each of the SDK's names, or why there is none.
+        otherwise: Why all other names have no answer.
+        missing: Whether the SDK is not installed or cannot be loaded.
     """
 
     taken: float
@@ -61,12 +61,13 @@ class SdkReading(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it came to nothing."""
+        """Whether no metric has an answer."""
         return all(isinstance(found, Unavailable) for found in self.metrics.values())
 
     def first(self, names: Sequence[str]) -> SdkSeries | Unavailable:
-        """Return the first of these names that holds values: some releases know a name and give nothing under it."""
+        """Return the answer of the first name that has values, else a reason."""
         found = [self.metrics.get(name, self.otherwise) for name in names]
+        # Some releases know a name and return an empty list under it.
         for one in found:
             if not isinstance(one, Unavailable) and one[1]:
                 return one
@@ -76,11 +77,11 @@ class SdkReading(NamedTuple):
 
 
 class Sdk:
-    """The SDK, asked on a thread of its own at most every ten seconds, and only while readings are taken.
+    """The SDK, asked at most every ten seconds on its own thread, and only while readings are taken.
 
     Args:
-        names: What to ask for.
-        clock: What ages are measured on.
+        names: The SDK's names of the metrics.
+        clock: Clock for ages.
     """
 
     def __init__(self, names: Sequence[str], clock: Clock) -> None:
@@ -91,14 +92,14 @@ class Sdk:
         self._last = SdkReading(clock.monotonic(), {}, NOT_YET)
 
     def want(self, wait: float = 0.0) -> None:
-        """Ask it if that is due, on a thread of its own; wait so many seconds for the first answer there ever was."""
+        """Start a run if one is due. Wait up to ``wait`` seconds for the first answer ever."""
         if self._clock.monotonic() >= self._due:
-            self._due = math.inf  # until this run has ended
+            self._due = math.inf  # no second run before this one ends
             threading.Thread(target=self._ask, name="accelmetrics-tpu-sdk", daemon=True).start()
         self._answered.wait(wait)
 
     def latest(self) -> SdkReading:
-        """Return what it said last, unless that is too old."""
+        """Return the last answers, or a stale reason if they are too old."""
         last = self._last
         if last.missing or last.failed or self._clock.monotonic() - last.taken <= OLDEST:
             return last
@@ -113,7 +114,7 @@ class Sdk:
 
 
 def ask(names: Sequence[str], clock: Clock) -> SdkReading:
-    """Ask it once, in a child."""
+    """Ask the SDK once, in a child process."""
     if not sys.executable:
         return SdkReading(clock.monotonic(), {}, Unavailable(Reason.NOT_SUPPORTED, "there is no Python to run libtpu's SDK with"), True)
     try:
@@ -124,7 +125,7 @@ def ask(names: Sequence[str], clock: Clock) -> SdkReading:
 
 
 def understood(printed: str, status: int, taken: float) -> SdkReading:
-    """Return what the child printed, between whatever libtpu may have printed itself."""
+    """Parse the output of the child, and ignore lines that libtpu itself may have printed in between."""
     metrics: dict[str, SdkSeries | Unavailable] = {}
     ending = f"signal {-status}" if status < 0 else f"exit status {status}"
     otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({ending})")
@@ -157,7 +158,7 @@ LONGEST = 60
 
 
 def number(text: str) -> Number | None:
-    """Return a number, whole ones as int; None when it is none."""
+    """Return a text as a number, whole numbers as int; None if it is no number."""
     text = text.strip()
     if len(text) > LONGEST or not _NUMBER.fullmatch(text):
         return None
@@ -167,14 +168,14 @@ def number(text: str) -> Number | None:
 def sdk_devices(
     field: DeviceField, series: SdkSeries | Unavailable, chips: Sequence[Sequence[int]], per_chip: int, cores: int = 1
 ) -> Mapping[int, Value] | Unavailable:
-    """Return one metric of every device, by the runtime's number.
+    """Return a metric of every device, by the runtime's device number.
 
     Args:
         field: The metric.
-        series: What the SDK said.
-        chips: By chip, in order, the numbers of its devices.
-        per_chip: How many devices share a duty cycle.
-        cores: How many TensorCores a device has.
+        series: The SDK's answer.
+        chips: The device numbers of each chip, in order.
+        per_chip: Number of devices that share a duty cycle.
+        cores: TensorCores of a device.
     """
     if isinstance(series, Unavailable):
         return series
@@ -186,6 +187,7 @@ def sdk_devices(
     devices = [device for chip in chips for device in chip]
     if field.name == CORES and cores > 1 and len(values) == cores * len(devices):
         values = [_mean(values[first : first + cores]) for first in range(0, len(values), cores)]
+    # Values are assigned by position, so their number must fit.
     if len(values) == len(devices) and not links:
         return dict(zip(devices, values, strict=True))
     if len(values) == len(chips) and (field.name == LINK_HEALTH or (field.per_chip and per_chip > 1)):
@@ -195,14 +197,14 @@ def sdk_devices(
 
 
 def _scores(data: Sequence[str]) -> Sequence[str]:
-    """Return the scores in the order of the devices whose numbers stand before them; what has no such numbers stays what it is."""
+    """Return the scores sorted by the device numbers before them. Data in another form is returned unchanged."""
     found = [_SCORE.fullmatch(text) for text in data]
     numbered = [(int(each["device"]), each["score"]) for each in found if each is not None]
     return [score for _, score in sorted(numbered)] if len(dict(numbered)) == len(data) else data
 
 
 def _mean(values: Sequence[Value]) -> Value:
-    """Return the mean; the first that is missing, where one is."""
+    """Return the mean of the values, or the reason of the first missing one."""
     known = [value for value in values if not isinstance(value, Unavailable)]
     missing = next((value for value in values if isinstance(value, Unavailable)), None)
     return sum(known) / len(known) if missing is None else missing
@@ -214,28 +216,28 @@ def _checked(field: DeviceField, text: str) -> Value:
 
 
 def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unavailable:
-    """Return the score of each chip's worst link, the chips in the order of their places."""
+    """Return the score of each chip's worst link, ordered by the location of the chip."""
     by_place: dict[str, list[Value]] = {}
     for text in data:
         link = _LINK.fullmatch(text.strip())
         if link is None:
             return Unavailable(Reason.PARSE_ERROR, f"no link and its score: {text[:LONGEST]!r}")
         by_place.setdefault(link["chip"], []).append(_checked(field, link["score"]))
-    # Where a score is not understood, it might have been the highest.
+    # A score that cannot be parsed counts as the worst: it may have been the highest.
     worst = {
         place: max(scores, key=lambda score: math.inf if isinstance(score, Unavailable) else score) for place, scores in by_place.items()
     }
 
-    def in_order(place: str) -> list[tuple[int, str]]:  # tray1.chip10 comes after tray1.chip9
+    def in_order(place: str) -> list[tuple[int, str]]:  # numeric order: tray1.chip10 comes after tray1.chip9
         return [(int(part), "") if part.isdecimal() else (0, part) for part in _DIGITS.split(place)]
 
     return [worst[place] for place in sorted(by_place, key=in_order)]
 
 
 def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[str, dict[str, Number]]:
-    """Return one family's statistics by name, by label, which is empty where there is none.
+    """Return the statistics of a metric family by label and name. The label is empty for a family without labels.
 
-    The SDK writes ``label, mean, p50, …``, one string each; without labels ``mean, p50, …``, in one string or in several.
+    The SDK writes ``label, mean, p50, …`` in one string for each label. Without labels it writes ``mean, p50, …`` in one string or several.
     """
     if isinstance(series, Unavailable):
         return {}
@@ -248,7 +250,7 @@ def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[s
 
 
 def sdk_counts(series: SdkSeries | Unavailable) -> dict[str, Number]:
-    """Count by label what stands as ``label: count`` in one string each; counts of one label are added up."""
+    """Return the sum of the counts of each label, from strings of the form ``label: count``."""
     found: dict[str, Number] = {}
     for position, text in enumerate(() if isinstance(series, Unavailable) else series[1][:MAX_LABELS]):
         label, separator, value = text.rpartition(":")
@@ -260,7 +262,8 @@ def sdk_counts(series: SdkSeries | Unavailable) -> dict[str, Number]:
 
 
 def _named(description: str, numbers: Sequence[str]) -> dict[str, Number]:
-    """Name numbers in a row, as W&B reads them: the SDK names them in its description, if at all."""
+    """Return the numbers of a row by statistic name."""
+    # The SDK names the statistics only in its description, if at all. The names by position are the same as W&B's.
     words = description.lower()
     p95 = "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95"
     others = tuple(f"stat{position}" for position in range(len(numbers)))

@@ -1,10 +1,10 @@
-"""Ask libtpu's SDK and print its answers, a line of JSON for each metric. Run as a program of its own, never imported.
+"""Ask libtpu's SDK and print its answers, one line of JSON per metric. Run as a separate program, never imported.
 
-libtpu is Google's library of two hundred megabytes, whose initialisation ends the process where it does not like the
-machine. Whatever it does here, it does to this process alone, and the lines printed until then are not lost.
+libtpu is a library of two hundred megabytes. Its initialisation ends the process on a machine that it does not support. In this program a
+crash ends only this process, and the lines printed before it are kept.
 
-Usage: ``sdk_script.py NAME...``. A line is ``{"name": …, "description": …, "data": [strings]}`` or ``{"name": …, "error": …}``;
-the last one is ``{"done": true}``, ``{"missing": …}`` where there is no SDK, or ``{"broken": …}`` where it does not load.
+Usage: ``sdk_script.py NAME...``. A line is ``{"name": …, "description": …, "data": [strings]}`` or ``{"name": …, "error": …}``. The last
+line is ``{"done": true}``, ``{"missing": …}`` if the SDK is not installed, or ``{"broken": …}`` if it does not load.
 """
 
 import json
@@ -14,22 +14,24 @@ from typing import Any
 MAX_VALUES = 4096
 LONGEST = 1000
 ERRORS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""What the SDK has been seen to raise is a RuntimeError or ValueError; anything beyond these ends this process, as a crash does."""
+"""The SDK is known to raise RuntimeError and ValueError. Any other exception ends this process, as a crash does."""
 
 
 def say(**line: object) -> None:
-    """Print one line at once: the next call may be the last."""
+    """Print a line and flush it."""
+    # Flushed at once, since the next call may crash. The leading newline ends a partial line that libtpu may have
+    # printed.
     sys.stdout.write("\n" + json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
 def given(what: Any) -> Any:
-    """Return a part of a metric; parts are methods in some releases, attributes in others."""
+    """Return a part of a metric. In some releases the parts are methods, in others attributes."""
     return what() if callable(what) else what
 
 
 def ask(monitoring: Any, name: str) -> None:
-    """Print one metric."""
+    """Print the answer for one metric."""
     try:
         metric = monitoring.get_metric(name)
         description = str(given(getattr(metric, "description", "")))[:LONGEST]
@@ -41,7 +43,7 @@ def ask(monitoring: Any, name: str) -> None:
 
 
 def main(names: list[str]) -> int:
-    """Print everything; returns the exit status."""
+    """Print the answers for all names. Return the exit status."""
     try:
         from libtpu import sdk
 
@@ -49,7 +51,7 @@ def main(names: list[str]) -> int:
     except (ModuleNotFoundError, AttributeError) as error:
         say(missing=str(error)[:LONGEST])
         return 0
-    except (ImportError, OSError) as error:  # it is there, and something that it needs is not
+    except (ImportError, OSError) as error:  # installed, but one of its dependencies is missing
         say(broken=str(error)[:LONGEST])
         return 0
     for name in names:
@@ -59,5 +61,5 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this file's folder, whose modules are named for another program
+    del sys.path[0]  # this file's folder: its modules would hide modules of the same name
     sys.exit(main(sys.argv[1:]))

@@ -1,10 +1,10 @@
-"""Values of each device, and of all devices together, from the runtimes' answers, under the catalogue's names.
+"""Metrics of each device, and of all devices together, from the runtimes' answers.
 
-Device numbers are the runtime's own ids. On TPU v2 and v3 the duty cycle is reported per chip, and both devices of a chip get
-it; memory is reported per device everywhere and is never multiplied.
+Device numbers are the runtime's ids. On TPU v2 and v3 the duty cycle is reported per chip, and both devices of a chip get it. Memory is
+always reported per device.
 
-Several programs on one machine each report their own transfers and programs: distributions of one label are added up bucket
-by bucket, queues of one label by their lengths. A key with a label exists only while the runtime reports that label.
+Several programs on one machine each report their own transfers. Distributions with the same label are added bucket by bucket, queues with
+the same label by their lengths. A key with a label exists only while the runtime reports the label.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from accelmetrics.schemas.selection import MetricSelection
 MAX_BYTES = 2.0**50
 MAX_SECONDS = 1e9
 ROUNDING = 0.01
-"""By how much a percentage may pass 100 and be meant as that."""
+"""Largest amount by which a percentage may exceed 100 through rounding."""
 STALE_AFTER = 60.0
 """Age in seconds from which the runtime's numbers about activity are stale."""
 
 NOT_LISTED = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not list it")
 SDK_ONLY = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not serve it, only libtpu's SDK has it")
 IMPOSSIBLE = Unavailable(Reason.INVALID_VALUE, "the runtime answered an impossible number")
-"""Without the number, which may differ at each reading: a reason that differs makes a new header."""
+"""Reason for an impossible number. It does not quote the number, since a reason that changes at each reading costs a new header."""
 OTHER_DEVICES = Unavailable(Reason.NOT_SUPPORTED, "the runtime reports it for other devices, not for this one")
 NOT_REPORTED = Unavailable(Reason.NOT_SUPPORTED, "not reported for this distribution")
 NOTHING_YET = Unavailable(Reason.NOT_IN_USE, "the runtime has not measured it yet")
 
 
 class DeviceField(NamedTuple):
-    """One metric of a device.
+    """A metric of a device.
 
     Attributes:
-        name: As the catalogue has it.
-        grpc: The runtime's name; empty where only the SDK has it.
-        sdk: The SDK's names, those of newer releases first.
-        maximum: The largest number that can be true.
+        name: Name in the catalogue.
+        grpc: The runtime's name; empty if only the SDK has the metric.
+        sdk: The SDK's names, newer releases first.
+        maximum: Largest possible value.
         whole: Whether it is a whole number.
         momentary: Whether it describes the present, so that an old value is stale.
         per_chip: Whether some generations report it per chip.
@@ -79,7 +79,7 @@ SDK_NAMES = (*(name for field in FIELDS for name in field.sdk), *(name for famil
 
 
 def _read_from(grpc: str, sdk: Sequence[str]) -> str:
-    """Return where a metric is read, in words."""
+    """Return in words where a metric is read."""
     return "; ".join(([f"gRPC {grpc}"] if grpc else []) + ([f"SDK {', '.join(sdk)}"] if sdk else []))
 
 
@@ -95,16 +95,14 @@ def _coverage() -> Coverage:
 
 
 COVERAGE = _coverage()
-"""Which metrics TPUs give, by the tables of fields and of distributions."""
+"""Metrics of TPUs, derived from the tables of fields and distributions."""
 
 
 def needed_names(metrics: MetricSelection) -> frozenset[str]:
-    """Find what runtimes are asked for a selection: everything about devices where any of it is wanted, and each wanted distribution.
-
-    What is said about devices also says which of them a runtime has, so it is asked for together.
-    """
+    """Return the runtime's names to ask for: all device metrics if one is selected, and each selected distribution."""
     names: set[str] = set()
     if any(metrics.wants_some(f"tpu.{{i}}.{name}") for name in COVERAGE.devices):
+        # All of them, since any may be the one that shows which devices a runtime has.
         names.update(field.grpc for field in FIELDS if field.grpc)
     names.update(family.grpc for family in FAMILIES if any(metrics.wants_some(family.name(statistic)) for statistic in STATISTICS))
     if metrics.wants_some(f"{QUEUE_KEY}.{{label}}"):
@@ -116,7 +114,7 @@ def needed_names(metrics: MetricSelection) -> frozenset[str]:
 
 
 def checked(field: DeviceField, answer: object) -> Value:
-    """Return a number as it was answered, or why it cannot be true."""
+    """Return an answered number, or why it is invalid."""
     if isinstance(answer, bool) or not isinstance(answer, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, "no value" if answer is None else f"no number: {str(answer)[:80]!r}")
     if not isfinite(answer) or answer < 0 or answer > field.maximum + (ROUNDING if field.maximum == 100 else 0):
@@ -128,7 +126,7 @@ def checked(field: DeviceField, answer: object) -> Value:
 
 
 def with_derived(values: dict[str, Value]) -> dict[str, Value]:
-    """Add what follows from other values: the share of the memory, and the documented spellings."""
+    """Add the derived values: the share of memory in use, and the documented aliases."""
     used, total = values[USED], values[TOTAL]
     share: Value
     if isinstance(used, Unavailable) or isinstance(total, Unavailable):
@@ -141,20 +139,20 @@ def with_derived(values: dict[str, Value]) -> dict[str, Value]:
 
 
 PortDevices = tuple[Mapping[int, Mapping[str, Value]], Mapping[str, Unavailable]]
-"""Of the devices that one port reports: the value by device number and metric, and by metric, why a device has none."""
+"""Values of the devices of one port, by device number and metric; and for each metric the reason of a device that has no value."""
 
 
 def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float) -> PortDevices:
-    """Sort one port's answers by device.
+    """Return one port's answers by device.
 
     Args:
-        answers: Its answers by the runtime's names.
-        per_chip: How many devices share a value that is reported per chip.
+        answers: The answers by the runtime's names.
+        per_chip: Number of devices that share a value reported per chip.
         now: Seconds since 1970.
     """
     devices: dict[int, dict[str, Value]] = {}
     missing: dict[str, Unavailable] = {}
-    # Values per chip come last: which devices there are is known then.
+    # Values per chip come last, because spreading them needs the list of devices.
     for field in sorted(FIELDS, key=lambda field: field.per_chip):
         answer = answers.get(field.grpc, NOT_LISTED if field.grpc else SDK_ONLY)
         missing[field.name] = answer if isinstance(answer, Unavailable) else OTHER_DEVICES
@@ -179,17 +177,17 @@ def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float)
 
 
 def _fanned_out(chips: Mapping[int, Value], devices: Sequence[int], per_chip: int) -> dict[int, Value]:
-    """Spread values of chips over their devices as Google's ``tpu-info`` does: in order where the numbers fit, else by arithmetic."""
+    """Spread values of chips over their devices, as Google's ``tpu-info`` does: in order if the counts match, else by arithmetic."""
     repeated = [chip for chip in sorted(chips) for _ in range(per_chip)]
     if chips.keys() == set(devices):
-        repeated = sorted(chips)  # reported per device already
+        repeated = sorted(chips)  # already reported per device
     elif len(devices) != len(repeated):
         devices = [chip * per_chip + core % per_chip for core, chip in enumerate(repeated)]
     return {number: chips[chip] for number, chip in zip(devices, repeated, strict=True)}
 
 
 LONGEST_LABEL, MAX_LABELS = 100, 256
-"""Characters of a label that are read, and labels of one family: a size of buffers, a core of the machine."""
+"""Most characters of a label (a buffer size, a core) that are read, and most labels of one family."""
 HIGHEST_DEVICE = 2**31 - 1
 ORDINAL, CORE_TYPE, BUFFER_SIZE = "device_ordinal", "core_type", "buffer-size"
 _DEVICE_NUMBER = re.compile(r"\d{1,10}", re.ASCII)
@@ -197,11 +195,9 @@ _NOT_IN_KEYS = re.compile(r"[^a-z0-9]+")
 
 
 def device_id(about: Mapping[str, Scalar | None]) -> int | None:
-    """Return the number of the device that an entry is about; None when it names none.
-
-    Digits in a string are one under the keys that mean a device; newer releases write them so. An integer that stands alone is
-    one whatever its key, which differs between releases (``device-id``, ``device_id``).
-    """
+    """Return the device number in an entry's attributes; None without one."""
+    # Newer releases write the number as a string, which counts under these keys only. A lone integer counts under any
+    # key, since the key differs between releases (`device-id`, `device_id`).
     candidates = [about.get(key) for key in ("device-id", "device_id", ORDINAL)]
     if len(about) == 1:
         candidates += [value for value in about.values() if not isinstance(value, str)]
@@ -213,10 +209,10 @@ def device_id(about: Mapping[str, Scalar | None]) -> int | None:
 
 
 def label(about: Mapping[str, Scalar | None], position: int) -> str:
-    """Return the label in an entry's keys.
+    """Return the label in an entry's attributes.
 
-    A core is labelled by its type and number, as the SDK does it; a transfer by the size of its buffers; anything else by its
-    first attribute, and an entry without attributes by its position, as W&B does it.
+    The label of a core is its type and number, as in the SDK, the label of a transfer its buffer size. Any other entry has its first
+    attribute as its label, and an entry without attributes its position, as in W&B.
     """
     texts = {key: "" if value is None else str(value) for key, value in about.items()}
     if ORDINAL in texts and CORE_TYPE in texts:
@@ -226,7 +222,7 @@ def label(about: Mapping[str, Scalar | None], position: int) -> str:
 
 
 def sanitized(words: str) -> str:
-    """Spell a label as it stands in keys, as W&B does: ``8MB+`` gives ``8mb_plus``, ``tensor_core-0`` ``tensor_core_0``."""
+    """Return a label in the form used in keys, the same as W&B's: ``8MB+`` gives ``8mb_plus``, ``tensor_core-0`` ``tensor_core_0``."""
     text = words[:LONGEST_LABEL].strip().lower().replace("+", "_plus_").replace("%", "pct")
     return _NOT_IN_KEYS.sub("_", text).strip("_") or "unknown"
 
@@ -234,12 +230,12 @@ def sanitized(words: str) -> str:
 # All devices together
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-"""What is computed from buckets, or taken from a summary that has it."""
+"""Percentiles that are computed from buckets, or copied from a summary."""
 CLOSE = 1e-9
 
 
 def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, dict[str, Number]] | Unavailable:
-    """Return statistics of one family from the ports' answers, by label (empty where there is none) and by name."""
+    """Return the statistics of one family, by label (empty without labels) and by name."""
     if all(isinstance(answer, Unavailable) for answer in answers):
         return next((answer for answer in answers if isinstance(answer, Unavailable)), NOT_LISTED)
     parts: dict[str, list[DistributionMessage]] = {}
@@ -252,20 +248,18 @@ def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, 
 
 
 def statistics(parts: Sequence[DistributionMessage]) -> dict[str, Number]:
-    """Return statistics by name (``mean``, ``p50``, …) of several distributions together; none when they are empty.
-
-    Counts of the same buckets can be added up; percentiles cannot, nor counts of different buckets.
-    """
+    """Return the combined statistics (``mean``, ``p50``, …) of several distributions; empty if they have no values."""
     parts = [part for part in parts if part.samples > 0]
     if not parts:
         return {}
     found: dict[str, Number] = {"mean": sum(part.mean * part.samples for part in parts) / sum(part.samples for part in parts)}
     for share, value in parts[0].quantiles if len(parts) == 1 else ():
         found.update({name: value for name, wanted in PERCENTILES.items() if abs(share - wanted) < CLOSE})
+    # Counts of equal buckets can be added. Percentiles, and counts of different buckets, cannot.
     bounds = parts[0].bounds
     if bounds and all(part.bounds == bounds for part in parts):
         counts = [sum(column) for column in zip_longest(*(part.counts for part in parts), fillvalue=0)]
-        # A maximum of 0 is one that is not reported, unless the mean says that every value is 0.
+        # A maximum of 0 means "not reported", unless the mean shows that every value is 0.
         known = all(part.maximum or not part.mean for part in parts)
         maximum = max(part.maximum for part in parts) if known else None
         percentiles = {name: percentile(counts, bounds, share, maximum) for name, share in PERCENTILES.items()}
@@ -274,11 +268,11 @@ def statistics(parts: Sequence[DistributionMessage]) -> dict[str, Number]:
 
 
 def percentile(counts: Sequence[int], bounds: Sequence[float], share: float, maximum: float | None) -> float | None:
-    """Return the value below which that share of all values lies; None where that is not known.
+    """Return the value below which this share of all values lies; None if it is unknown.
 
-    The buckets are those of ``google.api.Distribution``: the first holds everything below the first bound, the last everything
-    from the last bound on. The value is interpolated within its bucket, as Google's own ``tpu-info`` does it, and never above
-    the largest value; where that is not reported, nothing is known of the last bucket.
+    The buckets are those of ``google.api.Distribution``: the first has all values below the first bound, the last all values from the last
+    bound on. The value is interpolated within its bucket, as in Google's ``tpu-info``, and never above the largest value. If the largest
+    value is not reported, a percentile in the last bucket is unknown.
     """
     wanted = share * sum(counts)
     below = 0
@@ -309,7 +303,7 @@ def _entries(answers: Sequence[MetricAnswer]) -> list[MetricMessage]:
 
 
 def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Unavailable) -> dict[str, Value]:
-    """Return the keys of one family: those without a label always, each with a value or a reason."""
+    """Return the keys of one family. Keys without a label are always present, with a value or a reason."""
     owed = {} if family.labelled else {family.name(statistic): NOT_REPORTED for statistic in STATISTICS}
     if isinstance(found, Unavailable):
         return dict.fromkeys(owed, found)
@@ -318,5 +312,5 @@ def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Una
 
 
 def sound(number: Number) -> Value:
-    """Return a number that can be true: finite and not negative."""
+    """Return the number if it is finite and not negative, else a reason."""
     return number if isfinite(number) and number >= 0 else IMPOSSIBLE
