@@ -205,9 +205,8 @@ def _record(columns: list[list[list[_Span]]], block: list[list[tuple[int, str]]]
         column, end = 0, -1
         for word in _WORD.finditer(cell) if heads else ():
             start = at + word.start()
-            shared = [
-                min(each[1], at + word.end()) - max(each[0], start) for each in heads
-            ]  # overlap with each heading; negative is a distance
+            # Overlap with each heading; a negative one is a distance.
+            shared = [min(each[1], at + word.end()) - max(each[0], start) for each in heads]
             # A word right after another, under no heading, continues the value of that word.
             if max(shared) > 0 or start != end + 1:
                 column = shared.index(max(shared))

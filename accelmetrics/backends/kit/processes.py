@@ -467,7 +467,8 @@ class NodeHolders:
         directory = f"{sysroot()}/proc/{pid}/fd"
         user = os.geteuid()
         try:
-            # The directory belongs to the process's user, or to root if that user may not look into it (a program with more rights, set-user-ID for example).
+            # The directory belongs to the process's user, or to root if that user may not look into it (a program with more rights,
+            # set-user-ID for example).
             if user and os.stat(directory).st_uid != user:  # noqa: PTH116  thousands of processes: a Path costs more than the call
                 return {}, False, 1
             descriptors = sorted(os.listdir(directory))  # noqa: PTH208  names alone are wanted
